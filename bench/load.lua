@@ -1,0 +1,50 @@
+-- What wrk sends in each row of the race, and one line of JSON at the end for load.py.
+-- Arguments after `--`: row, number of animals, a tag that makes this run's names its own.
+
+local sent = 0
+
+-- Ids spread over all animals and made beforehand: a get must find any animal, and wrk must not be what is measured.
+local function gets(animals)
+  local ready = {}
+  for i = 1, 4096 do
+    ready[i] = wrk.format("GET", "/v1/pets/" .. math.random(1, animals))
+  end
+  return function()
+    sent = sent % #ready + 1
+    return ready[sent]
+  end
+end
+
+local function create(tag)
+  sent = sent + 1
+  local body = '{"name":"' .. tag .. " " .. sent .. '","categoryId":7,"status":"available"}'
+  return wrk.format("POST", "/v1/pets", nil, body)
+end
+
+function init(args)
+  local row, animals, tag = args[1], tonumber(args[2]), args[3]
+  math.randomseed(1) -- the same ids for every contender
+  if row == "get" then
+    request = gets(animals)
+  elseif row == "create" then
+    wrk.headers["Content-Type"] = "application/json"
+    request = function() return create(tag) end
+  elseif row == "mixed" then
+    wrk.headers["Content-Type"] = "application/json"
+    local list = wrk.format("GET", "/v1/pets")
+    local turn = 0
+    request = function()
+      turn = turn + 1
+      if turn % 20 == 0 then return create(tag) end
+      return list
+    end
+  end -- "list" needs no function: wrk repeats the request of its command line
+end
+
+function done(summary, latency)
+  local e = summary.errors
+  io.write(string.format(
+    'RACE {"requests":%d,"microseconds":%d,"p50":%d,"p99":%d,"status":%d,"socket":%d,"timeout":%d}\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    e.status, e.connect + e.read + e.write, e.timeout))
+end

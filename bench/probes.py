@@ -1,0 +1,120 @@
+"""The same work: before the race every contender must give the same answers to the same questions."""
+
+import http.client
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from contenders import Running, animal
+
+LIMITS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+JSON = {"Content-Type": "application/json"}
+
+
+class NotTheSame(Exception):
+    """A contender answers differently: what it does could not be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    server: Running
+
+    def ask(
+        self, method: str, path: str, status: int, *, key: str = "", body: str | None = None, **headers: str
+    ) -> Answer:
+        """Sends one request; `key` stands for the contender's own unless given. Raises NotTheSame."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent["Authorization"] = f"Bearer {key or self.server.key}"
+        try:
+            connection.request(method, path, body, sent | (JSON if body else {}))
+            response = connection.getresponse()
+            answer = Answer(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+        self.expect(answer.status == status, f"{method} {path} gave {answer.status} and not {status}: {answer.body!r}")
+        self.expect("X-Request-Id" in answer.headers, f"{method} {path} gave no X-Request-Id")
+        return answer
+
+    def expect(self, true: bool, otherwise: str) -> None:
+        if not true:
+            raise NotTheSame(f"{self.server.name}: {otherwise}")
+
+    def expect_error(self, answer: Answer, code: str) -> None:
+        body = answer.json()
+        self.expect(body.keys() == {"code", "message", "status"}, f"not an error body: {body}")
+        self.expect((body["code"], body["status"]) == (code, answer.status), f"not the error {code}: {body}")
+
+
+def check(server: Running, animals: int) -> None:
+    """Raises NotTheSame."""
+    client = Client(server)
+    check_lists(client)
+    check_gets(client, animals)
+    check_creates(client)
+    check_refusals(client)
+
+
+def check_lists(client: Client) -> None:
+    first = client.ask("GET", "/v1/pets", 200)
+    client.expect(first.json() == [with_id(n) for n in range(1, 21)], "the first page is not animals 1 to 20")
+    missing = [name for name in (*LIMITS, "ETag", "Cache-Control", "Vary") if name not in first.headers]
+    client.expect(not missing, f"a list without {', '.join(missing)}")
+    second = client.ask("GET", next_page(client, first), 200)
+    client.expect(
+        [pet["id"] for pet in second.json()] == list(range(21, 41)), "the second page is not animals 21 to 40"
+    )
+    counted = [int(answer.headers["X-RateLimit-Remaining"]) for answer in (first, second)]
+    client.expect(counted[0] - counted[1] == 1, f"two requests left {counted}")
+    sold = client.ask("GET", "/v1/pets?limit=5&status=sold", 200)
+    client.expect([pet["id"] for pet in sold.json()] == [2, 5, 8, 11, 14], "the filter by status is off")
+    client.ask("GET", "/v1/pets", 304, If_None_Match=first.headers["ETag"])
+
+
+def with_id(number: int) -> dict[str, str | int]:
+    return {"id": number, **animal(number)}
+
+
+def next_page(client: Client, answer: Answer) -> str:
+    link = re.fullmatch(r'<(/v1/pets\?[^>]+)>; rel="next"', answer.headers.get("Link", ""))
+    client.expect(link is not None, "no link to the next page")
+    return link[1] if link else ""
+
+
+def check_gets(client: Client, animals: int) -> None:
+    for number in (1, animals):  # the load asks for ids in between
+        got = client.ask("GET", f"/v1/pets/{number}", 200)
+        client.expect(got.json() == with_id(number), f"animal {number} is another: {got.body!r}")
+        links = ", ".join(got.headers.get_all("Link", []))
+        told = all(name in got.headers for name in ("Deprecation", "Sunset", *LIMITS))
+        client.expect(told and "successor-version" in links, "a get that does not say it is deprecated")
+    client.expect_error(client.ask("GET", f"/v1/pets/{2**62}", 404), "pet_not_found")
+
+
+def check_creates(client: Client) -> None:
+    new = {"name": "Ünïcode <&> 🐈", "categoryId": -3, "status": "pending"}
+    made = client.ask("POST", "/v1/pets", 201, body=json.dumps(new))
+    pet = made.json()
+    client.expect({name: pet[name] for name in new} == new, f"another animal was made: {pet}")
+    client.expect(made.headers["Location"] == f"/v1/pets/{pet['id']}", "no Location")
+    client.expect(client.ask("GET", made.headers["Location"], 200).json() == pet, "it cannot be read back")
+
+
+def check_refusals(client: Client) -> None:
+    wrong = {"name": " ", "categoryId": "1", "status": None}
+    client.expect_error(client.ask("POST", "/v1/pets", 400, body=json.dumps(wrong)), "invalid_body")
+    client.expect_error(client.ask("POST", "/v1/pets", 400, body="{"), "invalid_body")
+    for query in ("limit=0", "limit=101", "status=lost", "cursor=mangled"):
+        client.expect_error(client.ask("GET", f"/v1/pets?{query}", 400), "invalid_parameter")
+    client.expect_error(client.ask("GET", "/v1/pets", 401, key="unknown"), "unauthorized")

@@ -1,0 +1,146 @@
+"""The `petstore` command. Each group lives in a file of its own and is imported only when it is used."""
+
+import asyncio
+import getpass
+import importlib
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from petstore import __version__
+from petstore.errors import PetstoreError
+from petstore.ledger import Deed
+from petstore.settings import Settings
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMMANDS = {
+    "serve": ("petstore.cli.serve", "Start the service."),
+    "keys": ("petstore.cli.keys", "Issue, list, show, rotate and revoke API keys."),
+    "pets": ("petstore.cli.pets", "List, add, import and export animals; change a status."),
+    "bans": ("petstore.cli.bans", "List and lift temporary bans."),
+    "check": ("petstore.cli.check", "Check the data: integrity, schema, free space."),
+}
+
+
+class LazyGroup(click.Group):
+    """Keeps `petstore --help` fast: a command's module is imported when the command is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[name][0]), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="petstore", prog_name="petstore")
+def cli() -> None:
+    """Petstore: an HTTP and JSON pet store service.
+
+    \b
+    First steps:
+      petstore serve                          start on 127.0.0.1:8080; the first start prints a key
+      petstore keys create --plan pro         issue another key
+      petstore pets import animals.jsonl      fill the catalogue
+
+    Which data a command acts on is set by --data, --store and --gate, or by PETSTORE_DATA, PETSTORE_STORE and
+    PETSTORE_GATE. A service that runs on that data obeys from the next request on.
+    """
+
+
+def common_options(command: F) -> F:
+    """--data, --store and --gate: which data a command acts on."""
+    for option in (
+        click.option("--gate", envvar="PETSTORE_GATE", metavar="URL", help="The gate. [default: the file in DIR]"),
+        click.option("--store", envvar="PETSTORE_STORE", metavar="URL", help="The store. [default: the files in DIR]"),
+        click.option(
+            "--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
+            default=Settings().data, show_default=True, help="The data folder.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+env_option = click.option(
+    "--env", "environment", type=click.Choice(["live", "staging"]), default="live", show_default=True,
+    help="The environment.",
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def deed(action: str, subject: str, detail: str = "") -> Deed:
+    """What the audit log will say about this command."""
+    return Deed(time.time(), f"{getpass.getuser()} (command line)", action, subject, detail)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def print_json(value: Any) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
+
+
+def print_table(columns: list[str], rows: list[list[str]], empty: str) -> None:
+    if not rows:
+        click.echo(empty)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console()
+    # On a pipe nothing is cut: a script wants whole values.
+    console.print(table, width=None if console.is_terminal else 10_000, crop=False)
+
+
+def print_fields(fields: dict[str, str]) -> None:
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def when(at: float | None) -> str:
+    return "never" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def main() -> None:
+    """One clear line and exit code 2 for whatever the operator can mend."""
+    try:
+        cli(standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.UsageError as error:
+        hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+        _fail(error.format_message() + hint)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except PetstoreError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+def _fail(message: str) -> None:
+    click.echo(f"petstore: {message}", err=True)
+    sys.exit(2)

@@ -1,0 +1,60 @@
+"""`petstore bans`: list and lift."""
+
+import time
+from typing import Any
+
+import click
+
+from petstore.cli import common_options, deed, json_option, print_json, print_table, run, when
+from petstore.errors import OperatorError
+from petstore.gate import Ban
+from petstore.service import Backends
+from petstore.settings import Settings
+
+
+@click.group()
+def bans() -> None:
+    """List and lift temporary bans. A key is banned when it keeps asking after a 429."""
+
+
+@bans.command(name="list")
+@common_options
+@json_option
+def list_(as_json: bool, **where: Any) -> None:
+    """List the bans in force."""
+
+    async def work() -> list[Ban]:
+        async with Backends(Settings(**where)) as backends:
+            return await backends.gate.bans(time.time())
+
+    found = run(work())
+    if as_json:
+        print_json([ban._asdict() for ban in found])
+        return
+    print_table(
+        ["key", "since", "until", "bans within a day"],
+        [[ban.key_id, when(ban.since), when(ban.until), str(ban.times)] for ban in found],
+        "No key is banned.",
+    )
+
+
+@bans.command()
+@click.argument("key_id", metavar="KEY_ID")
+@common_options
+@json_option
+def lift(key_id: str, as_json: bool, **where: Any) -> None:
+    """End a key's ban and forget its earlier ones."""
+
+    async def work() -> None:
+        async with Backends(Settings(**where)) as backends:
+            if not await backends.gate.lift(key_id):
+                raise OperatorError(f"{key_id} is not banned; petstore bans list shows who is")
+            for store in backends.stores.values():
+                if await store.key(key_id):
+                    await store.record(deed("lift ban", key_id))
+
+    run(work())
+    if as_json:
+        print_json({"key_id": key_id, "lifted": True})
+    else:
+        click.echo(f"{key_id} may come in again.")

@@ -1,0 +1,159 @@
+"""`petstore serve`: the service itself."""
+
+import errno
+import ipaddress
+import resource
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from petstore import logs, service
+from petstore.cli import common_options, run
+from petstore.errors import OperatorError
+from petstore.keys import digest_of, mint, new_key
+from petstore.ledger import Deed
+from petstore.settings import Settings
+from petstore.web.app import BASES
+
+_default = Settings()
+_file = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(context_settings={"auto_envvar_prefix": "PETSTORE"})
+@common_options
+@click.option("--host", default=_default.host, show_default=True, help="The address to listen on.")
+@click.option("--port", default=_default.port, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--workers", default=_default.workers, show_default=True, type=click.IntRange(1, 256), help="Processes.")
+@click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
+@click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
+@click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PKCS#8 PEM).")
+@click.option("--access-log", is_flag=True, help="Log every request.")
+@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Allow a web origin; repeatable.")
+@click.option(
+    "--trusted-proxy",
+    "trusted_proxies",
+    multiple=True,
+    metavar="NETWORK",
+    help="Believe its X-Forwarded-For; repeatable.",
+)
+@click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy.")
+@click.option(
+    "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(min=1),
+    help="Requests without a valid key, per client address.",
+)  # fmt: skip
+@click.option("--ban-seconds", default=_default.ban_seconds, show_default=True, type=click.IntRange(min=1),
+              help="Length of a key's first ban; each further one doubles.")  # fmt: skip
+@click.option("--ban-ceiling", default=_default.ban_ceiling, show_default=True, type=click.IntRange(min=1),
+              help="The longest ban, in seconds.")  # fmt: skip
+@click.option("--ban-strikes", default=_default.ban_strikes, show_default="the key's limit per minute",
+              type=click.IntRange(min=0), help="Refused requests in one window before a ban.")  # fmt: skip
+@click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
+def serve(**options: Any) -> None:
+    """Start the service and run until Ctrl-C or SIGTERM.
+
+    \b
+    Examples:
+      petstore serve
+      petstore serve --host 0.0.0.0 --port 80 --workers 4 --public-url https://api.example.com
+      petstore serve --tls-cert fullchain.pem --tls-key key.pem --port 443
+
+    Every option can also be set as a variable: PETSTORE_PORT, PETSTORE_WORKERS, and so on.
+    """
+    settings = Settings(**options)
+    logs.configure()
+    _check(settings)
+    service.prepare(settings)
+    service.mend_gate(settings)
+    first_key = run(_first_key(settings))
+    _allow_many_connections()
+    _greet(settings, first_key)
+    service.serve(settings)
+
+
+def asgi() -> service.AsgiService:
+    """The service for another ASGI server, set up by PETSTORE_* variables: uvicorn --factory petstore.cli.serve:asgi"""
+    settings = Settings(**serve.make_context("petstore", []).params)
+    logs.configure()
+    service.prepare(settings)
+    service.mend_gate(settings)
+    return service.AsgiService(settings)
+
+
+def _check(settings: Settings) -> None:
+    """Whatever would fail later in a worker fails here in one line. Raises OperatorError."""
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise OperatorError("--tls-cert and --tls-key go together")
+    for file in (settings.tls_cert, settings.tls_key):
+        if file is not None and not file.is_file():
+            raise OperatorError(f"{file}: no such file")
+    if settings.public_url is not None:
+        parts = urlsplit(settings.public_url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+            raise OperatorError(f"--public-url {settings.public_url}: give an address like https://api.example.com")
+    for network in settings.trusted_proxies:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise OperatorError(f"--trusted-proxy {network}: give an address or a network like 10.0.0.0/8") from None
+    _check_port(settings)
+
+
+def _check_port(settings: Settings) -> None:
+    # Workers share the port with SO_REUSEPORT: a second service would start without a word and take half the traffic.
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except socket.gaierror:
+        raise OperatorError(f"--host {settings.host}: no such address") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OperatorError(
+                f"port {settings.port} on {settings.host} is in use; stop what runs there or choose another --port"
+            ) from None
+        raise OperatorError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror}") from None
+
+
+async def _first_key(settings: Settings) -> str | None:
+    """On an empty data folder: one free key, so that the first request can be made at once."""
+    async with service.Backends(settings) as backends:
+        for store in backends.stores.values():
+            if await store.keys(limit=1):
+                return None
+        key = new_key("live", "free", now=time.time(), name="first key")
+        secret = mint("live")
+        done = Deed(time.time(), "petstore serve", "create key", key.id, "the first start")
+        await backends.stores["live"].add_key(key, digest_of(secret), done)
+        return secret
+
+
+def _allow_many_connections() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))
+
+
+def _greet(settings: Settings, first_key: str | None) -> None:
+    scheme = "https" if settings.tls_cert else "http"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    origin = f"{scheme}://{host}:{settings.port}"
+    shown = settings.public_base or origin
+    click.echo(f"Petstore listens on {origin}")
+    click.echo(f"  live       {shown}{BASES['live']}")
+    click.echo(f"  staging    {shown}{BASES['staging']}")
+    click.echo(f"  reference  {shown}/docs")
+    if first_key:
+        click.echo("\nYour first API key (free plan; it is not shown again):\n")
+        click.echo(f"  {first_key}\n")
+        click.echo("Try it:\n")
+        click.echo(f"  curl -i {origin}{BASES['live']}/pets -H 'Authorization: Bearer {first_key}'\n")
+        click.echo("Next: petstore keys --help, petstore pets import --help, and docs/api.md.")
+    sys.stdout.flush()

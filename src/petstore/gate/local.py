@@ -1,0 +1,252 @@
+"""The gate of one machine: a memory-mapped LMDB file that every worker and the command line share.
+
+LMDB's write lock makes each step atomic across processes and outlives a `kill -9` of its holder. Nothing is synced:
+what a process has written is the kernel's, so only a power cut can lose counters. The file is allocated before it is
+mapped, so that a full disk is an error and not a SIGBUS. All calls come from one thread.
+"""
+
+import contextlib
+import ipaddress
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+import msgspec
+
+from petstore.errors import Unavailable
+from petstore.gate import Ban, GatePolicy, Subject
+from petstore.keys import Environment
+from petstore.plans import Limits
+from petstore.windows import SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
+
+INITIAL_SIZE = 16 * 1024 * 1024
+SWEEP_STEP = 250
+
+KEY, ADDRESS, VERSION = b"k", b"a", b"v"  # the first byte of a record's name tells its kind
+_windows = struct.Struct("<9q")
+_address = struct.Struct("<2q")
+_versions = struct.Struct("<2Q")
+_NEW_KEY = _windows.pack(*Windows())
+_NEW_ADDRESS = _address.pack(0, 0)
+
+T = TypeVar("T")
+# A plain tuple does for the rules, which only take it apart: making it a named one would cost as much as the rules.
+_unpack: Callable[[bytes], Windows] = _windows.unpack  # type: ignore[assignment]
+
+
+class LocalGate:
+    """See `Gate` for what each method promises."""
+
+    def __init__(self, path: Path, policy: GatePolicy) -> None:
+        self._bans = policy.bans
+        self._address_per_minute = policy.address_per_minute
+        self._path = path
+        self._sweep_from = b""
+        self._names: dict[Environment, bytes] = {"live": VERSION + b"live", "staging": VERSION + b"staging"}
+        try:
+            # A smaller map than the file would make LMDB cut the file under other processes' feet.
+            size = max(INITIAL_SIZE, path.stat().st_size if path.exists() else 0)
+            self._env = lmdb.open(
+                str(path),
+                subdir=False,
+                map_size=size,
+                sync=False,
+                metasync=False,
+                writemap=True,
+                map_async=True,
+                mode=0o600,
+            )
+            allocate(path, size)
+            self._env.reader_check()
+            with self._env.begin(write=True) as txn:
+                for name in self._names.values():
+                    if txn.get(name) is None:
+                        # Starting from the time, no version of an earlier file can ever come back.
+                        txn.put(name, _versions.pack(time.time_ns(), time.time_ns()))
+        except (lmdb.Error, OSError) as error:
+            raise Unavailable(f"the gate file cannot be opened: {error}") from error
+        self._begin: Callable[..., Any] = self._env.begin
+
+    async def admit(
+        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float
+    ) -> tuple[Decision, int] | None:
+        name = b"k" + key_id.encode()
+        try:
+            with self._begin(write=True) as txn:
+                catalogue, keys = _versions.unpack(txn.get(self._names[environment]))
+                if keys != keys_version:
+                    return None
+                before = _unpack(txn.get(name, _NEW_KEY))
+                after, decision = admit(before, limits, self._bans, int(now * SECOND))
+                if after is not before:
+                    txn.put(name, _windows.pack(*after))
+        except lmdb.Error as error:
+            self._mend(error)
+            return await self.admit(environment, key_id, limits, keys_version, now)
+        return decision, catalogue
+
+    async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
+        return self._address(environment, address, now, write=True)
+
+    async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
+        return self._address(environment, address, now, write=False)
+
+    def _address(self, environment: Environment, address: str, now: float, *, write: bool) -> Decision:
+        name = ADDRESS + environment.encode() + bucket_of(address)
+        allowed = self._address_per_minute
+
+        def step(txn: Any) -> Decision:
+            start, used = _address.unpack(txn.get(name, _NEW_ADDRESS))
+            start, counted, decision = admit_address(start, used, allowed, int(now * SECOND))
+            if counted != used and write:
+                txn.put(name, _address.pack(start, counted))
+            elif counted != used:
+                decision = msgspec.structs.replace(decision, remaining=decision.remaining + 1)
+            return decision
+
+        return self._step(step, write=write)
+
+    async def keys_version(self, environment: Environment) -> int:
+        name = self._names[environment]
+        return self._step(lambda txn: int(_versions.unpack(txn.get(name))[1]), write=False)
+
+    async def raise_version(self, environment: Environment, subject: Subject) -> None:
+        name = self._names[environment]
+
+        def step(txn: Any) -> None:
+            catalogue, keys = _versions.unpack(txn.get(name))
+            txn.put(name, _versions.pack(catalogue + (subject == "catalogue"), keys + (subject == "keys")))
+
+        self._step(step)
+
+    async def bans(self, now: float) -> list[Ban]:
+        def step(txn: Any) -> list[Ban]:
+            found = ((name, Windows._make(_windows.unpack(value))) for name, value in _records(txn, KEY))
+            return [
+                Ban(name[1:].decode(), w.ban_start / SECOND, w.ban_end / SECOND, w.bans)
+                for name, w in found
+                if w.ban_end > now * SECOND
+            ]
+
+        return self._step(step, write=False)
+
+    async def lift(self, key_id: str) -> bool:
+        name = KEY + key_id.encode()
+
+        def step(txn: Any) -> bool:
+            before = Windows._make(_windows.unpack(txn.get(name, _NEW_KEY)))
+            if before.bans:
+                txn.put(name, _windows.pack(*lifted(before)))
+            return before.bans > 0
+
+        return self._step(step)
+
+    async def sweep(self, now: float) -> None:
+        self._sweep_from = self._step(lambda txn: _sweep(txn, self._sweep_from, SWEEP_STEP, int(now * SECOND)))
+        self._env.reader_check()
+
+    async def close(self) -> None:
+        self._env.close()
+
+    def _step(self, step: Callable[[Any], T], *, write: bool = True) -> T:
+        try:
+            with self._begin(write=write) as txn:
+                return step(txn)
+        except lmdb.Error as error:
+            self._mend(error)
+            return self._step(step, write=write)
+
+    def _mend(self, error: Exception) -> None:
+        """Make room, or take over room that another process made; whatever else is wrong is an outage."""
+        if isinstance(error, lmdb.MapResizedError):
+            self._env.set_mapsize(0)
+        elif isinstance(error, lmdb.MapFullError):
+            size = 2 * self._path.stat().st_size
+            try:
+                allocate(self._path, size)
+            except OSError as full:
+                raise Unavailable(f"the gate file cannot grow: {full}") from full
+            self._env.set_mapsize(size)
+        else:
+            raise Unavailable(f"the gate file cannot be used: {error}") from error
+
+
+def bucket_of(address: str) -> bytes:
+    """An IPv4 address, or the /64 network of an IPv6 address: a whole network is usually one client's."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return b"?"
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is None:
+            return parsed.packed[:8]
+        parsed = parsed.ipv4_mapped
+    return parsed.packed
+
+
+def _records(txn: Any, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+    with txn.cursor() as cursor:
+        if cursor.set_range(kind):
+            for name, value in cursor:
+                if name[:1] != kind:
+                    return
+                yield name, value
+
+
+def _sweep(txn: Any, start: bytes, steps: int, now: int) -> bytes:
+    """Look at the next records from `start`, remove the forgettable, and return where to go on."""
+    with txn.cursor() as cursor:
+        found = cursor.set_range(start) if start else cursor.first()
+        while found and steps:
+            name, value = cursor.item()
+            if name[:1] == KEY:
+                old = forgettable(Windows._make(_windows.unpack(value)), now)
+            elif name[:1] == ADDRESS:
+                old = forgettable(Windows(*_address.unpack(value)), now)
+            else:
+                old = False
+            found = cursor.delete() and bool(cursor.key()) if old else cursor.next()
+            steps -= 1
+        return bytes(cursor.key()) if found else b""
+
+
+def allocate(path: Path, size: int) -> None:
+    """Give the file at least this size, with real blocks behind it. Raises OSError when the disk is full."""
+    with path.open("rb+") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
+def set_aside_if_damaged(path: Path) -> Path | None:
+    """Where a damaged gate file was moved, or None when there was nothing wrong.
+
+    The file is read from end to end in a process of its own, since reading a damaged map can end in a SIGBUS.
+    """
+    if not path.exists() or readable(path):
+        return None
+    aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+    path.rename(aside)
+    with contextlib.suppress(FileNotFoundError):
+        path.with_name(path.name + "-lock").unlink()
+    return aside
+
+
+def readable(path: Path) -> bool:
+    child = os.fork()
+    if child == 0:
+        for fault in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
+            signal.signal(fault, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        code = 1
+        try:
+            with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+                for name in txn.cursor().iternext(values=True):
+                    bytes(name[0] + name[1])
+                code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

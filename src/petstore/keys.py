@@ -1,0 +1,138 @@
+"""API keys: their format, their checksum, their hash, and the contract of the place that keeps them.
+
+A key is `pets_live_` or `pets_test_`, 30 random base62 characters, and 6 base62 characters of the CRC-32 of all
+that precedes. The checksum lets a scanner recognise a leaked key offline, and costs a guesser no look-up of ours.
+"""
+
+import hashlib
+import secrets
+import zlib
+from collections.abc import Iterable
+from typing import Literal, Protocol
+
+import msgspec
+
+from petstore.errors import OperatorError
+from petstore.ledger import Deed
+from petstore.plans import PLANS, Limits, Plan
+
+Environment = Literal["live", "staging"]
+Scope = Literal["read", "write"]
+
+ENVIRONMENTS: tuple[Environment, ...] = ("live", "staging")
+SCOPES: tuple[Scope, ...] = ("read", "write")
+PREFIXES: dict[Environment, str] = {"live": "pets_live_", "staging": "pets_test_"}
+
+BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+RANDOM_LENGTH = 30
+CHECKSUM_LENGTH = 6
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a key. The secret itself is shown once and kept only as a hash. Times are Unix seconds."""
+
+    id: str
+    name: str
+    environment: Environment
+    plan: Plan
+    per_minute: int
+    per_day: int
+    scopes: tuple[Scope, ...]
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+    last_used: float | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.per_minute, self.per_day)
+
+    def usable(self, now: float) -> bool:
+        return self.revoked is None and (self.expires is None or now < self.expires)
+
+    def state(self, now: float) -> str:
+        if self.revoked is not None:
+            return "revoked"
+        return "active" if self.usable(now) else "expired"
+
+
+class KeyStore(Protocol):
+    """Where the keys of one environment live. Every method raises Unavailable when the store cannot answer."""
+
+    async def find_key(self, digest: bytes) -> ApiKey | None:
+        """The key one of whose secrets has this hash; `expires` is the sooner of the key's and the secret's."""
+
+    async def key(self, key_id: str) -> ApiKey | None: ...
+
+    async def keys(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
+        """Keys in the order of their ids."""
+
+    async def add_key(self, key: ApiKey, digest: bytes, deed: Deed) -> None: ...
+
+    async def rotate_key(self, key_id: str, digest: bytes, old_until: float, deed: Deed) -> None:
+        """Give the key a new secret; the old ones work until `old_until`."""
+
+    async def revoke_key(self, key_id: str, deed: Deed) -> None: ...
+
+
+def new_key(
+    environment: Environment,
+    plan: Plan,
+    *,
+    now: float,
+    name: str = "",
+    scopes: Iterable[Scope] = SCOPES,
+    limits: Limits | None = None,
+    expires: float | None = None,
+) -> ApiKey:
+    """Raises OperatorError when limits and plan do not fit each other."""
+    fixed = PLANS[plan]
+    if fixed is None and limits is None:
+        raise OperatorError("an enterprise key needs its own limits: --per-minute N --per-day N")
+    if fixed is not None and limits is not None:
+        raise OperatorError(f"the {plan} plan has fixed limits: only enterprise keys take --per-minute and --per-day")
+    allowed = fixed or limits
+    if allowed is None or allowed.per_minute < 1 or allowed.per_day < 1:
+        raise OperatorError("limits are whole numbers of at least 1")
+    return ApiKey(
+        id="key_" + "".join(secrets.choice(BASE62) for _ in range(12)),
+        name=name,
+        environment=environment,
+        plan=plan,
+        per_minute=allowed.per_minute,
+        per_day=allowed.per_day,
+        scopes=tuple(scope for scope in SCOPES if scope in set(scopes)) or SCOPES,
+        created=now,
+        expires=expires,
+    )
+
+
+def mint(environment: Environment) -> str:
+    """A new secret."""
+    body = PREFIXES[environment] + "".join(secrets.choice(BASE62) for _ in range(RANDOM_LENGTH))
+    return body + checksum(body)
+
+
+def checksum(body: str) -> str:
+    value = zlib.crc32(body.encode())
+    digits = []
+    for _ in range(CHECKSUM_LENGTH):
+        value, digit = divmod(value, 62)
+        digits.append(BASE62[digit])
+    return "".join(reversed(digits))
+
+
+def well_formed(secret: str, environment: Environment) -> bool:
+    """Whether a secret could be one of ours, told without any look-up."""
+    prefix = PREFIXES[environment]
+    return (
+        len(secret) == len(prefix) + RANDOM_LENGTH + CHECKSUM_LENGTH
+        and secret.startswith(prefix)
+        and secret.isascii()
+        and secret[len(prefix) :].isalnum()
+        and checksum(secret[:-CHECKSUM_LENGTH]) == secret[-CHECKSUM_LENGTH:]
+    )
+
+
+def digest_of(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

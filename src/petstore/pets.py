@@ -1,0 +1,173 @@
+"""Animals: the types of the interface, the rules a new animal must meet, and the contract of the catalogue."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from enum import Enum
+from typing import Annotated, Any, NamedTuple, NoReturn, Protocol
+
+import msgspec
+
+from petstore.errors import InvalidBody
+from petstore.ledger import Deed
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+NAME_MAX = 255
+# As a regular expression for readers of the schema: no control character, and at least one that is not white space.
+NAME_PATTERN = r"^[^\u0000-\u001f\u007f]*[^\s\u0085\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
+
+
+class PetStatus(Enum):
+    """Where an animal stands in its adoption."""
+
+    available = "available"
+    pending = "pending"
+    sold = "sold"
+
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX, pattern=NAME_PATTERN)]
+Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX, extra_json_schema={"format": "int64"})]
+
+
+class NewPet(msgspec.Struct, frozen=True, rename="camel"):
+    """An animal to be added."""
+
+    name: Name
+    category_id: Int64
+    status: PetStatus = PetStatus.available
+
+
+class Pet(msgspec.Struct, frozen=True, rename="camel"):
+    """An animal of the catalogue."""
+
+    id: Int64
+    name: Name
+    category_id: Int64
+    status: PetStatus
+
+
+class Page(NamedTuple):
+    """Some animals in the order of their ids, and whether there are more behind them."""
+
+    pets: list[Pet]
+    more: bool
+
+
+class Once(NamedTuple):
+    """A client's promise that a repeated request is the same one: its idempotency key, and a hash of the body."""
+
+    key_id: str
+    token: str
+    body_digest: bytes
+
+
+class Added(NamedTuple):
+    """The animal as it was when it was added, and whether this answer repeats an earlier one."""
+
+    pet: Pet
+    replayed: bool
+
+
+class Catalogue(Protocol):
+    """The animals of one environment. Every method raises Unavailable when the store cannot answer."""
+
+    async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
+        """Animals with an id above `after`, ascending: the same cost wherever the page lies."""
+
+    async def pet(self, pet_id: int) -> Pet | None: ...
+
+    async def add(self, new: NewPet, now: float, once: Once | None = None) -> Added:
+        """On disk and visible to every reader when it returns.
+
+        Raises IdempotencyMismatch when `once` was used with another body, IdempotencyConflict while it is running.
+        """
+
+    async def set_status(self, pet_id: int, status: PetStatus, deed: Deed) -> Pet | None: ...
+
+    async def import_pets(self, batches: AsyncIterator[list[NewPet]], deed: Deed) -> int:
+        """Adds all or, when the iterator raises, nothing. Returns how many."""
+
+    async def count(self) -> dict[PetStatus, int]: ...
+
+
+def parse_new_pet(body: bytes) -> NewPet:
+    """Raises InvalidBody with one message that names every member at fault."""
+    return new_pet(parse_object(body))
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """A JSON object by the strict reading: UTF-8, no duplicate members, no NaN. Raises InvalidBody."""
+    if not body:
+        raise InvalidBody("The body is missing: send a JSON object with name and categoryId.")
+    try:
+        value = _strict_json.decode(body.decode())
+    except UnicodeDecodeError:
+        raise InvalidBody("The body is not valid UTF-8.") from None
+    except RecursionError:
+        raise InvalidBody("The body is nested too deeply.") from None
+    except ValueError:  # malformed, or an integer of more digits than Python converts
+        raise InvalidBody("The body is not valid JSON.") from None
+    if not isinstance(value, dict):
+        raise InvalidBody("The body must be a JSON object with name and categoryId.")
+    return value
+
+
+def new_pet(members: Mapping[str, Any]) -> NewPet:
+    """Raises InvalidBody. Unknown members are ignored, a client's `id` among them."""
+    name = members.get("name", _MISSING)
+    category_id = members.get("categoryId", _MISSING)
+    status = members.get("status", "available")
+    # One pass over what is nearly always right; `_faults` is only for telling what is wrong.
+    if (
+        type(name) is str
+        and 0 < len(name) <= NAME_MAX
+        and not _NAME_FAULT(name)
+        and not name.isspace()
+        and type(category_id) is int
+        and INT64_MIN <= category_id <= INT64_MAX
+        and type(status) is str
+        and status in _STATUS_OF_VALUE
+    ):
+        return NewPet(name, category_id, _STATUS_OF_VALUE[status])
+    if type(category_id) is float and category_id.is_integer() and abs(category_id) <= _EXACT_FLOAT:
+        return new_pet({**members, "categoryId": int(category_id)})  # 1.0 is an integer by JSON Schema's reading
+    raise InvalidBody("; ".join(_faults(name, category_id, status)) + ".")
+
+
+def _faults(name: object, category_id: object, status: object) -> Iterable[str]:
+    if name is _MISSING:
+        yield "name is required"
+    elif not isinstance(name, str):
+        yield "name must be a string"
+    elif not name or name.isspace():
+        yield "name must not be empty or only white space"
+    elif len(name) > NAME_MAX:
+        yield f"name must have at most {NAME_MAX} characters"
+    elif _NAME_FAULT(name):
+        yield "name must not contain control characters or lone surrogates"
+    if category_id is _MISSING:
+        yield "categoryId is required"
+    elif type(category_id) is not int or not INT64_MIN <= category_id <= INT64_MAX:
+        yield "categoryId must be a whole number that fits in 64 bits"
+    if not isinstance(status, str) or status not in _STATUS_OF_VALUE:
+        yield "status must be one of available, pending, sold"
+
+
+_MISSING = object()
+_EXACT_FLOAT = 2**53
+_NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
+_STATUS_OF_VALUE = {status.value: status for status in PetStatus}
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise InvalidBody("The body has a member name twice.")
+    return members
+
+
+def _no_constant(_: str) -> NoReturn:
+    raise InvalidBody("The body is not valid JSON: NaN and Infinity are not JSON.")
+
+
+_strict_json = json.JSONDecoder(object_pairs_hook=_unique_members, parse_constant=_no_constant)

@@ -1,0 +1,203 @@
+"""The composition root: the only place that knows concrete backends, adapters and the HTTP server."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from petstore.errors import OperatorError, Unavailable
+from petstore.gate import Gate, GatePolicy, open_gate
+from petstore.keys import ENVIRONMENTS, Environment
+from petstore.logs import event
+from petstore.settings import Settings
+from petstore.store import Store, Subject, open_store
+from petstore.web import asgi, rsgi
+from petstore.web.app import App
+from petstore.windows import SECOND, BanPolicy
+
+FLUSH_EVERY = 5  # seconds, and ticks
+
+
+class Backends:
+    """The stores of both environments and the gate, opened inside a running event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        prepare(settings)
+        self.gate = open_gate(settings.gate, settings.data, _gate_policy(settings))
+        self.stores: dict[Environment, Store] = {
+            environment: open_store(settings.store, settings.data, environment, _raise_version(self.gate, environment))
+            for environment in ENVIRONMENTS
+        }
+
+    async def __aenter__(self) -> "Backends":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for store in self.stores.values():
+            await store.close()
+        await self.gate.close()
+
+
+class Service:
+    """One worker: the app over its backends, and what it does once a second."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._clock = clock_of(settings)
+
+    async def start(self) -> App:
+        self._backends = Backends(self._settings)
+        self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock)
+        self._chores = asyncio.create_task(self._every_second())
+        return self.app
+
+    async def stop(self) -> None:
+        """Finishes what was accepted: all that is queued is written, the usage too."""
+        self._chores.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._chores
+        await self._flush_usage()
+        await self._backends.close()
+
+    async def _every_second(self) -> None:
+        parent = os.getppid()
+        tick = 0
+        while True:
+            await asyncio.sleep(1)
+            tick += 1
+            if os.getppid() != parent:  # the supervisor was killed: a worker on its own would hold the port for ever
+                event(logging.ERROR, "supervisor gone")
+                os._exit(1)
+            with contextlib.suppress(Unavailable):
+                await self._backends.gate.sweep(self._clock())
+            if tick % FLUSH_EVERY == 0:
+                await self._flush_usage()
+
+    async def _flush_usage(self) -> None:
+        for place in self.app.places:
+            with contextlib.suppress(Unavailable):  # kept for the next time
+                await place.usage.flush(self._clock())
+
+
+class RsgiService:
+    """What Granian runs in a worker process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._service = Service(settings)
+
+    def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._app = loop.run_until_complete(self._service.start())
+
+    def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_until_complete(self._service.stop())
+
+    async def __rsgi__(self, scope: Any, proto: Any) -> None:
+        await rsgi.respond(self._app, scope, proto)
+
+
+class AsgiService:
+    """The same service for any ASGI server that speaks the lifespan protocol."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._service = Service(settings)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
+        if scope["type"] == "http":
+            await asgi.respond(self._service.app, scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await receive()
+            await self._service.start()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self._service.stop()
+            await send({"type": "lifespan.shutdown.complete"})
+
+
+def prepare(settings: Settings) -> None:
+    """Make the data folder. Raises OperatorError when it cannot be used."""
+    try:
+        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise OperatorError(f"--data {settings.data}: {error.strerror}") from error
+    if not os.access(settings.data, os.R_OK | os.W_OK | os.X_OK):
+        raise OperatorError(f"--data {settings.data}: no rights to write there")
+
+
+def mend_gate(settings: Settings) -> None:
+    """Set a damaged gate file aside before anyone opens it."""
+    if settings.gate is None:
+        from petstore.gate.local import set_aside_if_damaged
+
+        aside = set_aside_if_damaged(settings.data / "gate.mdb")
+        if aside is not None:
+            event(logging.ERROR, "gate file damaged", set_aside=str(aside), effect="counters start anew")
+
+
+def clock_of(settings: Settings) -> Callable[[], float]:
+    """The machine's clock or, for tests, the machine's clock moved by the seconds in a file."""
+    file = settings.clock_file
+    if file is None:
+        return time.time
+    return lambda: time.time() + _seconds_in(file)
+
+
+def _seconds_in(file: Path) -> float:
+    try:
+        return float(file.read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _gate_policy(settings: Settings) -> GatePolicy:
+    bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
+    return GatePolicy(bans, settings.address_per_minute)
+
+
+def _raise_version(gate: Gate, environment: Environment) -> Any:
+    async def on_commit(subject: Subject) -> None:
+        await gate.raise_version(environment, subject)
+
+    return on_commit
+
+
+def serve(settings: Settings) -> None:
+    """Run the HTTP server until it is told to stop."""
+    from granian.constants import HTTPModes, Interfaces, Loops
+    from granian.http import HTTP1Settings
+    from granian.server import Server
+
+    from petstore.logs import configuration
+
+    # Called in each worker process: nothing is opened before the fork.
+    load: Any = partial(RsgiService, settings)
+    Server(
+        "petstore",
+        address=settings.host,
+        port=settings.port,
+        interface=Interfaces.RSGI,
+        workers=settings.workers,
+        loop=Loops.uvloop,
+        http=HTTPModes.auto,
+        websockets=False,
+        backlog=4096,
+        backpressure=16_384,
+        http1_settings=HTTP1Settings(header_read_timeout=8_000, max_buffer_size=128 * 1024),
+        log_dictconfig=configuration(),
+        log_level="warning",  # type: ignore[arg-type]  # an enumeration of strings
+        ssl_cert=settings.tls_cert,
+        ssl_key=settings.tls_key,
+        respawn_failed_workers=True,
+        respawn_interval=0.1,
+        workers_kill_timeout=4,
+    ).serve(target_loader=load, wrap_loader=False)

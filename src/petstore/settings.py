@@ -1,0 +1,34 @@
+"""One frozen Settings: everything an operator can choose. docs/operating.md explains each."""
+
+from pathlib import Path
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    data: Path = Path("petstore-data")
+    store: str | None = None
+    gate: str | None = None
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    public_url: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    access_log: bool = False
+
+    cors_origins: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+    ietf_headers: bool = False
+
+    address_per_minute: int = 600
+    ban_seconds: int = 60
+    ban_ceiling: int = 3600
+    ban_strikes: int = 0
+    clock_file: Path | None = None
+
+    @property
+    def public_base(self) -> str:
+        """What links start with: nothing, so that they are path-absolute, or the address clients see."""
+        return (self.public_url or "").rstrip("/")

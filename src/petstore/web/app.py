@@ -1,0 +1,197 @@
+"""THE pipeline. A request walks through it in a straight line, each room once:
+
+locate → authenticate and pass the gate → route → scope → the operation → reply
+"""
+
+import ipaddress
+import logging
+from collections.abc import Callable
+
+from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
+from petstore.gate import Gate
+from petstore.keys import ApiKey, Environment
+from petstore.ledger import Answer
+from petstore.logs import event, logger
+from petstore.settings import Settings
+from petstore.store import Store
+from petstore.web.admission import Admission
+from petstore.web.cors import Cors
+from petstore.web.pets import PetOperations
+from petstore.web.replies import Headers, Reply, common_headers, error_reply, new_request_id, refusal, seconds
+from petstore.web.requests import Request, client_address
+from petstore.web.site import Site
+from petstore.web.usage import UsageCounter
+from petstore.windows import ADMITTED, BANNED, LIMITED, SECOND, Decision
+
+BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
+COLLECTION_METHODS = ("GET", "HEAD", "OPTIONS", "POST")
+ITEM_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+class Place:
+    """One environment at its base address."""
+
+    def __init__(self, environment: Environment, store: Store, gate: Gate, app: "App", public_base: str) -> None:
+        self.environment: Environment = environment
+        self.base = BASES[environment]
+        self.collection = self.base + "/pets"
+        self.admission = Admission(environment, store, gate, app.address_of)
+        self.pets = PetOperations(store, public_base + self.base)
+        self.usage = UsageCounter(store)
+
+
+class App:
+    def __init__(
+        self, settings: Settings, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
+    ) -> None:
+        self._clock = clock
+        self._gate = gate
+        self._access_log = settings.access_log
+        self._ietf_headers = settings.ietf_headers
+        self._address_limit = settings.address_per_minute
+        self._trusted = tuple(ipaddress.ip_network(text, strict=False) for text in settings.trusted_proxies)
+        self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
+        self._site = Site(settings, stores, gate)
+        self.places = [
+            Place(environment, store, gate, self, settings.public_base) for environment, store in stores.items()
+        ]
+        self._collections = {place.collection: place for place in self.places}
+
+    def address_of(self, request: Request) -> str:
+        return client_address(request, self._trusted)
+
+    async def answer(self, request: Request) -> Reply:
+        """Never raises: whatever goes wrong is a reply too."""
+        now = self._clock()
+        request_id = new_request_id()
+        method, path = request.method, request.path
+        place, item = self._locate(path)
+        key: ApiKey | None = None
+        decision: Decision | None = None
+        try:
+            if place is None:
+                reply = await self._site.answer(request)
+            else:
+                key, decision, version = await place.admission.admit(request, now)
+                if decision.outcome is not ADMITTED:
+                    reply = _refused(decision)
+                elif method == "OPTIONS":
+                    reply = self._options(request, place, path, item)
+                elif key is None:
+                    reply = _unauthorized(request)
+                elif path == place.collection:
+                    _check(method, COLLECTION_METHODS, key)
+                    if method == "POST":
+                        reply = await place.pets.create_pet(request, key, now)
+                    else:
+                        reply = await place.pets.list_pets(request, version, now)
+                elif item is not None:
+                    _check(method, ITEM_METHODS, key)
+                    reply = await place.pets.get_pet(item, version, now)
+                else:
+                    raise NotFound("There is nothing at this address.")
+        except RequestError as error:
+            reply = refusal(error)
+        except Unavailable as error:
+            event(logging.ERROR, "unavailable", request=request_id, cause=str(error))
+            reply = error_reply("unavailable", "The service cannot answer right now.", ("retry-after", "1"))
+        except Exception:
+            logger.exception("internal error", extra={"fields": {"request": request_id}})
+            reply = error_reply("internal_error", f"Something went wrong; it is recorded as {request_id}.")
+
+        # The one place that every response goes through.
+        if decision is None:
+            decision = await self._decision_on_a_stranger(request, now)
+        reply.headers = reply.headers + common_headers(decision, request_id)  # the list may be a remembered one
+        if place is not None:
+            if key is not None:
+                place.usage.count(key.id, _answer_class(reply.status, decision), now)
+            if item is not None:
+                reply.headers += place.pets.deprecation
+            if self._ietf_headers:
+                reply.headers += _ietf_headers(decision, key, now)
+            if self._cors is not None:
+                reply.headers += self._cors.expose(request)
+        if self._access_log:
+            took = round(1000 * (self._clock() - now), 2)
+            event(
+                logging.INFO, "request", id=request_id, method=method, path=path, status=reply.status,
+                key=key.id if key else None, address=self.address_of(request), ms=took,
+            )  # fmt: skip
+        return reply
+
+    def _locate(self, path: str) -> tuple[Place | None, str | None]:
+        """Whose base address the path is under, and the {petId} if it has that form. Nothing is decided by it yet."""
+        place = self._collections.get(path)
+        if place is not None:
+            return place, None
+        for place in self.places:
+            if path.startswith(place.collection + "/"):
+                item = path[len(place.collection) + 1 :]
+                return place, item if item and "/" not in item else None
+            if path == place.base or path.startswith(place.base + "/"):
+                return place, None
+        return None, None
+
+    async def _decision_on_a_stranger(self, request: Request, now: float) -> Decision:
+        """For the headers of answers that no decision came before: outside the interface, or in an outage."""
+        try:
+            return await self._gate.peek_address("live", self.address_of(request), now)
+        except Unavailable:
+            return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
+
+    def _options(self, request: Request, place: Place, path: str, item: str | None) -> Reply:
+        if path == place.collection:
+            names = ", ".join(COLLECTION_METHODS)
+        elif item is not None:
+            names = ", ".join(ITEM_METHODS)
+        else:
+            raise NotFound("There is nothing at this address.")
+        preflight = self._cors.preflight(request, names) if self._cors else []
+        return Reply(204, [("allow", names), *preflight])
+
+
+def _check(method: str, allowed: tuple[str, ...], key: ApiKey) -> None:
+    """Raises MethodNotAllowed and InsufficientScope."""
+    if method not in allowed:
+        names = ", ".join(allowed)
+        raise MethodNotAllowed(f"This address answers {names}.", (("allow", names),))
+    scope = "write" if method == "POST" else "read"
+    if scope not in key.scopes:
+        challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
+        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
+
+
+def _refused(decision: Decision) -> Reply:
+    retry_after = ("retry-after", str(max(1, seconds(decision.wait))))
+    if decision.outcome is BANNED:
+        return error_reply(
+            "key_banned", "This key is banned for a while: it kept asking after being refused.", retry_after
+        )
+    return error_reply("rate_limit_exceeded", "Too many requests: wait as long as Retry-After says.", retry_after)
+
+
+def _unauthorized(request: Request) -> Reply:
+    challenge = 'Bearer realm="petstore"'
+    if request.headers("authorization"):
+        challenge += ', error="invalid_token"'
+    return error_reply(
+        "unauthorized", "Send a valid API key as Authorization: Bearer.", ("www-authenticate", challenge)
+    )
+
+
+def _answer_class(status: int, decision: Decision) -> Answer:
+    if status < 400:
+        return "ok"
+    if decision.outcome is not ADMITTED:
+        return "banned" if decision.outcome is BANNED else "refused"
+    return "client_error" if status < 500 else "server_error"
+
+
+def _ietf_headers(decision: Decision, key: ApiKey | None, now: float) -> Headers:
+    """The fields of the IETF's draft, which say the same as X-RateLimit-* in other words."""
+    policy = f'"minute";q={key.per_minute if key else decision.limit};w=60'
+    if key:
+        policy += f', "day";q={key.per_day};w=86400'
+    left = max(0, seconds(decision.reset - int(now * SECOND)))
+    return [("ratelimit-policy", policy), ("ratelimit", f'"{decision.window}";r={decision.remaining};t={left}')]

@@ -1,0 +1,34 @@
+"""Cross-origin requests: off unless the operator names origins."""
+
+from petstore.web.replies import Headers
+from petstore.web.requests import Request
+
+EXPOSED = (
+    "Link, ETag, Location, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset,"
+    " X-Request-Id, Deprecation, Sunset"
+)
+ACCEPTED = "Authorization, Content-Type, Idempotency-Key, If-None-Match"
+
+
+class Cors:
+    def __init__(self, origins: tuple[str, ...]) -> None:
+        self._origins = frozenset(origins)
+
+    def preflight(self, request: Request, methods: str) -> Headers:
+        if not self._allows(request.header("origin")) or request.header("access-control-request-method") is None:
+            return []
+        return [
+            ("access-control-allow-methods", methods),
+            ("access-control-allow-headers", ACCEPTED),
+            ("access-control-max-age", "600"),
+        ]
+
+    def expose(self, request: Request) -> Headers:
+        """For every response under a base address."""
+        origin = request.header("origin")
+        if origin is None or not self._allows(origin):
+            return [("vary", "Origin")]
+        return [("vary", "Origin"), ("access-control-allow-origin", origin), ("access-control-expose-headers", EXPOSED)]
+
+    def _allows(self, origin: str | None) -> bool:
+        return origin in self._origins or (origin is not None and "*" in self._origins)

@@ -1,0 +1,129 @@
+"""The three operations of one environment: list, add, get. Values in, a Reply out; errors are raised."""
+
+import hashlib
+from datetime import UTC, datetime
+
+import msgspec
+
+from petstore.errors import Gone, PetNotFound
+from petstore.keys import ApiKey
+from petstore.pets import Catalogue, Once, PetStatus, parse_new_pet
+from petstore.web.replies import JSON, Headers, Reply
+from petstore.web.requests import (
+    ListQuery,
+    Request,
+    check_media_type,
+    etag_matches,
+    idempotency_token,
+    parse_list_query,
+    parse_pet_id,
+    read_body,
+    write_cursor,
+)
+
+REMOVAL = datetime(2030, 12, 5, tzinfo=UTC)
+REMEMBERED_BYTES = 24 * 1024 * 1024
+FRESH_SECONDS = 1.0
+SHORT_QUERY = 256
+
+encode = msgspec.json.encode
+
+
+class Rendered(msgspec.Struct, frozen=True, gc=False):
+    """A reply that is remembered. Lists have an entity tag."""
+
+    headers: Headers
+    body: bytes
+    etag: str = ""
+
+
+class PetOperations:
+    def __init__(self, catalogue: Catalogue, base: str) -> None:
+        self._catalogue = catalogue
+        self._pets_url = f"{base}/pets"
+        self._remembered: dict[ListQuery | int, Rendered] = {}
+        self._remembered_bytes = 0
+        self._version = -1
+        self._fresh_until = 0.0
+        # Sent with every answer of the deprecated operation, whatever its status.
+        self.deprecation: Headers = [
+            ("deprecation", "@1794614400"),
+            ("sunset", "Thu, 05 Dec 2030 00:00:00 GMT"),
+            ("link", f'<{self._pets_url}>; rel="successor-version"'),
+            ("link", '</docs>; rel="deprecation"'),
+        ]
+
+    async def list_pets(self, request: Request, version: int, now: float) -> Reply:
+        """`version` is the catalogue's, from the gate's step for this very request."""
+        query = request.query
+        parsed = parse_list_query(query) if len(query) < SHORT_QUERY else parse_list_query.__wrapped__(query)
+        page = self._recall(parsed, version, now)
+        if page is None:
+            page = self._remember(parsed, version, await self._render_page(parsed))
+        conditions = request.headers("if-none-match")
+        if conditions and etag_matches(conditions, page.etag):
+            return Reply(304, page.headers[1:])
+        return Reply(200, page.headers, page.body)
+
+    async def get_pet(self, text: str, version: int, now: float) -> Reply:
+        """Raises Gone from the removal date on, and PetNotFound."""
+        if now >= REMOVAL.timestamp():
+            raise Gone("This operation was removed on 5 December 2030; use GET /pets with a status filter.")
+        pet_id = parse_pet_id(text)
+        if pet_id is None:
+            raise PetNotFound("There is no such animal.")
+        rendered = self._recall(pet_id, version, now)
+        if rendered is None:
+            pet = await self._catalogue.pet(pet_id)
+            if pet is None:
+                raise PetNotFound("There is no such animal.")
+            rendered = self._remember(pet_id, version, Rendered([JSON], encode(pet)))
+        return Reply(200, rendered.headers, rendered.body)
+
+    async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
+        """Raises what `read_body`, `parse_new_pet` and `Catalogue.add` raise."""
+        check_media_type(request)
+        token = idempotency_token(request)
+        body = await read_body(request)
+        new = parse_new_pet(body)
+        once = Once(key.id, token, hashlib.sha256(body).digest()) if token else None
+        pet, replayed = await self._catalogue.add(new, now, once)
+        headers = [JSON, ("location", f"{self._pets_url}/{pet.id}")]
+        if replayed:
+            headers.append(("idempotent-replayed", "true"))
+        return Reply(201, headers, encode(pet))
+
+    async def _render_page(self, query: ListQuery) -> Rendered:
+        limit, status, after = query
+        pets, more = await self._catalogue.page(after=after, limit=limit, status=status)
+        body = encode(pets)
+        link = self._next_link(limit, status, pets[-1].id) if more else ""
+        # The link is part of what the client sees, so a page that gains a successor gets a new tag.
+        etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
+        headers = [JSON, ("etag", etag), ("cache-control", "private, no-cache"), ("vary", "Authorization")]
+        if more:
+            headers.append(("link", link))
+        return Rendered(headers, body, etag)
+
+    def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
+        kept = f"&status={status.value}" if status else ""
+        return f'<{self._pets_url}?limit={limit}{kept}&cursor={write_cursor(last)}>; rel="next"'
+
+    def _recall(self, name: ListQuery | int, version: int, now: float) -> Rendered | None:
+        """All that is remembered belongs to one version; it goes with it, and after a second in any case."""
+        if version != self._version or now >= self._fresh_until:
+            self._remembered.clear()
+            self._remembered_bytes = 0
+            self._version = version
+            self._fresh_until = now + FRESH_SECONDS
+        return self._remembered.get(name)
+
+    def _remember(self, name: ListQuery | int, version: int, rendered: Rendered) -> Rendered:
+        # A newer version may have come in while this was read from the store.
+        if version == self._version:
+            self._remembered_bytes += len(rendered.body) + 1024
+            if self._remembered_bytes > REMEMBERED_BYTES:
+                self._remembered.clear()
+                self._remembered_bytes = len(rendered.body) + 1024
+            self._remembered[name] = rendered
+        return rendered

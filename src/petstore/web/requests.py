@@ -1,0 +1,184 @@
+"""Reading a request: what the pipeline sees of it, and the strict parsing of its parts. Raises RequestError."""
+
+import asyncio
+import base64
+import functools
+import ipaddress
+import re
+import struct
+import zlib
+from collections.abc import AsyncIterable, Iterable
+from typing import NamedTuple, Protocol
+from urllib.parse import parse_qsl
+
+from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, UnsupportedMediaType
+from petstore.pets import INT64_MAX, PetStatus
+
+BODY_MAX = 64 * 1024
+BODY_SECONDS = 8.0
+DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+
+CLOSE = (("connection", "close"),)
+
+
+class Request(Protocol):
+    """A parsed request, as an adapter presents it. Header names are lower case."""
+
+    method: str
+    path: str  # percent-decoded
+    query: str  # as sent
+
+    @property
+    def peer(self) -> str:
+        """The address at the other end of the connection."""
+
+    def header(self, name: str) -> str | None: ...
+
+    def headers(self, name: str) -> list[str]: ...
+
+    def body(self) -> AsyncIterable[bytes]: ...
+
+
+class ListQuery(NamedTuple):
+    limit: int
+    status: PetStatus | None
+    after: int
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_list_query(query: str) -> ListQuery:
+    """Raises InvalidParameter naming the parameter."""
+    limit, status, after = DEFAULT_LIMIT, None, 0
+    seen = set()
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in ("limit", "status", "cursor"):
+            continue
+        if name in seen:
+            raise InvalidParameter(f"{name} must be given at most once.")
+        seen.add(name)
+        if name == "limit":
+            # Not int() alone: it takes "+5", "1_0", " 5" and digits of other scripts.
+            if not re.fullmatch("[0-9]{1,3}", value) or not 1 <= int(value) <= MAX_LIMIT:
+                raise InvalidParameter(f"limit must be a whole number from 1 to {MAX_LIMIT}.")
+            limit = int(value)
+        elif name == "status":
+            try:
+                status = PetStatus(value)
+            except ValueError:
+                raise InvalidParameter("status must be one of available, pending, sold.") from None
+        else:
+            after = read_cursor(value)
+    return ListQuery(limit, status, after)
+
+
+_cursor = struct.Struct(">qI")
+_CURSOR_SALT = b"petstore cursor 1"
+
+
+def write_cursor(after: int) -> str:
+    """An opaque position in the list, with a check of its own."""
+    raw = struct.pack(">q", after)
+    return base64.urlsafe_b64encode(raw + struct.pack(">I", zlib.crc32(_CURSOR_SALT + raw))).decode()
+
+
+def read_cursor(text: str) -> int:
+    """Raises InvalidParameter."""
+    try:
+        # 12 bytes are 16 characters without padding, so every text stands for one position and back.
+        if not re.fullmatch("[A-Za-z0-9_-]{16}", text):
+            raise ValueError
+        after, check = _cursor.unpack(base64.urlsafe_b64decode(text))
+        if check != zlib.crc32(_CURSOR_SALT + struct.pack(">q", after)):
+            raise ValueError
+    except ValueError:
+        raise InvalidParameter("cursor is not one that this service gave out; start again without it.") from None
+    return int(after)
+
+
+def parse_pet_id(text: str) -> int | None:
+    """A canonical decimal within int64, or None."""
+    if not re.fullmatch("0|[1-9][0-9]{0,18}", text):
+        return None
+    value = int(text)
+    return value if value <= INT64_MAX else None
+
+
+def bearer(credentials: list[str]) -> str | None:
+    """The secret of the one `Authorization: Bearer`, or None."""
+    if len(credentials) != 1:
+        return None
+    scheme, _, secret = credentials[0].partition(" ")
+    if scheme.lower() != "bearer":
+        return None
+    return secret.strip(" ") or None
+
+
+def check_media_type(request: Request) -> None:
+    """Raises UnsupportedMediaType unless the body is plain JSON."""
+    if request.headers("content-encoding"):
+        raise UnsupportedMediaType("Content-Encoding is not supported: send the body as it is.")
+    kinds = request.headers("content-type")
+    if len(kinds) > 1 or (kinds and kinds[0].partition(";")[0].strip().lower() != "application/json"):
+        raise UnsupportedMediaType("Content-Type must be application/json.")
+
+
+def idempotency_token(request: Request) -> str | None:
+    """Raises InvalidParameter."""
+    tokens = request.headers("idempotency-key")
+    if not tokens:
+        return None
+    if len(tokens) > 1 or not re.fullmatch("[!-~]{1,255}", tokens[0]):
+        raise InvalidParameter("Idempotency-Key must be given once, with 1 to 255 visible ASCII characters.")
+    return tokens[0]
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body. Raises BodyTooLarge and, when a client trickles it, RequestTimeout."""
+    declared = request.header("content-length")
+    if declared is not None and declared.isdigit() and int(declared) > BODY_MAX:
+        raise BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.", CLOSE)
+    chunks = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.body():
+                size += len(chunk)
+                if size > BODY_MAX:
+                    raise BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.", CLOSE)
+                chunks.append(chunk)
+    except TimeoutError:
+        raise RequestTimeout(f"The body did not arrive within {BODY_SECONDS:.0f} seconds.", CLOSE) from None
+    return b"".join(chunks)
+
+
+def etag_matches(conditions: Iterable[str], etag: str) -> bool:
+    """If-None-Match by weak comparison."""
+    for condition in conditions:
+        if condition.strip() == "*":
+            return True
+        if etag in (part.strip().removeprefix("W/") for part in condition.split(",")):
+            return True
+    return False
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def client_address(request: Request, trusted: tuple[Network, ...]) -> str:
+    """Who is asking: the peer or, behind proxies we trust, the nearest address that is not one of them."""
+    peer = request.peer
+    if not trusted or not _is_in(peer, trusted):
+        return peer
+    for hop in reversed([h.strip() for value in request.headers("x-forwarded-for") for h in value.split(",")]):
+        if not _is_in(hop, trusted):
+            return hop
+        peer = hop
+    return peer
+
+
+def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in network for network in networks)

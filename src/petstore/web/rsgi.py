@@ -1,0 +1,43 @@
+"""The adapter to RSGI, Granian's own interface: production."""
+
+from collections.abc import AsyncIterable
+from typing import Any
+
+from petstore.web.app import App
+
+
+class RsgiRequest:
+    """A `Request` over an RSGI scope. The values of headers that are not ASCII are not visible in RSGI."""
+
+    __slots__ = ("_proto", "_scope", "header", "headers", "method", "path", "query")
+
+    def __init__(self, scope: Any, proto: Any) -> None:
+        self._scope = scope
+        self._proto = proto
+        self.method: str = scope.method
+        self.path: str = scope.path
+        self.query: str = scope.query_string
+        headers = scope.headers
+        self.header = headers.get
+        self.headers = headers.get_all
+
+    @property
+    def peer(self) -> str:
+        return str(self._scope.client).rpartition(":")[0].strip("[]")
+
+    def body(self) -> AsyncIterable[bytes]:
+        chunks: AsyncIterable[bytes] = self._proto
+        return chunks
+
+
+async def respond(app: App, scope: Any, proto: Any) -> None:
+    request = RsgiRequest(scope, proto)
+    reply = await app.answer(request)
+    if request.method == "HEAD":
+        if reply.body:
+            reply.headers.append(("content-length", str(len(reply.body))))
+        proto.response_empty(reply.status, reply.headers)
+    elif reply.body:
+        proto.response_bytes(reply.status, reply.headers, reply.body)
+    else:
+        proto.response_empty(reply.status, reply.headers)
