@@ -79,6 +79,8 @@ class Service:
             if os.getppid() != parent:  # the supervisor was killed: a worker on its own would hold the port for ever
                 event(logging.ERROR, "supervisor gone")
                 os._exit(1)
+            for place in self.app.places:
+                place.pets.bodies.sweep()
             with contextlib.suppress(Unavailable):
                 await self._backends.gate.sweep(self._clock())
             if tick % FLUSH_EVERY == 0:

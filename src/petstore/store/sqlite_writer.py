@@ -78,6 +78,7 @@ class Writer:
         self._waiting: set[Add | Call] = set()
         self._settling: set[asyncio.Task[None]] = set()
         self._pruned = 0.0
+        self._batches = 0
         self._turn = Turn(path)
         self._watchdog = self._loop.call_later(PATIENCE / 3, self._watch)
         self._thread = threading.Thread(target=self._run, name=f"writer-{path.stem}", daemon=True)
@@ -248,6 +249,9 @@ class Writer:
 
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
         """Readers that come and go without a pause can keep SQLite from starting the log over: then insist."""
+        self._batches += 1
+        if self._batches % 64:
+            return
         with contextlib.suppress(apsw.Error, OSError):
             if self._path.with_name(self._path.name + "-wal").stat().st_size > WAL_MAX:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

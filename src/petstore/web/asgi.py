@@ -43,6 +43,9 @@ class AsgiRequest:
             more = message.get("more_body", False)
             yield message.get("body", b"")
 
+    async def whole_body(self) -> bytes:
+        return b"".join([chunk async for chunk in self.body()])
+
 
 async def respond(app: App, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
     reply = await app.answer(AsgiRequest(scope, receive))

@@ -10,6 +10,7 @@ from petstore.keys import ApiKey
 from petstore.pets import Catalogue, Once, PetStatus, parse_new_pet
 from petstore.web.replies import JSON, Headers, Reply
 from petstore.web.requests import (
+    BodyReader,
     ListQuery,
     Request,
     check_media_type,
@@ -17,7 +18,6 @@ from petstore.web.requests import (
     idempotency_token,
     parse_list_query,
     parse_pet_id,
-    read_body,
     write_cursor,
 )
 
@@ -40,6 +40,7 @@ class Rendered(msgspec.Struct, frozen=True, gc=False):
 class PetOperations:
     def __init__(self, catalogue: Catalogue, base: str) -> None:
         self._catalogue = catalogue
+        self.bodies = BodyReader()
         self._pets_url = f"{base}/pets"
         self._remembered: dict[ListQuery | int, Rendered] = {}
         self._remembered_bytes = 0
@@ -81,10 +82,10 @@ class PetOperations:
         return Reply(200, rendered.headers, rendered.body)
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
-        """Raises what `read_body`, `parse_new_pet` and `Catalogue.add` raise."""
+        """Raises what `BodyReader.read`, `parse_new_pet` and `Catalogue.add` raise."""
         check_media_type(request)
         token = idempotency_token(request)
-        body = await read_body(request)
+        body = await self.bodies.read(request)
         new = parse_new_pet(body)
         once = Once(key.id, token, hashlib.sha256(body).digest()) if token else None
         pet, replayed = await self._catalogue.add(new, now, once)

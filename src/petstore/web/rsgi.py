@@ -29,6 +29,10 @@ class RsgiRequest:
         chunks: AsyncIterable[bytes] = self._proto
         return chunks
 
+    async def whole_body(self) -> bytes:
+        body: bytes = await self._proto()
+        return body
+
 
 async def respond(app: App, scope: Any, proto: Any) -> None:
     request = RsgiRequest(scope, proto)

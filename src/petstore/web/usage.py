@@ -1,17 +1,18 @@
 """How many requests each key makes: counted here in memory, written to the store now and then, never on the way."""
 
+from collections import defaultdict
+
 from petstore.ledger import HOUR, Answer, Ledger, Usage
 
 
 class UsageCounter:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._counts: dict[tuple[str, Answer], int] = {}
+        self._counts: defaultdict[tuple[str, Answer], int] = defaultdict(int)
         self._last_used: dict[str, float] = {}
 
     def count(self, key_id: str, answer: Answer, now: float) -> None:
-        cell = (key_id, answer)
-        self._counts[cell] = self._counts.get(cell, 0) + 1
+        self._counts[key_id, answer] += 1
         self._last_used[key_id] = now
 
     async def flush(self, now: float) -> None:
@@ -22,13 +23,13 @@ class UsageCounter:
         counts, last_used = self._counts, self._last_used
         if not counts:
             return
-        self._counts, self._last_used = {}, {}
+        self._counts, self._last_used = defaultdict(int), {}
         try:
             hour = int(now) // HOUR * HOUR
             rows = [Usage(key_id, hour, answer, n) for (key_id, answer), n in counts.items()]
             await self._ledger.add_usage(rows, last_used)
         except BaseException:
             for cell, n in counts.items():
-                self._counts[cell] = self._counts.get(cell, 0) + n
+                self._counts[cell] += n
             self._last_used = last_used | self._last_used
             raise

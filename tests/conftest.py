@@ -1,0 +1,55 @@
+"""Fixtures: one shared server per host for tests that bring their own key, and fresh ones for the rest."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.servers import HOSTS, Host, Key, Server, serving
+
+
+@pytest.fixture(scope="session", params=HOSTS, ids=["granian-rsgi", "uvicorn-asgi"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that all tests share: make your own keys, expect other tests' animals, leave its clock alone."""
+    with serving(tmp_path_factory.mktemp("shared") / "data", request.param, "--address-per-minute", "1000000") as shared:
+        yield shared
+
+
+@pytest.fixture(params=HOSTS, ids=["granian-rsgi", "uvicorn-asgi"])
+def host(request: pytest.FixtureRequest) -> Host:
+    chosen: Host = request.param
+    return chosen
+
+
+@pytest.fixture
+def start(tmp_path: Path, host: Host) -> Iterator[Callable[..., Server]]:
+    """Starts a server of the test's own, with options; stopped at the end."""
+    started: list[Server] = []
+
+    def start(*options: str, workers: int = 1) -> Server:
+        own = Server(tmp_path / f"data{len(started)}", host, *options, workers=workers)
+        started.append(own)
+        return own.start()
+
+    yield start
+    for own in started:
+        own.stop()
+
+
+@pytest.fixture
+def fresh(start: Callable[..., Server]) -> Server:
+    """An empty server of the test's own, whose clock may be moved."""
+    return start()
+
+
+@pytest.fixture
+def key(server: Server) -> Key:
+    """A key of the shared server with limits that no test reaches."""
+    return server.key()
+
+
+@pytest.fixture
+def client() -> Iterator[httpx.Client]:
+    with httpx.Client(timeout=15) as opened:
+        yield opened

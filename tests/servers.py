@@ -1,0 +1,192 @@
+"""Real servers for tests: the service as a process of its own on a free loopback port, and a hand on its data."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import httpx
+
+from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
+from petstore.ledger import Deed
+from petstore.pets import NewPet
+from petstore.plans import Limits, Plan
+from petstore.service import Backends
+from petstore.settings import Settings
+
+Host = Literal["rsgi", "asgi"]
+HOSTS: tuple[Host, ...] = ("rsgi", "asgi")
+READY_WITHIN = 15.0
+PETSTORE = [sys.executable, "-m", "petstore"]
+
+T = TypeVar("T")
+DEED = Deed(0.0, "a test", "test", "test")
+
+
+class Key(NamedTuple):
+    """A key with its secret, ready to be sent."""
+
+    record: ApiKey
+    secret: str
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.secret}"}
+
+
+class Server:
+    """One running service. `rsgi` is `petstore serve`, as in production; `asgi` is the same app on uvicorn."""
+
+    def __init__(self, data: Path, host: Host = "rsgi", *options: str, workers: int = 1, port: int | None = None) -> None:
+        self.data = data
+        self.host = host
+        self.options = options
+        self.workers = workers
+        self.port = port or free_port()
+        self.origin = f"http://127.0.0.1:{self.port}"
+        self.clock_file = data.parent / f"{data.name}.clock"
+        self.log = data.parent / f"{data.name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def url(self, path: str, environment: Environment = "live") -> str:
+        return self.origin + {"live": "/v1", "staging": "/staging/v1"}[environment] + path
+
+    def start(self, *, wait: bool = True) -> "Server":
+        settings = ["--data", str(self.data), "--port", str(self.port), "--workers", str(self.workers),
+                    "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
+        if self.host == "rsgi":
+            command, variables = [*PETSTORE, "serve", *settings], {}
+        else:
+            command = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi", "--port", str(self.port),
+                       "--no-server-header", "--log-level", "warning", "--timeout-graceful-shutdown", "3"]  # fmt: skip
+            variables = _as_variables(settings)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, **variables}, start_new_session=True
+            )
+        if wait:
+            self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self) -> float:
+        """Seconds until /readyz answered 200."""
+        began = time.monotonic()
+        while time.monotonic() - began < READY_WITHIN:
+            if self.process is not None and self.process.poll() is not None:
+                break
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(self.origin + "/readyz", timeout=2).status_code == 200:
+                    return time.monotonic() - began
+            time.sleep(0.01)  # the poll of a condition, bounded by READY_WITHIN
+        raise AssertionError(f"the server is not ready; its log:\n{self.log.read_text()[-2000:]}")
+
+    def stop(self) -> int:
+        """SIGTERM, as a service manager does. Returns the exit code."""
+        if self.process is None:
+            return 0
+        self.process.terminate()
+        try:
+            return self.process.wait(timeout=10)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """`kill -9` of the whole process group."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(timeout=10)
+            self.process = None
+
+    def move_clock(self, seconds: float) -> None:
+        """The service's clock is the machine's plus this, from the next request on."""
+        part = self.clock_file.with_suffix(".part")
+        part.write_text(str(seconds))
+        part.replace(self.clock_file)
+
+    def act(self, work: Callable[[Backends], Awaitable[T]]) -> T:
+        """Do something to the data beside the running service, as the command line does."""
+
+        async def inside() -> T:
+            async with Backends(Settings(data=self.data)) as backends:
+                return await work(backends)
+
+        return asyncio.run(inside())
+
+    def key(
+        self,
+        plan: Plan = "enterprise",
+        limits: Limits | None = None,
+        *,
+        environment: Environment = "live",
+        scopes: Iterable[Scope] = SCOPES,
+        expires: float | None = None,
+    ) -> Key:
+        if plan == "enterprise" and limits is None:
+            limits = Limits(1_000_000, 1_000_000)
+        record = new_key(environment, plan, now=time.time(), limits=limits, scopes=scopes, expires=expires)
+        secret = mint(environment)
+        self.act(lambda backends: backends.stores[environment].add_key(record, digest_of(secret), DEED))
+        return Key(record, secret)
+
+    def fill(self, count: int, environment: Environment = "live", status: Any = None) -> None:
+        """Add animals named Pet 1, Pet 2, …; without a status, the three in turn."""
+        from petstore.pets import PetStatus
+
+        statuses = [status] if status else list(PetStatus)
+        pets = [NewPet(f"Pet {i + 1}", i, statuses[i % len(statuses)]) for i in range(count)]
+
+        async def batches() -> Any:
+            yield pets
+
+        self.act(lambda backends: backends.stores[environment].import_pets(batches(), DEED))
+
+
+def _as_variables(settings: list[str]) -> dict[str, str]:
+    """The same options as PETSTORE_* variables, for a host that has no command line of ours."""
+    names = {"--cors-origin": "CORS_ORIGINS", "--trusted-proxy": "TRUSTED_PROXIES"}
+    variables: dict[str, str] = {}
+    words = iter(settings)
+    for word in words:
+        name = "PETSTORE_" + names.get(word, word.removeprefix("--").replace("-", "_").upper())
+        value = "1" if word in ("--access-log", "--ietf-headers") else next(words)
+        variables[name] = f"{variables[name]} {value}" if name in variables else value
+    return variables
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def serving(data: Path, host: Host = "rsgi", *options: str, workers: int = 1) -> Iterator[Server]:
+    server = Server(data, host, *options, workers=workers)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+def raw(port: int, data: bytes, seconds: float = 5.0) -> bytes:
+    """Send bytes as they are and return all that comes back until the server closes or is silent for a while."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+        connection.sendall(data)
+        received = b""
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
+            while chunk := connection.recv(65536):
+                received += chunk
+        return received
