@@ -12,7 +12,9 @@ from tests.servers import HOSTS, Host, Key, Server, serving
 @pytest.fixture(scope="session", params=HOSTS, ids=["granian-rsgi", "uvicorn-asgi"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that all tests share: make your own keys, expect other tests' animals, leave its clock alone."""
-    with serving(tmp_path_factory.mktemp("shared") / "data", request.param, "--address-per-minute", "1000000") as shared:
+    with serving(
+        tmp_path_factory.mktemp("shared") / "data", request.param, "--address-per-minute", "1000000"
+    ) as shared:
         yield shared
 
 

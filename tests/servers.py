@@ -48,7 +48,9 @@ class Key(NamedTuple):
 class Server:
     """One running service. `rsgi` is `petstore serve`, as in production; `asgi` is the same app on uvicorn."""
 
-    def __init__(self, data: Path, host: Host = "rsgi", *options: str, workers: int = 1, port: int | None = None) -> None:
+    def __init__(
+        self, data: Path, host: Host = "rsgi", *options: str, workers: int = 1, port: int | None = None
+    ) -> None:
         self.data = data
         self.host = host
         self.options = options
@@ -68,8 +70,9 @@ class Server:
         if self.host == "rsgi":
             command, variables = [*PETSTORE, "serve", *settings], {}
         else:
-            command = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi", "--port", str(self.port),
-                       "--no-server-header", "--log-level", "warning", "--timeout-graceful-shutdown", "3"]  # fmt: skip
+            command = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi",
+                       "--port", str(self.port), "--no-server-header",
+                       "--log-level", "warning", "--timeout-graceful-shutdown", "3"]  # fmt: skip
             variables = _as_variables(settings)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -108,7 +108,7 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
     if strikes > (policy.threshold or per_minute):
         bans = bans + 1 if bans and now - ban_start < DAY else 1
         ban_start, ban_end = now, now + min(policy.length << min(bans - 1, 40), policy.ceiling)
-        after = Windows(minute_start, minute_used, day_start, day_used, strike_start, 0, ban_start, ban_end, bans)
+        after = Windows(minute_start, minute_used, day_start, day_used, 0, 0, ban_start, ban_end, bans)
         return after, Decision(BANNED, "minute", per_minute, 0, ban_end, ban_end - now)
 
     after = Windows(minute_start, minute_used, day_start, day_used, strike_start, strikes, ban_start, ban_end, bans)

@@ -153,6 +153,11 @@ class LocalGate:
     async def close(self) -> None:
         self._env.close()
 
+    @property
+    def records(self) -> int:
+        """How much is remembered at the moment."""
+        return int(self._env.stat()["entries"])
+
     def _step(self, step: Callable[[Any], T], *, write: bool = True) -> T:
         try:
             with self._begin(write=write) as txn:

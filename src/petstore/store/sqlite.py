@@ -202,8 +202,17 @@ class SqliteStore:
         self._rows(_PAGE, (0, 1))
 
     async def faults(self) -> list[str]:
-        rows = await asyncio.to_thread(self._rows, "PRAGMA integrity_check", ())
-        return [text for (text,) in rows if text != "ok"]
+        def work() -> list[str]:
+            connection = connect(self._path)
+            try:
+                found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check; PRAGMA foreign_key_check")]
+            except apsw.CorruptError as error:
+                found = [str(error)]
+            finally:
+                connection.close()
+            return [text for text in found if text != "ok"]
+
+        return await asyncio.to_thread(work)
 
     async def close(self) -> None:
         await self._writer.close()

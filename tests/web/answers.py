@@ -1,0 +1,62 @@
+"""What the tests of the interface share: requests byte for byte, and what every Error body must look like."""
+
+from typing import Any, NamedTuple
+
+import httpx
+
+from petstore.errors import STATUS_OF_CODE
+from tests.servers import Key, Server, raw
+
+PET = {"name": "Rex", "categoryId": 1}
+
+
+class Answer(NamedTuple):
+    """A response to a request that was sent byte for byte. The names of headers are lower case."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def values(self, name: str) -> list[str]:
+        return [value for found, value in self.headers if found == name]
+
+
+def ask(server: Server, line: str, *headers: str | bytes, key: Key | None = None, body: bytes = b"") -> Answer:
+    """Send one request exactly as it is written, on a connection of its own: `line` is the method and the target."""
+    lines = [f"{line} HTTP/1.1".encode(), b"Host: petstore.test", b"Connection: close"]
+    if key is not None:
+        lines.append(f"Authorization: Bearer {key.secret}".encode())
+    lines += [header.encode() if isinstance(header, str) else header for header in headers]
+    return parse(raw(server.port, b"\r\n".join([*lines, b"", body])))
+
+
+def parse(response: bytes) -> Answer:
+    head, _, body = response.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    return Answer(int(first.split()[1]), headers, body)
+
+
+def created(server: Server, client: httpx.Client, key: Key, **members: Any) -> dict[str, Any]:
+    """A new animal, as the service describes it."""
+    path = server.url("/pets", key.record.environment)
+    response = client.post(path, json={**PET, **members}, headers=key.headers)
+    assert response.status_code == 201, response.text
+    pet: dict[str, Any] = response.json()
+    return pet
+
+
+def message_of(response: httpx.Response, code: str) -> str:
+    """The message of an Error body, after checking all of the rest."""
+    assert (response.status_code, response.headers["content-type"]) == (STATUS_OF_CODE[code], "application/json")
+    error = response.json()
+    assert list(error) == ["code", "message", "status"]
+    assert (error["code"], error["status"]) == (code, STATUS_OF_CODE[code])
+    message = error["message"]
+    assert isinstance(message, str)
+    assert message
+    return message
+
+
+def remaining(response: httpx.Response) -> int:
+    return int(response.headers["x-ratelimit-remaining"])

@@ -1,0 +1,84 @@
+"""Requests without a valid key: limited per client address, without harm to the valid keys of that address."""
+
+from collections.abc import Callable
+
+import pytest
+
+from petstore.keys import mint
+from tests.servers import Server
+from tests.wire import Response, asking
+
+Start = Callable[..., Server]
+
+
+def without_key(server: Server, times: int = 1, path: str = "/v1/pets", **headers: str) -> list[Response]:
+    return asking(server.port, times, {name.replace("_", "-"): value for name, value in headers.items()}, path)
+
+
+def test_address_is_limited_without_a_valid_key(start: Start) -> None:
+    own = start("--address-per-minute", "5")
+    responses = without_key(own, 3) + without_key(own, 4, Authorization=f"Bearer {mint('live')}")
+    assert [response.status for response in responses] == [401] * 5 + [429] * 2
+    assert [response.remaining for response in responses] == [4, 3, 2, 1, 0, 0, 0]
+    assert {response.headers["x-ratelimit-limit"] for response in responses} == {"5"}
+    assert len({response.headers["x-ratelimit-reset"] for response in responses}) == 1
+    assert {response.code for response in responses[5:]} == {"rate_limit_exceeded"}
+    assert 1 <= int(responses[-1].headers["retry-after"]) <= 60
+
+
+def test_valid_key_is_untouched_by_its_addresss_limit(start: Start) -> None:
+    own = start("--address-per-minute", "5")
+    key = own.key("free")
+    assert without_key(own, 6)[-1].status == 429
+    (response,) = asking(own.port, 1, key.headers)
+    assert (response.status, response.headers["x-ratelimit-limit"], response.remaining) == (200, "60", 59)
+
+
+def test_address_is_free_again_after_a_minute(start: Start) -> None:
+    own = start("--address-per-minute", "2")
+    assert without_key(own, 3)[-1].status == 429
+    own.move_clock(61)
+    assert [response.status for response in without_key(own, 3)] == [401, 401, 429]
+
+
+def test_environments_count_an_address_apart(start: Start) -> None:
+    own = start("--address-per-minute", "2")
+    assert without_key(own, 3)[-1].status == 429
+    assert [response.status for response in without_key(own, 3, "/staging/v1/pets")] == [401, 401, 429]
+
+
+def test_default_is_600_a_minute(fresh: Server) -> None:
+    responses = without_key(fresh, 601)
+    assert [response.status for response in responses] == [401] * 600 + [429]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/nothing"])
+def test_answers_outside_the_interface_show_the_address_and_count_nothing(start: Start, path: str) -> None:
+    own = start("--address-per-minute", "5")
+    assert without_key(own)[0].remaining == 4
+    assert {(r.headers["x-ratelimit-limit"], r.remaining) for r in without_key(own, 2, path)} == {("5", 4)}
+
+
+def test_forwarded_for_is_not_believed_by_default(start: Start) -> None:
+    own = start("--address-per-minute", "2")
+    statuses = [without_key(own, X_Forwarded_For=f"198.51.100.{i}")[0].status for i in range(3)]
+    assert statuses == [401, 401, 429]
+
+
+def test_forwarded_for_is_not_believed_from_a_proxy_that_is_not_named(start: Start) -> None:
+    own = start("--address-per-minute", "2", "--trusted-proxy", "192.0.2.0/24")
+    statuses = [without_key(own, X_Forwarded_For=f"198.51.100.{i}")[0].status for i in range(3)]
+    assert statuses == [401, 401, 429]
+
+
+def test_forwarded_for_is_believed_from_a_trusted_proxy(start: Start) -> None:
+    own = start("--address-per-minute", "2", "--trusted-proxy", "127.0.0.1")
+    assert without_key(own, 3, X_Forwarded_For="198.51.100.1")[-1].status == 429
+    assert without_key(own, X_Forwarded_For="198.51.100.2")[0].status == 401
+
+
+def test_nearest_address_that_is_not_a_trusted_proxy_is_the_client(start: Start) -> None:
+    """What a client itself wrote into the header, left of the proxy's entry, gains it nothing."""
+    own = start("--address-per-minute", "2", "--trusted-proxy", "127.0.0.1", "--trusted-proxy", "10.0.0.0/8")
+    hops = [f"203.0.113.{i}, 198.51.100.1, 10.1.2.3" for i in range(3)]
+    assert [without_key(own, X_Forwarded_For=hop)[0].status for hop in hops] == [401, 401, 429]

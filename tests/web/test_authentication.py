@@ -1,0 +1,274 @@
+"""Keys as seen from outside: what is let in, what is not, and that a refusal tells nothing."""
+
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from petstore.keys import checksum, digest_of, mint
+from petstore.plans import Limits
+from tests.servers import DEED, Key, Server
+from tests.web.answers import PET, ask, message_of, remaining
+
+CHALLENGE = 'Bearer realm="petstore"'
+INVALID_TOKEN = 'Bearer realm="petstore", error="invalid_token"'
+
+# What is sent in place of `Authorization: Bearer <key>`.
+BAD_CREDENTIALS: dict[str, Callable[[str], list[tuple[str, bytes]]]] = {
+    "basic": lambda secret: [("Authorization", b"Basic dXNlcjpwYXNz")],
+    "basic with the key": lambda secret: [("Authorization", b"Basic " + secret.encode())],
+    "the key without a scheme": lambda secret: [("Authorization", secret.encode())],
+    "scheme without a key": lambda secret: [("Authorization", b"Bearer")],
+    "scheme and key without a space": lambda secret: [("Authorization", b"Bearer" + secret.encode())],
+    "non-ascii": lambda secret: [("Authorization", "Bearer pets_live_é".encode())],
+    "non-ascii after the key": lambda secret: [("Authorization", f"Bearer {secret}é".encode())],
+    "10 KB": lambda secret: [("Authorization", b"Bearer " + b"x" * 10_240)],
+    "10 KB that begin with the key": lambda secret: [("Authorization", b"Bearer " + secret.encode() + b"x" * 10_240)],
+    "wrong checksum": lambda secret: [("Authorization", b"Bearer " + _with_wrong_checksum(secret).encode())],
+    "unknown": lambda secret: [("Authorization", b"Bearer " + mint("live").encode())],
+    "other case": lambda secret: [("Authorization", b"Bearer " + secret.swapcase().encode())],
+    "wrong prefix, right checksum": lambda secret: [
+        ("Authorization", b"Bearer " + _with_prefix("pets_prod_").encode())
+    ],
+    "two keys in one header": lambda secret: [("Authorization", f"Bearer {secret}, Bearer {secret}".encode())],
+    "the key twice": lambda secret: [("Authorization", b"Bearer " + secret.encode())] * 2,
+    "the key and basic": lambda secret: [
+        ("Authorization", b"Bearer " + secret.encode()),
+        ("Authorization", b"Basic dXNlcjpwYXNz"),
+    ],
+    "the key and an empty one": lambda secret: [
+        ("Authorization", b"Bearer " + secret.encode()),
+        ("Authorization", b""),
+    ],
+    "the key and a non-ascii one": lambda secret: [
+        ("Authorization", b"Bearer " + secret.encode()),
+        ("Authorization", "Bearer é".encode()),
+    ],
+}
+
+
+def _with_wrong_checksum(secret: str) -> str:
+    return secret[:-1] + ("0" if secret[-1] != "0" else "1")
+
+
+def _with_prefix(prefix: str) -> str:
+    body = prefix + "a" * 30
+    return body + checksum(body)
+
+
+@pytest.fixture
+def reference(server: Server, client: httpx.Client) -> bytes:
+    """The body of the answer to a request without any credential."""
+    response = client.get(server.url("/pets"))
+    message_of(response, "unauthorized")
+    return response.content
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
+def test_the_scheme_is_case_insensitive(server: Server, key: Key, client: httpx.Client, scheme: str) -> None:
+    response = client.get(server.url("/pets"), headers={"Authorization": f"{scheme} {key.secret}"})
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("name", BAD_CREDENTIALS)
+def test_a_bad_credential_is_401_with_the_same_body_and_invalid_token(
+    server: Server, key: Key, client: httpx.Client, reference: bytes, name: str
+) -> None:
+    response = client.get(server.url("/pets"), headers=BAD_CREDENTIALS[name](key.secret))
+    assert (response.status_code, response.content) == (401, reference)
+    assert response.headers.get_list("www-authenticate") == [INVALID_TOKEN]
+
+
+@pytest.mark.parametrize(
+    "name", ["X-API-Key", "Api-Key", "Proxy-Authorization", "X-Authorization", "Cookie", "Authorization2"]
+)
+@pytest.mark.parametrize("form", ["Bearer {}", "{}"])
+def test_a_key_in_another_header_is_401(
+    server: Server, key: Key, client: httpx.Client, reference: bytes, name: str, form: str
+) -> None:
+    response = client.get(server.url("/pets"), headers={name: form.format(key.secret)})
+    assert (response.status_code, response.content) == (401, reference)
+
+
+@pytest.mark.parametrize("name", ["access_token", "api_key", "key", "Authorization", "token"])
+def test_a_key_in_the_query_is_401(server: Server, key: Key, client: httpx.Client, reference: bytes, name: str) -> None:
+    response = client.get(server.url("/pets"), params={name: key.secret})
+    assert (response.status_code, response.content) == (401, reference)
+
+
+def test_an_empty_authorization_is_401_with_the_same_body(
+    server: Server, client: httpx.Client, reference: bytes
+) -> None:
+    response = client.get(server.url("/pets"), headers={"Authorization": ""})
+    assert (response.status_code, response.content) == (401, reference)
+    assert response.headers["www-authenticate"].startswith(CHALLENGE)
+
+
+def test_no_credential_is_challenged_without_an_error(server: Server, client: httpx.Client) -> None:
+    response = client.get(server.url("/pets"))
+    assert response.status_code == 401
+    assert response.headers.get_list("www-authenticate") == [CHALLENGE]
+
+
+@pytest.mark.parametrize("line", ["GET /pets", "POST /pets", "GET /pets/1", "HEAD /pets"])
+def test_every_operation_wants_a_key(server: Server, client: httpx.Client, line: str) -> None:
+    method, path = line.split()
+    response = client.request(method, server.url(path))
+    assert response.status_code == 401
+
+
+def test_revoked_expired_and_foreign_keys_get_the_same_body_as_unknown_ones(
+    server: Server, client: httpx.Client, reference: bytes
+) -> None:
+    revoked = server.key()
+    server.act(lambda backends: backends.stores["live"].revoke_key(revoked.id, DEED))
+    refused = {
+        "revoked": revoked.secret,
+        "expired": server.key(expires=time.time() - 1).secret,
+        "of the other environment": server.key(environment="staging").secret,
+        "unknown": mint("live"),
+    }
+    for name, secret in refused.items():
+        response = client.get(server.url("/pets"), headers={"Authorization": f"Bearer {secret}"})
+        assert (response.status_code, response.content) == (401, reference), name
+        assert response.headers.get_list("www-authenticate") == [INVALID_TOKEN], name
+
+
+def test_refusals_differ_in_no_header_but_their_number_and_counter(server: Server, client: httpx.Client) -> None:
+    """Nothing of a 401 tells a guesser whether the key has ever existed."""
+    revoked = server.key()
+    server.act(lambda backends: backends.stores["live"].revoke_key(revoked.id, DEED))
+    seen = set()
+    for secret in (revoked.secret, server.key(expires=time.time() - 1).secret, mint("live"), "nonsense"):
+        response = client.get(server.url("/pets"), headers={"Authorization": f"Bearer {secret}"})
+        varying = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset"}
+        seen.add(tuple(sorted((n, v) for n, v in response.headers.multi_items() if n not in varying)))
+    assert len(seen) == 1
+
+
+def test_a_401_does_not_touch_the_counters_of_the_key(server: Server, client: httpx.Client) -> None:
+    key = server.key(limits=Limits(10, 1_000))
+    assert remaining(client.get(server.url("/pets"), headers=key.headers)) == 9
+    for name in (
+        "the key twice",
+        "the key and basic",
+        "wrong checksum",
+        "two keys in one header",
+        "basic with the key",
+    ):
+        assert client.get(server.url("/pets"), headers=BAD_CREDENTIALS[name](key.secret)).status_code == 401, name
+    assert client.get(server.url("/pets", "staging"), headers=key.headers).status_code == 401
+    assert client.get(server.url("/pets"), params={"access_token": key.secret}).status_code == 401
+    assert remaining(client.get(server.url("/pets"), headers=key.headers)) == 8
+
+
+def test_a_401_carries_the_limit_of_the_address(start: Callable[..., Server], client: httpx.Client) -> None:
+    own = start("--address-per-minute", "7")
+    response = client.get(own.url("/pets"))
+    assert (response.status_code, response.headers["x-ratelimit-limit"], remaining(response)) == (401, "7", 6)
+
+
+# Scopes
+
+
+def test_a_read_only_key_may_read_but_not_write(server: Server, client: httpx.Client) -> None:
+    key = server.key(scopes=["read"])
+    assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
+    response = client.post(server.url("/pets"), json=PET, headers=key.headers)
+    message_of(response, "insufficient_scope")
+    assert response.headers.get_list("www-authenticate") == ['Bearer error="insufficient_scope", scope="write"']
+
+
+@pytest.mark.parametrize("line", ["GET /pets", "GET /pets/1", "HEAD /pets", "HEAD /pets/1"])
+def test_a_write_only_key_may_write_but_not_read(server: Server, client: httpx.Client, line: str) -> None:
+    key = server.key(scopes=["write"])
+    assert client.post(server.url("/pets"), json=PET, headers=key.headers).status_code == 201
+    method, path = line.split()
+    response = client.request(method, server.url(path), headers=key.headers)
+    assert response.status_code == 403
+    if method == "GET":
+        message_of(response, "insufficient_scope")
+    assert response.headers.get_list("www-authenticate") == ['Bearer error="insufficient_scope", scope="read"']
+
+
+def test_a_request_without_the_scope_counts(server: Server, client: httpx.Client) -> None:
+    key = server.key(scopes=["read"], limits=Limits(10, 1_000))
+    assert remaining(client.post(server.url("/pets"), json=PET, headers=key.headers)) == 9
+
+
+# The life of a key
+
+
+def test_a_key_works_until_it_expires_and_not_after(fresh: Server, client: httpx.Client) -> None:
+    key = fresh.key(expires=time.time() + 3_600)
+    fresh.move_clock(3_500)
+    assert client.get(fresh.url("/pets"), headers=key.headers).status_code == 200
+    fresh.move_clock(3_600)
+    assert client.get(fresh.url("/pets"), headers=key.headers).status_code == 401
+
+
+def test_rotation_without_overlap_ends_the_old_secret_at_once(server: Server, key: Key, client: httpx.Client) -> None:
+    assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
+    new = rotated(server, key, old_until=time.time())
+    assert client.get(server.url("/pets"), headers=key.headers).status_code == 401
+    assert client.get(server.url("/pets"), headers=new.headers).status_code == 200
+
+
+def test_rotation_with_overlap_keeps_the_old_secret_for_that_long(fresh: Server, client: httpx.Client) -> None:
+    key = fresh.key()
+    new = rotated(fresh, key, old_until=time.time() + 600)
+    for secret in (key, new):
+        assert client.get(fresh.url("/pets"), headers=secret.headers).status_code == 200
+    fresh.move_clock(500)
+    assert client.get(fresh.url("/pets"), headers=key.headers).status_code == 200
+    fresh.move_clock(600)
+    assert client.get(fresh.url("/pets"), headers=key.headers).status_code == 401
+    assert client.get(fresh.url("/pets"), headers=new.headers).status_code == 200
+
+
+def test_both_secrets_of_a_rotated_key_share_its_counters(server: Server, client: httpx.Client) -> None:
+    key = server.key(limits=Limits(10, 1_000))
+    assert remaining(client.get(server.url("/pets"), headers=key.headers)) == 9
+    new = rotated(server, key, old_until=time.time() + 600)
+    assert remaining(client.get(server.url("/pets"), headers=new.headers)) == 8
+    assert remaining(client.get(server.url("/pets"), headers=key.headers)) == 7
+
+
+def test_revocation_holds_from_the_next_request_on(server: Server, client: httpx.Client) -> None:
+    for _ in range(5):
+        key = server.key()
+        assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
+        server.act(lambda backends, key_id=key.id: backends.stores["live"].revoke_key(key_id, DEED))  # type: ignore[misc]
+        assert client.get(server.url("/pets"), headers=key.headers).status_code == 401
+
+
+def test_revocation_ends_both_secrets_of_a_rotated_key(server: Server, key: Key, client: httpx.Client) -> None:
+    new = rotated(server, key, old_until=time.time() + 600)
+    server.act(lambda backends: backends.stores["live"].revoke_key(key.id, DEED))
+    for secret in (key, new):
+        assert client.get(server.url("/pets"), headers=secret.headers).status_code == 401
+
+
+def test_a_new_key_works_at_once(server: Server, client: httpx.Client) -> None:
+    secret = mint("live")
+    unknown = {"Authorization": f"Bearer {secret}"}
+    assert client.get(server.url("/pets"), headers=unknown).status_code == 401
+    record = server.key().record
+    rotation = server.act(
+        lambda backends: backends.stores["live"].rotate_key(record.id, digest_of(secret), time.time() + 600, DEED)
+    )
+    assert rotation is None
+    assert client.get(server.url("/pets"), headers=unknown).status_code == 200
+
+
+def test_white_space_around_the_credential_is_not_part_of_it(server: Server, key: Key) -> None:
+    answer = ask(server, "GET /v1/pets", f"Authorization: \t Bearer {key.secret} \t ")
+    assert answer.status == 200
+
+
+def rotated(server: Server, key: Key, old_until: float) -> Key:
+    secret = mint(key.record.environment)
+    store = key.record.environment
+    server.act(lambda backends: backends.stores[store].rotate_key(key.id, digest_of(secret), old_until, DEED))
+    return Key(key.record, secret)

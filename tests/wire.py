@@ -1,0 +1,88 @@
+"""Bytes on the wire: many requests on one connection, and the responses taken apart again."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+Json = dict[str, object]
+
+
+class Response(NamedTuple):
+    """One response as it came. Header names are lower case; of a repeated one the last is kept."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        """The code of an `Error` body, or nothing."""
+        value = msgspec.json.decode(self.body) if self.body else None
+        return str(value.get("code", "")) if isinstance(value, dict) else ""
+
+    @property
+    def remaining(self) -> int:
+        return int(self.headers["x-ratelimit-remaining"])
+
+
+def request(
+    method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None, *, close: bool = False
+) -> bytes:
+    fields = {"Host": "petstore.test", **(headers or {})}
+    if body is not None:
+        fields["Content-Length"] = str(len(body))
+    if close:
+        fields["Connection"] = "close"
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
+
+
+def pipelined(port: int, requests: Iterable[bytes]) -> list[Response]:
+    """Send requests on one connection without waiting, the last of which asks to close, and return the responses."""
+    with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
+        connection.sendall(b"".join(requests))
+        return split(receive(connection).data)
+
+
+def asking(port: int, times: int, headers: Mapping[str, str], path: str = "/v1/pets?limit=1") -> list[Response]:
+    """The same GET so many times in a row on one connection."""
+    return pipelined(port, [request("GET", path, headers, close=i == times - 1) for i in range(times)])
+
+
+class Received(NamedTuple):
+    data: bytes
+    closed: bool  # by the server; otherwise it fell silent
+    seconds: float
+
+
+def receive(connection: socket.socket, silence: float = 15.0) -> Received:
+    """Everything until the server closes the connection or says nothing for a while."""
+    began = time.monotonic()
+    connection.settimeout(silence)
+    data, closed = b"", False
+    with contextlib.suppress(TimeoutError):
+        try:
+            while chunk := connection.recv(65536):
+                data += chunk
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        closed = True
+    return Received(data, closed, time.monotonic() - began)
+
+
+def split(data: bytes) -> list[Response]:
+    """The responses in a stream of bytes; each must say how long it is, or have no body."""
+    responses: list[Response] = []
+    while data:
+        head, _, data = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        status = int(first.split(" ")[1])
+        length = 0 if status in (204, 304) else int(headers.get("content-length", "0"))
+        responses.append(Response(status, headers, data[:length]))
+        data = data[length:]
+    return responses
