@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import msgspec
 
-Json = dict[str, object]
-
 
 class Response(NamedTuple):
     """One response as it came. Header names are lower case; of a repeated one the last is kept."""
@@ -21,7 +19,9 @@ class Response(NamedTuple):
     @property
     def code(self) -> str:
         """The code of an `Error` body, or nothing."""
-        value = msgspec.json.decode(self.body) if self.body else None
+        if self.headers.get("content-type") != "application/json" or not self.body:
+            return ""
+        value = msgspec.json.decode(self.body)
         return str(value.get("code", "")) if isinstance(value, dict) else ""
 
     @property
@@ -75,14 +75,33 @@ def receive(connection: socket.socket, silence: float = 15.0) -> Received:
 
 
 def split(data: bytes) -> list[Response]:
-    """The responses in a stream of bytes; each must say how long it is, or have no body."""
+    """The responses in a stream of bytes."""
     responses: list[Response] = []
     while data:
         head, _, data = data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         status = int(first.split(" ")[1])
-        length = 0 if status in (204, 304) else int(headers.get("content-length", "0"))
-        responses.append(Response(status, headers, data[:length]))
-        data = data[length:]
+        if status in (204, 304):
+            body = b""
+        elif "content-length" in headers:
+            length = int(headers["content-length"])
+            body, data = data[:length], data[length:]
+        elif headers.get("transfer-encoding") == "chunked":
+            body, data = _unchunked(data)
+        else:  # it ends with the connection
+            body, data = data, b""
+        responses.append(Response(status, headers, body))
     return responses
+
+
+def _unchunked(data: bytes) -> tuple[bytes, bytes]:
+    """A chunked body, and what follows it."""
+    body = b""
+    while True:
+        size, _, data = data.partition(b"\r\n")
+        length = int(size, 16)
+        body += data[:length]
+        data = data[length + 2 :]
+        if not length:
+            return body, data

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
-
 from petstore.keys import mint
 from tests.servers import Server
 from tests.wire import Response, asking
@@ -52,11 +50,12 @@ def test_default_is_600_a_minute(fresh: Server) -> None:
     assert [response.status for response in responses] == [401] * 600 + [429]
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/nothing"])
-def test_answers_outside_the_interface_show_the_address_and_count_nothing(start: Start, path: str) -> None:
+def test_answers_outside_the_interface_show_the_address_and_count_nothing(start: Start) -> None:
     own = start("--address-per-minute", "5")
     assert without_key(own)[0].remaining == 4
-    assert {(r.headers["x-ratelimit-limit"], r.remaining) for r in without_key(own, 2, path)} == {("5", 4)}
+    for path in ("/healthz", "/readyz", "/openapi.json", "/nothing"):
+        (response,) = without_key(own, 1, path)
+        assert (response.headers["x-ratelimit-limit"], response.remaining) == ("5", 4), path
 
 
 def test_forwarded_for_is_not_believed_by_default(start: Start) -> None:

@@ -2,19 +2,30 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
 from petstore.plans import Limits, Plan
-from tests.servers import Key, Server
+from tests.servers import HOSTS, Key, Server, serving
 from tests.wire import Response, asking
-
-Start = Callable[..., Server]
 
 MINUTE, DAY = 60, 86_400
 ATTEMPTS = 5
+
+
+@pytest.fixture(scope="module", params=HOSTS, ids=["granian-rsgi", "uvicorn-asgi"])
+def one_for_all(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("timed") / "data", request.param, "--ietf-headers") as own:
+        yield own
+
+
+@pytest.fixture
+def timed(one_for_all: Server) -> Server:
+    """A server whose clock may be moved: every test brings keys of its own and starts at the present."""
+    one_for_all.move_clock(0)
+    return one_for_all
 
 
 def ask(server: Server, key: Key, times: int = 1) -> list[Response]:
@@ -43,43 +54,43 @@ def test_plan_admits_exactly_its_requests_per_minute(server: Server, plan: Plan,
     assert {response.headers["x-ratelimit-limit"] for response in responses} == {str(per_minute)}
 
 
-def test_free_plan_admits_exactly_1000_a_day(fresh: Server) -> None:
-    key = fresh.key("free")
+def test_free_plan_admits_exactly_1000_a_day(timed: Server) -> None:
+    key = timed.key("free")
     answers = []
     for minute in range(17):
-        fresh.move_clock(minute * (MINUTE + 1))
-        answers += ask(fresh, key, 60)
+        timed.move_clock(minute * (MINUTE + 1))
+        answers += ask(timed, key, 60)
     assert statuses(answers) == [200] * 1000 + [429] * 20
     assert spoken_of(answers[-1]) == ("1000", "0")
 
 
-def test_day_limit_holds_over_minutes_and_reopens_after_a_day(fresh: Server) -> None:
-    key = fresh.key(limits=Limits(4, 6))
-    assert statuses(ask(fresh, key, 4)) == [200] * 4
-    fresh.move_clock(MINUTE + 1)
-    assert statuses(ask(fresh, key, 4)) == [200, 200, 429, 429]
-    fresh.move_clock(DAY - 5)
-    assert statuses(ask(fresh, key)) == [429]
-    fresh.move_clock(DAY + 5)
-    assert statuses(ask(fresh, key, 4)) == [200] * 4
+def test_day_limit_holds_over_minutes_and_reopens_after_a_day(timed: Server) -> None:
+    key = timed.key(limits=Limits(4, 6))
+    assert statuses(ask(timed, key, 4)) == [200] * 4
+    timed.move_clock(MINUTE + 1)
+    assert statuses(ask(timed, key, 4)) == [200, 200, 429, 429]
+    timed.move_clock(DAY - 5)
+    assert statuses(ask(timed, key)) == [429]
+    timed.move_clock(DAY + 5)
+    assert statuses(ask(timed, key, 4)) == [200] * 4
 
 
-def test_request_refused_by_the_minute_consumes_nothing_of_the_day(fresh: Server) -> None:
-    key = fresh.key(limits=Limits(3, 5))
-    assert statuses(ask(fresh, key, 6)) == [200] * 3 + [429] * 3
-    fresh.move_clock(MINUTE + 1)
-    responses = ask(fresh, key, 3)
+def test_request_refused_by_the_minute_consumes_nothing_of_the_day(timed: Server) -> None:
+    key = timed.key(limits=Limits(3, 5))
+    assert statuses(ask(timed, key, 6)) == [200] * 3 + [429] * 3
+    timed.move_clock(MINUTE + 1)
+    responses = ask(timed, key, 3)
     assert statuses(responses) == [200, 200, 429]
     assert [spoken_of(response) for response in responses] == [("5", "1"), ("5", "0"), ("5", "0")]
 
 
-def test_request_refused_by_the_day_consumes_nothing_of_the_minute(fresh: Server) -> None:
-    key = fresh.key(limits=Limits(3, 2))
-    assert statuses(ask(fresh, key)) == [200]
-    fresh.move_clock(DAY - 20)
-    assert statuses(ask(fresh, key, 3)) == [200, 429, 429]
-    fresh.move_clock(DAY + 1)  # the day is new, the minute is still the one of the last three
-    assert statuses(ask(fresh, key, 3)) == [200, 200, 429]
+def test_request_refused_by_the_day_consumes_nothing_of_the_minute(timed: Server) -> None:
+    key = timed.key(limits=Limits(3, 2))
+    assert statuses(ask(timed, key)) == [200]
+    timed.move_clock(DAY - 20)
+    assert statuses(ask(timed, key, 3)) == [200, 429, 429]
+    timed.move_clock(DAY + 1)  # the day is new, the minute is still the one of the last three
+    assert statuses(ask(timed, key, 3)) == [200, 200, 429]
 
 
 def answer_200(client: httpx.Client, server: Server, key: Key) -> httpx.Response:
@@ -142,95 +153,95 @@ def test_401_never_touches_a_keys_counters(server: Server, client: httpx.Client)
     assert answer_200(client, server, key).headers["X-RateLimit-Remaining"] == "8"
 
 
-def test_window_starts_at_the_keys_first_request_in_it(fresh: Server) -> None:
-    key = fresh.key(limits=Limits(10, 1000))
+def test_window_starts_at_the_keys_first_request_in_it(timed: Server) -> None:
+    key = timed.key(limits=Limits(10, 1000))
     before = time.time()
-    (first,) = ask(fresh, key)
+    (first,) = ask(timed, key)
     assert names_end(first, before, time.time(), MINUTE)
-    fresh.move_clock(30)
-    assert ask(fresh, key)[0].headers["x-ratelimit-reset"] == first.headers["x-ratelimit-reset"]
-    fresh.move_clock(95)
+    timed.move_clock(30)
+    assert ask(timed, key)[0].headers["x-ratelimit-reset"] == first.headers["x-ratelimit-reset"]
+    timed.move_clock(95)
     before = time.time() + 95
-    (later,) = ask(fresh, key)
+    (later,) = ask(timed, key)
     assert later.remaining == 9
     assert names_end(later, before, time.time() + 95, MINUTE)
 
 
-def test_headers_speak_of_the_window_with_the_least_remaining(fresh: Server) -> None:
-    key = fresh.key(limits=Limits(3, 5))
+def test_headers_speak_of_the_window_with_the_least_remaining(timed: Server) -> None:
+    key = timed.key(limits=Limits(3, 5))
     before = time.time()
-    first = ask(fresh, key, 3)[0]
+    first = ask(timed, key, 3)[0]
     after = time.time()
     assert spoken_of(first) == ("3", "2")
     assert names_end(first, before, after, MINUTE)
-    fresh.move_clock(MINUTE + 5)
-    (later,) = ask(fresh, key)
+    timed.move_clock(MINUTE + 5)
+    (later,) = ask(timed, key)
     assert spoken_of(later) == ("5", "1")
     assert names_end(later, before, after, DAY)
 
 
-def test_headers_speak_of_the_day_in_a_tie(fresh: Server) -> None:
-    key = fresh.key(limits=Limits(2, 3))
+def test_headers_speak_of_the_day_in_a_tie(timed: Server) -> None:
+    key = timed.key(limits=Limits(2, 3))
     before = time.time()
-    assert spoken_of(ask(fresh, key)[0]) == ("2", "1")
+    assert spoken_of(ask(timed, key)[0]) == ("2", "1")
     after = time.time()
-    fresh.move_clock(MINUTE + 5)
-    (tied,) = ask(fresh, key)
+    timed.move_clock(MINUTE + 5)
+    (tied,) = ask(timed, key)
     assert spoken_of(tied) == ("3", "1")
     assert names_end(tied, before, after, DAY)
 
 
-def test_429_speaks_of_the_day_when_it_reopens_after_the_minute(fresh: Server) -> None:
-    key = fresh.key(limits=Limits(2, 2))
+def test_429_speaks_of_the_day_when_it_reopens_after_the_minute(timed: Server) -> None:
+    key = timed.key(limits=Limits(2, 2))
     before = time.time()
-    refused = ask(fresh, key, 3)[-1]
+    refused = ask(timed, key, 3)[-1]
     assert refused.code == "rate_limit_exceeded"
     assert names_end(refused, before, time.time(), DAY)
     assert DAY - 10 <= int(refused.headers["retry-after"]) <= DAY
 
 
-def test_429_speaks_of_the_minute_when_it_reopens_after_the_day(fresh: Server) -> None:
-    key = fresh.key(limits=Limits(2, 3))
-    assert statuses(ask(fresh, key)) == [200]
-    fresh.move_clock(DAY - 30)
+def test_429_speaks_of_the_minute_when_it_reopens_after_the_day(timed: Server) -> None:
+    key = timed.key(limits=Limits(2, 3))
+    assert statuses(ask(timed, key)) == [200]
+    timed.move_clock(DAY - 30)
     before = time.time() + DAY - 30
-    refused = ask(fresh, key, 3)[-1]
+    refused = ask(timed, key, 3)[-1]
     assert refused.code == "rate_limit_exceeded"
     assert spoken_of(refused) == ("2", "0")
     assert names_end(refused, before, time.time() + DAY - 30, MINUTE)
 
 
 @pytest.mark.parametrize("limits", [Limits(2, 100), Limits(100, 2)], ids=["minute", "day"])
-def test_retry_after_is_exact_to_the_second(fresh: Server, limits: Limits) -> None:
+def test_retry_after_is_exact_to_the_second(timed: Server, limits: Limits) -> None:
     """A request sent that long after is admitted, one a second earlier is not."""
     for _ in range(ATTEMPTS):
-        fresh.move_clock(0)
-        key = fresh.key(limits=limits)
+        timed.move_clock(0)
+        key = timed.key(limits=limits)
         began = time.monotonic()
-        refused = ask(fresh, key, 3)[-1]
+        refused = ask(timed, key, 3)[-1]
         wait = int(refused.headers["retry-after"])
-        fresh.move_clock(wait - 1)
-        early = ask(fresh, key)
+        timed.move_clock(wait - 1)
+        early = ask(timed, key)
         if time.monotonic() - began < 0.9:  # otherwise the machine paused, and that second is over
             break
     assert wait >= 1
     assert statuses(early) == [429]
     assert early[0].headers["retry-after"] == "1"
-    fresh.move_clock(wait)
-    assert statuses(ask(fresh, key)) == [200]
+    timed.move_clock(wait)
+    assert statuses(ask(timed, key)) == [200]
 
 
 @pytest.mark.parametrize("stop", [Server.stop, Server.kill], ids=["restart", "kill -9"])
-def test_counters_survive(fresh: Server, stop: Callable[[Server], object]) -> None:
-    key = fresh.key(limits=Limits(6, 8))
-    first = ask(fresh, key, 4)[-1]
-    stop(fresh)
-    fresh.start()
-    responses = ask(fresh, key, 3)
+def test_counters_survive(timed: Server, stop: Callable[[Server], object]) -> None:
+    key = timed.key(limits=Limits(6, 8))
+    first = ask(timed, key, 4)[-1]
+    stop(timed)
+    timed.start()
+    responses = ask(timed, key, 3)
     assert statuses(responses) == [200, 200, 429]
     assert responses[-1].headers["x-ratelimit-reset"] == first.headers["x-ratelimit-reset"]
-    fresh.move_clock(MINUTE + 1)
-    assert [spoken_of(response) for response in ask(fresh, key, 2)] == [("8", "1"), ("8", "0")]
+    timed.move_clock(MINUTE + 1)
+    assert [spoken_of(response) for response in ask(timed, key, 2)] == [("8", "1"), ("8", "0")]
 
 
 @pytest.mark.parametrize(
@@ -241,19 +252,17 @@ def test_counters_survive(fresh: Server, stop: Callable[[Server], object]) -> No
         ("business", '"minute";q=1000;w=60, "day";q=100000;w=86400'),
     ],
 )
-def test_ietf_policy_names_the_plans_limits(start: Start, plan: Plan, policy: str) -> None:
-    own = start("--ietf-headers")
-    (response,) = ask(own, own.key(plan))
+def test_ietf_policy_names_the_plans_limits(timed: Server, plan: Plan, policy: str) -> None:
+    (response,) = ask(timed, timed.key(plan))
     assert response.headers["ratelimit-policy"] == policy
 
 
-def test_ietf_headers_speak_of_the_same_window(start: Start) -> None:
-    own = start("--ietf-headers")
-    key = own.key(limits=Limits(3, 5))
-    first = ask(own, key, 3)[0]
+def test_ietf_headers_speak_of_the_same_window(timed: Server) -> None:
+    key = timed.key(limits=Limits(3, 5))
+    first = ask(timed, key, 3)[0]
     assert first.headers["ratelimit"] == '"minute";r=2;t=60'
-    own.move_clock(MINUTE + 1)
-    name, remaining, left = ask(own, key)[0].headers["ratelimit"].split(";")
+    timed.move_clock(MINUTE + 1)
+    name, remaining, left = ask(timed, key)[0].headers["ratelimit"].split(";")
     assert (name, remaining) == ('"day"', "r=1")
     assert DAY - MINUTE - 20 <= int(left.removeprefix("t=")) <= DAY - MINUTE - 1
 

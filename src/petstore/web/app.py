@@ -17,7 +17,7 @@ from petstore.store import Store
 from petstore.web.admission import Admission
 from petstore.web.cors import Cors
 from petstore.web.pets import PetOperations
-from petstore.web.replies import Headers, Reply, common_headers, error_reply, new_request_id, refusal, seconds
+from petstore.web.replies import Headers, Reply, common_headers, error_reply, refusal, request_ids, seconds
 from petstore.web.requests import Request, client_address
 from petstore.web.site import Site
 from petstore.web.usage import UsageCounter
@@ -45,6 +45,7 @@ class App:
         self, settings: Settings, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
     ) -> None:
         self._clock = clock
+        self._request_ids = request_ids()
         self._gate = gate
         self._access_log = settings.access_log
         self._ietf_headers = settings.ietf_headers
@@ -63,7 +64,7 @@ class App:
     async def answer(self, request: Request) -> Reply:
         """Never raises: whatever goes wrong is a reply too."""
         now = self._clock()
-        request_id = new_request_id()
+        request_id = next(self._request_ids)
         method, path = request.method, request.path
         place, item = self._locate(path)
         key: ApiKey | None = None

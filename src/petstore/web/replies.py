@@ -3,6 +3,7 @@
 import functools
 import itertools
 import secrets
+from collections.abc import Iterator
 
 import msgspec
 
@@ -41,13 +42,10 @@ def refusal(error: RequestError) -> Reply:
     return error_reply(error.code, error.message, *error.headers)
 
 
-# Unique across processes and restarts, at the price of an increment.
-_process = secrets.token_hex(6) + "-"
-_numbers = itertools.count(1)
-
-
-def new_request_id() -> str:
-    return f"{_process}{next(_numbers)}"
+def request_ids() -> Iterator[str]:
+    """Unique across processes and restarts, at the price of an increment. To be called after a fork, not before."""
+    process = secrets.token_hex(6)
+    return (f"{process}-{number}" for number in itertools.count(1))
 
 
 def seconds(milliseconds: int) -> int:

@@ -1,0 +1,102 @@
+"""The OpenAPI document, and schemathesis with all checks and all phases against the running server."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import yaml
+
+from petstore.errors import STATUS_OF_CODE
+from tests.servers import Key, Server
+
+EXAMPLES = os.environ.get("PETSTORE_TEST_EXAMPLES", "100")
+
+
+def test_the_document_names_the_three_operations_and_the_five_schemas(server: Server, client: httpx.Client) -> None:
+    document = client.get(server.origin + "/openapi.json").json()
+    operations = {
+        (method, path): operation["operationId"]
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    }
+    assert operations == {
+        ("get", "/pets"): "listPets",
+        ("post", "/pets"): "createPet",
+        ("get", "/pets/{petId}"): "getPet",
+    }
+    assert set(document["components"]["schemas"]) == {"Pet", "NewPet", "Pets", "PetStatus", "Error"}
+    assert document["openapi"].startswith("3.1")
+    assert document["paths"]["/pets/{petId}"]["get"]["deprecated"] is True
+    assert [server["url"] for server in document["servers"]] == ["/v1", "/staging/v1"]
+    assert document["security"] == [{"apiKey": []}]
+    assert document["components"]["securitySchemes"]["apiKey"]["scheme"] == "bearer"
+    assert not any("security" in operation for item in document["paths"].values() for operation in item.values())
+
+
+def test_yaml_and_json_are_the_same_document(server: Server, client: httpx.Client) -> None:
+    as_json = client.get(server.origin + "/openapi.json")
+    as_yaml = client.get(server.origin + "/openapi.yaml")
+    assert as_yaml.headers["content-type"] == "application/yaml"
+    assert yaml.safe_load(as_yaml.text) == as_json.json()
+
+
+def test_every_code_of_the_table_is_in_the_document(server: Server, client: httpx.Client) -> None:
+    document = client.get(server.origin + "/openapi.json").json()
+    assert document["components"]["schemas"]["Error"]["properties"]["code"]["enum"] == sorted(STATUS_OF_CODE)
+
+
+def test_servers_follow_the_public_url(start: Callable[..., Server], client: httpx.Client) -> None:
+    server = start("--public-url", "https://api.example.com/shop/")
+    document = client.get(server.origin + "/openapi.json").json()
+    assert [entry["url"] for entry in document["servers"]] == [
+        "https://api.example.com/shop/v1",
+        "https://api.example.com/shop/staging/v1",
+    ]
+
+
+def test_schemathesis_finds_nothing(server: Server, key: Key, tmp_path: Path) -> None:
+    server.fill(30)
+    first_page = httpx.get(server.url("/pets?limit=2"), headers=key.headers)
+    match = re.search(r"cursor=([^>]+)>", first_page.headers["link"])
+    assert match is not None
+    # A cursor is opaque: no schema can describe a valid one, so a real one is given.
+    (tmp_path / "schemathesis.toml").write_text(
+        f'base-url = "{server.url("")}"\n[parameters]\n"query.cursor" = "{match[1]}"\n'
+    )
+    outcome = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("schemathesis")), "run", server.origin + "/openapi.json",
+            "--header", f"Authorization: Bearer {key.secret}", "--checks", "all", "--phases",
+            "examples,coverage,fuzzing,stateful", "--max-examples", EXAMPLES, "--seed", "20301205",
+            "--no-color", "--generation-database", "none", "--suppress-health-check", "all",
+        ],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stdout[-6000:] + outcome.stderr[-2000:]
+
+
+def test_a_pet_of_the_service_fits_the_schema_s_types(server: Server, key: Key, client: httpx.Client) -> None:
+    document = client.get(server.origin + "/openapi.json").json()
+    created = client.post(server.url("/pets"), headers=key.headers, json={"name": "Rex", "categoryId": 1}).json()
+    schema = document["components"]["schemas"]["Pet"]
+    assert list(created) == list(schema["properties"]) == schema["required"]
+    assert json.loads(msgspec.json.encode(created)) == created
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"])
+def test_the_reference_page_is_served_by_us_under_a_strict_policy(
+    server: Server, client: httpx.Client, path: str
+) -> None:
+    answer = client.get(server.origin + path)
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert client.get(server.origin + path, headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
+    if path == "/docs":
+        assert not re.search(r"https?://", answer.text)

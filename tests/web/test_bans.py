@@ -1,0 +1,225 @@
+"""Temporary bans: what earns one, how long it lasts, what it leaves alone, and the operator's hand on it."""
+
+import json
+import math
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from petstore.plans import Limits
+from tests.servers import HOSTS, PETSTORE, Key, Server, serving
+from tests.wire import Response, asking
+
+Start = Callable[..., Server]
+
+DAY = 86_400
+ATTEMPTS = 5
+
+
+@pytest.fixture(scope="module", params=HOSTS, ids=["granian-rsgi", "uvicorn-asgi"])
+def one_for_all(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("timed") / "data", request.param) as own:
+        yield own
+
+
+@pytest.fixture
+def timed(one_for_all: Server) -> Server:
+    """A server whose clock may be moved: every test brings keys of its own and starts at the present."""
+    one_for_all.move_clock(0)
+    return one_for_all
+
+
+def ask(server: Server, key: Key, times: int = 1) -> list[Response]:
+    return asking(server.port, times, key.headers)
+
+
+def outcomes(responses: list[Response]) -> list[str]:
+    return [response.code or str(response.status) for response in responses]
+
+
+def ban(server: Server, key: Key) -> Response:
+    """Keep asking until banned; the answer that says so."""
+    last = ask(server, key, 2 * key.record.per_minute + 1)[-1]
+    assert last.code == "key_banned"
+    return last
+
+
+def length(banned: Response) -> int:
+    return int(banned.headers["retry-after"])
+
+
+def bans_in_force(server: Server) -> dict[str, dict[str, float]]:
+    done = subprocess.run(
+        [*PETSTORE, "bans", "list", "--data", str(server.data), "--json"], capture_output=True, check=True
+    )
+    return {entry.pop("key_id"): entry for entry in json.loads(done.stdout)}
+
+
+def lift(server: Server, key: Key) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PETSTORE, "bans", "lift", key.id, "--data", str(server.data)], capture_output=True, text=True
+    )
+
+
+def test_more_strikes_in_one_window_than_the_limit_per_minute_ban(timed: Server) -> None:
+    key = timed.key(limits=Limits(3, 1000))
+    assert outcomes(ask(timed, key, 8)) == ["200"] * 3 + ["rate_limit_exceeded"] * 3 + ["key_banned"] * 2
+
+
+def test_strikes_of_different_windows_do_not_add_up(timed: Server) -> None:
+    key = timed.key(limits=Limits(2, 1000))
+    for minute in range(4):
+        timed.move_clock(61 * minute)
+        assert outcomes(ask(timed, key, 4)) == ["200"] * 2 + ["rate_limit_exceeded"] * 2
+
+
+def test_strikes_against_an_exhausted_day_ban_too(timed: Server) -> None:
+    key = timed.key(limits=Limits(3, 1))
+    assert outcomes(ask(timed, key)) == ["200"]
+    for minute in (2, 4):
+        timed.move_clock(61 * minute)
+        assert outcomes(ask(timed, key, 3)) == ["rate_limit_exceeded"] * 3
+    timed.move_clock(61 * 6)
+    banned = ask(timed, key, 4)[-1]
+    assert (banned.code, length(banned)) == ("key_banned", 60)
+
+
+def test_banned_answer_names_the_end_of_the_ban(timed: Server) -> None:
+    key = timed.key(limits=Limits(2, 1000))
+    before = time.time()
+    banned = ban(timed, key)
+    assert banned.status == 429
+    assert length(banned) == 60
+    assert math.ceil(before + 60) <= int(banned.headers["x-ratelimit-reset"]) <= math.ceil(time.time() + 60)
+    assert (banned.headers["x-ratelimit-limit"], banned.remaining) == ("2", 0)
+
+
+def test_ban_ends_exactly_when_retry_after_says(timed: Server) -> None:
+    for _ in range(ATTEMPTS):
+        timed.move_clock(0)
+        key = timed.key(limits=Limits(2, 1000))
+        began = time.monotonic()
+        wait = length(ban(timed, key))
+        timed.move_clock(wait - 1)
+        early = ask(timed, key)
+        if time.monotonic() - began < 0.9:  # otherwise the machine paused, and that second is over
+            break
+    assert outcomes(early) == ["key_banned"]
+    timed.move_clock(wait)
+    assert outcomes(ask(timed, key)) == ["200"]
+
+
+def test_asking_during_a_ban_does_not_prolong_it(timed: Server) -> None:
+    key = timed.key(limits=Limits(2, 1000))
+    reset = ban(timed, key).headers["x-ratelimit-reset"]
+    timed.move_clock(30)
+    during = ask(timed, key, 20)
+    assert {response.headers["x-ratelimit-reset"] for response in during} == {reset}
+    assert max(length(response) for response in during) <= 30
+
+
+def test_banned_requests_consume_nothing(timed: Server) -> None:
+    key = timed.key(limits=Limits(2, 4))
+    ban(timed, key)
+    assert set(outcomes(ask(timed, key, 10))) == {"key_banned"}
+    timed.move_clock(61)
+    after = ask(timed, key, 2)
+    assert [(r.status, r.headers["x-ratelimit-limit"], r.remaining) for r in after] == [(200, "4", 1), (200, "4", 0)]
+
+
+def test_bans_double_up_to_an_hour(timed: Server) -> None:
+    key = timed.key(limits=Limits(1, 1000))
+    clock, lengths = 0, []
+    for _ in range(8):
+        lengths.append(length(ban(timed, key)))
+        clock += lengths[-1] + 1
+        timed.move_clock(clock)
+    assert lengths == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+
+
+@pytest.mark.parametrize(("later", "expected"), [(DAY - 30, 120), (DAY + 1, 60)], ids=["within 24 h", "after 24 h"])
+def test_earlier_bans_are_forgotten_after_24_hours(timed: Server, later: int, expected: int) -> None:
+    key = timed.key(limits=Limits(1, 1000))
+    assert length(ban(timed, key)) == 60
+    timed.move_clock(later)
+    assert length(ban(timed, key)) == expected
+
+
+def test_ban_never_touches_another_key(timed: Server) -> None:
+    banned, other = timed.key(limits=Limits(2, 1000)), timed.key(limits=Limits(2, 1000))
+    ban(timed, banned)
+    assert outcomes(ask(timed, other, 3)) == ["200", "200", "rate_limit_exceeded"]
+
+
+@pytest.mark.parametrize("stop", [Server.stop, Server.kill], ids=["restart", "kill -9"])
+def test_ban_survives(timed: Server, stop: Callable[[Server], object]) -> None:
+    key = timed.key(limits=Limits(2, 1000))
+    reset = ban(timed, key).headers["x-ratelimit-reset"]
+    stop(timed)
+    timed.start()
+    (after,) = ask(timed, key)
+    assert (after.code, after.headers["x-ratelimit-reset"]) == ("key_banned", reset)
+
+
+def test_operator_lists_the_bans_in_force(timed: Server) -> None:
+    banned, other = timed.key(limits=Limits(2, 1000)), timed.key(limits=Limits(2, 1000))
+    reset = int(ban(timed, banned).headers["x-ratelimit-reset"])
+    assert outcomes(ask(timed, other, 3))[-1] == "rate_limit_exceeded"
+    found = bans_in_force(timed)
+    assert other.id not in found
+    assert math.ceil(found[banned.id]["until"]) == reset
+    assert found[banned.id]["times"] == 1
+
+
+def test_lifted_key_comes_in_from_the_next_request_on(timed: Server) -> None:
+    key = timed.key(limits=Limits(2, 1000))
+    ban(timed, key)
+    timed.move_clock(30)
+    assert outcomes(ask(timed, key)) == ["key_banned"]
+    assert lift(timed, key).returncode == 0
+    assert outcomes(ask(timed, key)) == ["rate_limit_exceeded"]  # the minute itself is still exhausted
+    assert key.id not in bans_in_force(timed)
+    timed.move_clock(61)
+    assert outcomes(ask(timed, key)) == ["200"]
+
+
+def test_lifting_forgets_earlier_bans(timed: Server) -> None:
+    key = timed.key(limits=Limits(1, 1000))
+    ban(timed, key)
+    assert lift(timed, key).returncode == 0
+    timed.move_clock(61)
+    assert length(ban(timed, key)) == 60
+
+
+def test_lifting_touches_no_other_ban(timed: Server) -> None:
+    lifted, other = timed.key(limits=Limits(1, 1000)), timed.key(limits=Limits(1, 1000))
+    ban(timed, lifted)
+    ban(timed, other)
+    assert lift(timed, lifted).returncode == 0
+    assert outcomes(ask(timed, other)) == ["key_banned"]
+
+
+def test_lifting_what_is_not_banned_fails_in_one_line(timed: Server) -> None:
+    done = lift(timed, timed.key())
+    assert done.returncode == 2
+    assert done.stderr.startswith("petstore: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_length_and_ceiling_are_settings(start: Start) -> None:
+    own = start("--ban-seconds", "70", "--ban-ceiling", "200")
+    key = own.key(limits=Limits(1, 1000))
+    clock, lengths = 0, []
+    for _ in range(4):
+        lengths.append(length(ban(own, key)))
+        clock += lengths[-1] + 1
+        own.move_clock(clock)
+    assert lengths == [70, 140, 200, 200]
+
+
+def test_threshold_is_a_setting(start: Start) -> None:
+    own = start("--ban-strikes", "1")
+    key = own.key(limits=Limits(3, 1000))
+    assert outcomes(ask(own, key, 5)) == ["200"] * 3 + ["rate_limit_exceeded", "key_banned"]

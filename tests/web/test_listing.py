@@ -1,0 +1,242 @@
+"""GET /pets: what is listed, in which order, and how a client walks through it."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from petstore.pets import PetStatus
+from tests.servers import DEED, Key, Server
+from tests.web.answers import PET, ask, created, message_of
+
+STATUSES = [status.value for status in PetStatus]
+ENOUGH = 130
+
+
+@pytest.fixture(scope="module")
+def stocked(server: Server) -> Server:
+    """The shared server with more animals of each status than the longest page holds."""
+    server.fill(3 * ENOUGH)
+    return server
+
+
+def listed(client: httpx.Client, server: Server, key: Key, **parameters: Any) -> list[dict[str, Any]]:
+    response = client.get(server.url("/pets"), params=parameters, headers=key.headers)
+    assert response.status_code == 200, response.text
+    pets: list[dict[str, Any]] = response.json()
+    return pets
+
+
+def pages(client: httpx.Client, server: Server, key: Key, path: str) -> Iterator[list[dict[str, Any]]]:
+    """Follow the links to the end."""
+    following: str | None = server.origin + path
+    while following is not None:
+        response = client.get(following, headers=key.headers)
+        assert response.status_code == 200, response.text
+        yield response.json()
+        following = server.origin + response.links["next"]["url"] if "next" in response.links else None
+
+
+def cursor_of(response: httpx.Response) -> str:
+    return parse_qs(urlsplit(response.links["next"]["url"]).query)["cursor"][0]
+
+
+def test_an_empty_list_is_an_empty_array_without_a_link(fresh: Server, client: httpx.Client) -> None:
+    response = client.get(fresh.url("/pets"), headers=fresh.key().headers)
+    assert (response.status_code, response.content) == (200, b"[]")
+    assert "link" not in response.headers
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_animals_come_in_the_order_of_their_ids(stocked: Server, key: Key, client: httpx.Client) -> None:
+    ids = [pet["id"] for pet in listed(client, stocked, key, limit=100)]
+    assert len(ids) == 100
+    assert ids == sorted(set(ids))
+
+
+def test_members_of_a_listed_animal_come_in_their_order(stocked: Server, key: Key, client: httpx.Client) -> None:
+    assert {tuple(pet) for pet in listed(client, stocked, key)} == {("id", "name", "categoryId", "status")}
+
+
+def test_20_animals_are_listed_by_default(stocked: Server, key: Key, client: httpx.Client) -> None:
+    assert len(listed(client, stocked, key)) == 20
+
+
+@pytest.mark.parametrize("limit", [1, 2, 19, 99, 100])
+def test_limit_is_the_length_of_a_page(stocked: Server, key: Key, client: httpx.Client, limit: int) -> None:
+    assert listed(client, stocked, key, limit=limit) == listed(client, stocked, key, limit=100)[:limit]
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_status_lists_all_of_that_status_and_no_other(
+    stocked: Server, key: Key, client: httpx.Client, status: str
+) -> None:
+    everything = [pet for page in pages(client, stocked, key, "/v1/pets?limit=100") for pet in page]
+    filtered = [pet for page in pages(client, stocked, key, f"/v1/pets?limit=100&status={status}") for pet in page]
+    assert filtered == [pet for pet in everything if pet["status"] == status]
+    assert len(filtered) >= ENOUGH
+
+
+def test_a_changed_status_moves_the_animal_to_the_other_filter_at_once(fresh: Server, client: httpx.Client) -> None:
+    key = fresh.key()
+    pet = created(fresh, client, key, status="available")
+    assert listed(client, fresh, key, status="available") == [pet]
+    fresh.act(lambda backends: backends.stores["live"].set_status(pet["id"], PetStatus.sold, DEED))
+    assert listed(client, fresh, key, status="available") == []
+    assert listed(client, fresh, key, status="sold") == [{**pet, "status": "sold"}]
+
+
+@pytest.mark.parametrize("query", ["offset=5", "page=2", "LIMIT=0", "Status=x", "limit[]=0", "x", "&&", "=", "%FF=%00"])
+def test_unknown_parameters_are_ignored(stocked: Server, key: Key, client: httpx.Client, query: str) -> None:
+    plain = client.get(stocked.url("/pets?limit=5"), headers=key.headers)
+    response = client.get(stocked.url(f"/pets?{query}&limit=5"), headers=key.headers)
+    assert (response.status_code, response.content) == (200, plain.content)
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        *(
+            ("limit", f"limit={value}")
+            for value in (
+                "0", "101", "abc", "", "1.0", "%2B5", "+5", "1_0", "%EF%BC%95", "%D9%A5", "9" * 30, "-1", "5%20", "5%0A",
+                "%205", "1e1", "0x10", "1,2", "5%00", "null", "00", "1000", "9223372036854775808", "%FF", "½", '"5"',
+            )
+        ),
+        ("limit", "limit"),
+        ("limit", "limit=5&limit=5"),
+        ("limit", "limit=5&status=sold&limit=6"),
+        ("limit", "limit=5&%6Cimit=5"),
+        *(
+            ("status", f"status={value}")
+            for value in ("AVAILABLE", "", "available,sold", "Available", "%20available", "available%00", "lost", "null")
+        ),
+        ("status", "status"),
+        ("status", "status=sold&status=sold"),
+        ("status", "status=sold&limit=5&status=available"),
+        ("cursor", "cursor="),
+        ("cursor", "cursor=1"),
+        ("cursor", "cursor=" + "A" * 16),
+        ("cursor", "cursor=" + "x" * 5_000),
+        ("cursor", "cursor=%C3%A9"),
+    ],
+)  # fmt: skip
+def test_a_bad_parameter_is_400_and_named(
+    server: Server, key: Key, client: httpx.Client, name: str, query: str
+) -> None:
+    response = client.get(server.url(f"/pets?{query}"), headers=key.headers)
+    assert name in message_of(response, "invalid_parameter")
+
+
+# Pages
+
+
+@pytest.mark.parametrize(("count", "limit", "more"), [(4, 5, False), (5, 5, False), (6, 5, True), (10, 5, True)])
+def test_the_link_is_there_exactly_when_more_animals_exist(
+    fresh: Server, client: httpx.Client, count: int, limit: int, more: bool
+) -> None:
+    key = fresh.key()
+    fresh.fill(count, status=PetStatus.sold)
+    fresh.fill(count, status=PetStatus.pending)
+    response = client.get(fresh.url(f"/pets?limit={limit}&status=pending"), headers=key.headers)
+    assert ("next" in response.links) == more
+    sizes = [len(page) for page in pages(client, fresh, key, f"/v1/pets?limit={limit}&status=pending")]
+    assert sum(sizes) == count
+    assert 0 not in sizes
+
+
+@pytest.mark.parametrize(
+    ("query", "kept"), [("limit=7&status=sold", "limit=7&status=sold"), ("limit=7", "limit=7"), ("", "limit=20")]
+)
+def test_the_link_is_path_absolute_and_keeps_limit_and_status(
+    stocked: Server, key: Key, client: httpx.Client, query: str, kept: str
+) -> None:
+    response = client.get(stocked.url(f"/pets?{query}"), headers=key.headers)
+    pattern = rf'</v1/pets\?{kept}&cursor=[^>&]+>; rel="next"'
+    assert re.fullmatch(pattern, response.headers["link"]), response.headers["link"]
+
+
+def test_the_link_is_never_built_from_what_the_client_says(stocked: Server, key: Key) -> None:
+    forged = (
+        "X-Forwarded-Host: evil.test",
+        "X-Forwarded-Proto: https",
+        "Forwarded: host=evil.test",
+        "X-Host: evil.test",
+    )
+    honest = ask(stocked, "GET /v1/pets", key=key)
+    answer = ask(stocked, "GET /v1/pets", *forged, key=key)
+    assert (answer.status, answer.values("link")) == (200, honest.values("link"))
+    assert answer.values("link")[0].startswith("</v1/pets?")
+
+
+def test_with_a_public_address_links_are_absolute(start: Callable[..., Server], client: httpx.Client) -> None:
+    own = start("--public-url", "https://api.example.com/shop/")
+    key = own.key()
+    own.fill(3)
+    response = client.get(own.url("/pets?limit=1"), headers={**key.headers, "Host": "evil.test"})
+    assert response.headers["link"].startswith("<https://api.example.com/shop/v1/pets?limit=1&cursor=")
+    location = client.post(own.url("/pets"), json=PET, headers=key.headers).headers["location"]
+    assert location == "https://api.example.com/shop/v1/pets/4"
+
+
+@pytest.mark.parametrize("query", ["limit=7", "limit=100", "limit=9&status=sold"])
+def test_a_traversal_returns_every_animal_exactly_once_while_others_write(
+    fresh: Server, client: httpx.Client, query: str
+) -> None:
+    key = fresh.key()
+    fresh.fill(120)
+    expected = [pet["id"] for pet in _all_of(fresh, client, key) if "sold" not in query or pet["status"] == "sold"]
+    seen: list[int] = []
+    for page in pages(client, fresh, key, f"/v1/pets?{query}"):
+        seen += [pet["id"] for pet in page]
+        created(fresh, client, key, name="Written meanwhile", status="sold")
+    assert seen == sorted(set(seen))
+    assert [pet_id for pet_id in seen if pet_id <= max(expected)] == expected
+
+
+def _all_of(server: Server, client: httpx.Client, key: Key) -> list[dict[str, Any]]:
+    return [pet for page in pages(client, server, key, "/v1/pets?limit=100") for pet in page]
+
+
+def test_status_changes_do_not_disturb_a_traversal(fresh: Server, client: httpx.Client) -> None:
+    key = fresh.key()
+    fresh.fill(30)
+    seen = []
+    for page in pages(client, fresh, key, "/v1/pets?limit=6"):
+        seen += [pet["id"] for pet in page]
+        last = page[-1]["id"]
+        fresh.act(lambda backends, pet_id=last: backends.stores["live"].set_status(pet_id, PetStatus.sold, DEED))  # type: ignore[misc]
+    assert seen == list(range(1, 31))
+
+
+def test_a_cursor_mangled_in_any_position_is_400(stocked: Server, key: Key, client: httpx.Client) -> None:
+    cursor = cursor_of(client.get(stocked.url("/pets?limit=3"), headers=key.headers))
+    mangled = [
+        cursor[:i] + other + cursor[i + 1 :] for i in range(len(cursor)) for other in "AQz09-_~" if other != cursor[i]
+    ]
+    mangled += [cursor[:i] + cursor[i + 1 :] for i in range(len(cursor))]
+    mangled += [cursor + "A", "A" + cursor, cursor + "=", cursor + cursor, cursor + "%20", cursor + "%0A"]
+    for text in mangled:
+        response = client.get(stocked.url(f"/pets?limit=3&cursor={text}"), headers=key.headers)
+        assert "cursor" in message_of(response, "invalid_parameter"), text
+
+
+def test_a_cursor_given_twice_is_400(stocked: Server, key: Key, client: httpx.Client) -> None:
+    cursor = cursor_of(client.get(stocked.url("/pets?limit=3"), headers=key.headers))
+    response = client.get(stocked.url(f"/pets?cursor={cursor}&cursor={cursor}"), headers=key.headers)
+    assert "cursor" in message_of(response, "invalid_parameter")
+
+
+def test_a_cursor_stays_valid_for_every_key_and_limit(fresh: Server, client: httpx.Client) -> None:
+    fresh.fill(9)
+    key = fresh.key()
+    cursor = cursor_of(client.get(fresh.url("/pets?limit=3"), headers=key.headers))
+    created(fresh, client, key)
+    fresh.stop()
+    fresh.start()
+    fresh.move_clock(400 * 86_400)
+    pets = listed(client, fresh, fresh.key(), limit=100, cursor=cursor)
+    assert [pet["id"] for pet in pets] == [4, 5, 6, 7, 8, 9, 10]
