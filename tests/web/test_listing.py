@@ -44,6 +44,10 @@ def cursor_of(response: httpx.Response) -> str:
     return parse_qs(urlsplit(response.links["next"]["url"]).query)["cursor"][0]
 
 
+def sell(server: Server, pet_id: int) -> None:
+    server.act(lambda backends: backends.stores["live"].set_status(pet_id, PetStatus.sold, DEED))
+
+
 def test_an_empty_list_is_an_empty_array_without_a_link(fresh: Server, client: httpx.Client) -> None:
     response = client.get(fresh.url("/pets"), headers=fresh.key().headers)
     assert (response.status_code, response.content) == (200, b"[]")
@@ -84,7 +88,7 @@ def test_a_changed_status_moves_the_animal_to_the_other_filter_at_once(fresh: Se
     key = fresh.key()
     pet = created(fresh, client, key, status="available")
     assert listed(client, fresh, key, status="available") == [pet]
-    fresh.act(lambda backends: backends.stores["live"].set_status(pet["id"], PetStatus.sold, DEED))
+    sell(fresh, pet["id"])
     assert listed(client, fresh, key, status="available") == []
     assert listed(client, fresh, key, status="sold") == [{**pet, "status": "sold"}]
 
@@ -102,8 +106,9 @@ def test_unknown_parameters_are_ignored(stocked: Server, key: Key, client: httpx
         *(
             ("limit", f"limit={value}")
             for value in (
-                "0", "101", "abc", "", "1.0", "%2B5", "+5", "1_0", "%EF%BC%95", "%D9%A5", "9" * 30, "-1", "5%20", "5%0A",
-                "%205", "1e1", "0x10", "1,2", "5%00", "null", "00", "1000", "9223372036854775808", "%FF", "½", '"5"',
+                "0", "101", "abc", "", "1.0", "%2B5", "+5", "1_0", "%EF%BC%95", "%D9%A5", "9" * 30, "-1", "5%20",
+                "5%0A", "%205", "1e1", "0x10", "1,2", "5%00", "null", "00", "1000", "9223372036854775808", "%FF",
+                "½", '"5"',
             )
         ),
         ("limit", "limit"),
@@ -112,7 +117,7 @@ def test_unknown_parameters_are_ignored(stocked: Server, key: Key, client: httpx
         ("limit", "limit=5&%6Cimit=5"),
         *(
             ("status", f"status={value}")
-            for value in ("AVAILABLE", "", "available,sold", "Available", "%20available", "available%00", "lost", "null")
+            for value in ("AVAILABLE", "", "available,sold", "Available", "%20available", "available%00", "lost")
         ),
         ("status", "status"),
         ("status", "status=sold&status=sold"),
@@ -134,18 +139,15 @@ def test_a_bad_parameter_is_400_and_named(
 # Pages
 
 
-@pytest.mark.parametrize(("count", "limit", "more"), [(4, 5, False), (5, 5, False), (6, 5, True), (10, 5, True)])
-def test_the_link_is_there_exactly_when_more_animals_exist(
-    fresh: Server, client: httpx.Client, count: int, limit: int, more: bool
-) -> None:
+def test_the_link_is_there_exactly_when_more_animals_exist(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
-    fresh.fill(count, status=PetStatus.sold)
-    fresh.fill(count, status=PetStatus.pending)
-    response = client.get(fresh.url(f"/pets?limit={limit}&status=pending"), headers=key.headers)
-    assert ("next" in response.links) == more
-    sizes = [len(page) for page in pages(client, fresh, key, f"/v1/pets?limit={limit}&status=pending")]
-    assert sum(sizes) == count
-    assert 0 not in sizes
+    fresh.fill(20, status=PetStatus.sold)
+    for count in range(1, 13):
+        fresh.fill(1, status=PetStatus.pending)
+        response = client.get(fresh.url("/pets?limit=5&status=pending"), headers=key.headers)
+        assert ("next" in response.links) == (count > 5)
+        sizes = [len(page) for page in pages(client, fresh, key, "/v1/pets?limit=5&status=pending")]
+        assert sizes == [5] * (count // 5) + [count % 5] * (count % 5 > 0)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +209,7 @@ def test_status_changes_do_not_disturb_a_traversal(fresh: Server, client: httpx.
     seen = []
     for page in pages(client, fresh, key, "/v1/pets?limit=6"):
         seen += [pet["id"] for pet in page]
-        last = page[-1]["id"]
-        fresh.act(lambda backends, pet_id=last: backends.stores["live"].set_status(pet_id, PetStatus.sold, DEED))  # type: ignore[misc]
+        sell(fresh, page[-1]["id"])
     assert seen == list(range(1, 31))
 
 

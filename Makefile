@@ -1,0 +1,49 @@
+# Two commands do everything: `make serve` and `make test`. Python 3.11+ and make are all that is needed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(PIP) install --constraint requirements.lock --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(PIP) install --constraint requirements.lock --editable '.[cluster,console,dev]'
+	@touch $@ $(VENV)/.installed
+
+setup: $(VENV)/.installed ## Make .venv; afterwards .venv/bin/petstore is the command
+
+serve: setup ## Start the service on 127.0.0.1:8080 (options: make serve ARGS="--port 9000")
+	@$(BIN)/petstore serve $(ARGS)
+
+test: $(VENV)/.installed-dev ## Run all tests (some of them: make test ARGS="-k limits")
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev ## Lint, types and the direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-dev ## Race the service against Go and FastAPI doing the same work (needs wrk)
+	$(BIN)/python bench/race.py $(ARGS)
+
+lock: $(VENV)/.installed-dev ## Pin the newest versions of all dependencies in requirements.lock
+	$(PIP) install pip-tools
+	$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements.lock pyproject.toml
+
+clean: ## Remove .venv and caches (never data)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/.venv bench/build

@@ -1,0 +1,138 @@
+"""`petstore serve` as an operator starts it: what it prints, and how it fails in one clear line."""
+
+import re
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.served import Served, listens, wait_for
+from tests.servers import PETSTORE, free_port
+
+SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
+OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
+CURL = Path("/usr/bin/curl")
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    started: list[Served] = []
+
+    def serve(*options: str, workers: int = 1) -> Served:
+        started.append(Served(tmp_path / "data", *options, workers=workers))
+        return started[-1].start()
+
+    yield serve
+    for own in started:
+        own.stop()
+
+
+def test_first_start_prints_one_key_and_a_curl_line_that_works(serve: Callable[..., Served]) -> None:
+    own = serve()
+    assert len(set(SECRET.findall(own.printed))) == 1
+    line = next(line.strip() for line in own.printed.splitlines() if line.strip().startswith("curl "))
+    if CURL.exists():
+        answer = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=20)
+        status, body = answer.stdout.splitlines()[0], answer.stdout.splitlines()[-1]
+        assert (answer.returncode, "200" in status, body) == (0, True, "[]")
+    else:
+        words = re.fullmatch(r"curl -i (\S+) -H '([^:]+): ([^']+)'", line)
+        assert words is not None
+        assert httpx.get(words[1], headers={words[2]: words[3]}).json() == []
+
+
+def test_second_start_prints_no_key(serve: Callable[..., Served]) -> None:
+    own = serve()
+    (first,) = set(SECRET.findall(own.printed))
+    own.stop()
+    own.start()
+    assert SECRET.findall(own.printed) == []
+    assert httpx.get(own.url("/pets"), headers={"Authorization": f"Bearer {first}"}).status_code == 200
+
+
+def test_start_says_where_it_listens_and_both_base_addresses(serve: Callable[..., Served]) -> None:
+    own = serve()
+    words = own.printed.split()
+    assert {own.origin, f"{own.origin}/v1", f"{own.origin}/staging/v1"} <= set(words)
+
+
+def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> None:
+    own = serve("--public-url", "https://api.example.com")
+    assert {own.origin, "https://api.example.com/v1", "https://api.example.com/staging/v1"} <= set(own.printed.split())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--unknown"], ["--port", "0"], ["--port", "http"], ["--workers", "0"], ["--host", "no.such.host.invalid"],
+        ["--public-url", "api.example.com"], ["--public-url", "ftp://api.example.com"],
+        ["--public-url", "https://api.example.com?x=1"], ["--trusted-proxy", "proxy"],
+        ["--trusted-proxy", "10.0.0.0/99"], ["--tls-cert", __file__], ["--tls-key", __file__],
+        ["--tls-cert", "missing.pem", "--tls-key", "missing.pem"], ["--address-per-minute", "0"],
+        ["--ban-seconds", "0"], ["--store", "mysql://x"], ["--gate", "memcached://x"], ["surplus"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_bad_option_is_one_line_and_exit_code_2(tmp_path: Path, options: list[str]) -> None:
+    fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), *options])
+
+
+@pytest.mark.parametrize("below", ["file", "file/data"])
+def test_data_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    fails_in_one_line(["--data", str(tmp_path / below), "--port", str(free_port())])
+
+
+def test_tls_files_that_are_no_certificate_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    junk = tmp_path / "junk.pem"
+    junk.write_text("junk")
+    fails_in_one_line(
+        ["--data", str(tmp_path / "data"), "--port", str(free_port()), "--tls-cert", str(junk), "--tls-key", str(junk)]
+    )
+
+
+def test_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        line = fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(port)])
+    assert str(port) in line
+
+
+def test_port_of_another_petstore_is_in_use(serve: Callable[..., Served], tmp_path: Path) -> None:
+    own = serve()
+    assert str(own.port) in fails_in_one_line(["--data", str(tmp_path / "other"), "--port", str(own.port)])
+
+
+def fails_in_one_line(options: list[str]) -> str:
+    done = subprocess.run([*PETSTORE, "serve", *options], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("petstore: ")
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make a certificate")
+def test_tls(tmp_path: Path) -> None:
+    certificate, private = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(private), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    own = Served(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(private)).start(wait=False)
+    try:
+        assert wait_for(lambda: listens(own.port))
+        own.origin = f"https://127.0.0.1:{own.port}"
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with httpx.Client(verify=trusting) as client:
+            assert client.get(own.url("/pets"), headers=own.key().headers).json() == []
+        assert f"https://127.0.0.1:{own.port}/v1" in own.printed
+    finally:
+        own.stop()

@@ -1,0 +1,139 @@
+"""GET /pets/{petId}: what it finds, that it is deprecated, and that it ends on 5 December 2030."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from petstore.plans import Limits
+from tests.servers import Key, Server
+from tests.web.answers import PET, ask, created, message_of
+
+REMOVAL = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
+
+
+def assert_deprecated(response: httpx.Response, pets: str = "/v1/pets") -> None:
+    assert response.headers.get_list("deprecation") == ["@1794614400"]
+    assert response.headers.get_list("sunset") == ["Thu, 05 Dec 2030 00:00:00 GMT"]
+    links = [link.strip() for value in response.headers.get_list("link") for link in value.split(",")]
+    assert sorted(links) == ['</docs>; rel="deprecation"', f'<{pets}>; rel="successor-version"']
+
+
+def test_an_animal_is_found_by_its_id(server: Server, key: Key, client: httpx.Client) -> None:
+    pet = created(server, client, key, name="Rex", categoryId=3, status="sold")
+    response = client.get(server.url(f"/pets/{pet['id']}"), headers=key.headers)
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+    assert list(response.json().items()) == list(pet.items())
+
+
+@pytest.mark.parametrize(
+    "pet_id",
+    [
+        "9223372036854775807", "9223372036854775808", "18446744073709551617", "0", "-0", "-1", "+1", "01", "001", "1.0",
+        "1e0", "0x1", "abc", "1%00", "%001", "%201", "1%20", "1%0A", "1_0", "%EF%BC%91", "%D9%A1", "%C2%B2", "1;a", "1,2",
+        "null", "*", "%C3%A9", "%FF", "-9223372036854775808", "9" * 5_000,
+    ],
+    ids=lambda text: text[:24],
+)  # fmt: skip
+def test_a_bad_or_unknown_id_is_404(server: Server, key: Key, client: httpx.Client, pet_id: str) -> None:
+    created(server, client, key)  # so that there is an animal 1 to be found by a lax reading
+    response = client.get(server.url(f"/pets/{pet_id}"), headers=key.headers)
+    message_of(response, "pet_not_found")
+    assert_deprecated(response)
+
+
+def test_an_unknown_query_is_ignored(server: Server, key: Key, client: httpx.Client) -> None:
+    pet = created(server, client, key)
+    response = client.get(server.url(f"/pets/{pet['id']}?limit=0&status=lost"), headers=key.headers)
+    assert (response.status_code, response.json()) == (200, pet)
+
+
+def test_200_is_deprecated(server: Server, key: Key, client: httpx.Client) -> None:
+    pet = created(server, client, key)
+    response = client.get(server.url(f"/pets/{pet['id']}"), headers=key.headers)
+    assert response.status_code == 200
+    assert_deprecated(response)
+
+
+@pytest.mark.parametrize("path", ["/pets/1", "/pets/abc"])
+def test_401_is_deprecated(server: Server, client: httpx.Client, path: str) -> None:
+    response = client.get(server.url(path))
+    message_of(response, "unauthorized")
+    assert_deprecated(response)
+
+
+def test_403_is_deprecated(server: Server, client: httpx.Client) -> None:
+    response = client.get(server.url("/pets/1"), headers=server.key(scopes=["write"]).headers)
+    message_of(response, "insufficient_scope")
+    assert_deprecated(response)
+
+
+def test_429_is_deprecated(server: Server, client: httpx.Client) -> None:
+    key = server.key(limits=Limits(1, 1_000))
+    client.get(server.url("/pets"), headers=key.headers)
+    for code in ("rate_limit_exceeded", "key_banned"):
+        response = client.get(server.url("/pets/1"), headers=key.headers)
+        message_of(response, code)
+        assert_deprecated(response)
+
+
+def test_staging_names_its_own_successor(server: Server, client: httpx.Client) -> None:
+    key = server.key(environment="staging")
+    assert_deprecated(client.get(server.url("/pets/0", "staging"), headers=key.headers), "/staging/v1/pets")
+
+
+def test_with_a_public_address_the_successor_is_absolute(start: Callable[..., Server], client: httpx.Client) -> None:
+    own = start("--public-url", "https://api.example.com")
+    links = client.get(own.url("/pets/1"), headers=own.key().headers).headers["link"]
+    assert '<https://api.example.com/v1/pets>; rel="successor-version"' in links
+
+
+def test_listing_and_adding_are_not_deprecated(server: Server, key: Key, client: httpx.Client) -> None:
+    for response in (
+        client.get(server.url("/pets?limit=1"), headers=key.headers),
+        client.post(server.url("/pets"), json=PET, headers=key.headers),
+        client.get(server.url("/pets")),
+        client.get(server.url("/nothing"), headers=key.headers),
+    ):
+        assert not {"deprecation", "sunset"} & set(response.headers)
+        assert "successor-version" not in response.headers.get("link", "")
+
+
+def test_head_is_get_without_the_body(server: Server, key: Key, client: httpx.Client) -> None:
+    path = f"/v1/pets/{created(server, client, key)['id']}"
+    get, head = ask(server, f"GET {path}", key=key), ask(server, f"HEAD {path}", key=key)
+    assert (head.status, head.body) == (200, b"")
+    assert head.values("content-length") == [str(len(get.body))]
+    for name in ("content-type", "deprecation", "sunset", "link"):
+        assert head.values(name) == get.values(name) != []
+
+
+def test_a_changed_catalogue_is_seen_at_once(server: Server, key: Key, client: httpx.Client) -> None:
+    following = created(server, client, key)["id"] + 1
+    assert client.get(server.url(f"/pets/{following}"), headers=key.headers).status_code == 404
+    assert created(server, client, key)["id"] == following
+    assert client.get(server.url(f"/pets/{following}"), headers=key.headers).status_code == 200
+
+
+def test_the_operation_is_gone_from_the_removal_on_and_not_a_second_before(fresh: Server, client: httpx.Client) -> None:
+    key = fresh.key()
+    created(fresh, client, key)
+    for _ in range(10):
+        began = time.time()
+        fresh.move_clock(REMOVAL - 1 - began)
+        before = client.get(fresh.url("/pets/1"), headers=key.headers)
+        if time.time() - began < 1:  # else the machine was so slow that the second may have passed
+            break
+    assert before.status_code == 200
+    fresh.move_clock(REMOVAL - time.time())
+    for path in ("/pets/1", "/pets/2", "/pets/abc"):
+        response = client.get(fresh.url(path), headers=key.headers)
+        message_of(response, "gone")
+        assert_deprecated(response)
+    assert client.head(fresh.url("/pets/1"), headers=key.headers).status_code == 410
+    assert client.get(fresh.url("/pets/1")).status_code == 401
+    assert client.get(fresh.url("/pets"), headers=key.headers).status_code == 200
+    staging = fresh.key(environment="staging")
+    assert client.get(fresh.url("/pets/1", "staging"), headers=staging.headers).status_code == 410

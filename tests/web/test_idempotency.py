@@ -1,0 +1,157 @@
+"""Idempotency-Key: a request that is sent again adds nothing again."""
+
+import sqlite3
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+
+import httpx
+import pytest
+
+from petstore.pets import PetStatus
+from tests.servers import DEED, Key, Server
+from tests.web.answers import PET, ask, message_of
+
+DAY = 86_400
+
+
+def post(client: httpx.Client, server: Server, key: Key, token: str, body: object = PET) -> httpx.Response:
+    return client.post(server.url("/pets"), json=body, headers={**key.headers, "Idempotency-Key": token})
+
+
+def test_the_same_request_again_is_the_original_answer(server: Server, key: Key, client: httpx.Client) -> None:
+    first = post(client, server, key, "a")
+    assert first.status_code == 201
+    assert "idempotent-replayed" not in first.headers
+    for _ in range(3):
+        again = post(client, server, key, "a")
+        assert (again.status_code, again.content) == (201, first.content)
+        assert again.headers["location"] == first.headers["location"]
+        assert again.headers.get_list("idempotent-replayed") == ["true"]
+
+
+def test_a_replay_adds_no_animal(fresh: Server, client: httpx.Client) -> None:
+    key = fresh.key()
+    first = post(client, fresh, key, "a")
+    post(client, fresh, key, "a")
+    assert client.get(fresh.url("/pets"), headers=key.headers).json() == [first.json()]
+    assert post(client, fresh, key, "b").json()["id"] == 2
+
+
+def test_a_replay_is_the_original_body_after_the_status_has_changed(
+    server: Server, key: Key, client: httpx.Client
+) -> None:
+    first = post(client, server, key, "a", {**PET, "status": "pending"})
+    pet_id = first.json()["id"]
+    server.act(lambda backends: backends.stores["live"].set_status(pet_id, PetStatus.sold, DEED))
+    assert client.get(server.url(f"/pets/{pet_id}"), headers=key.headers).json()["status"] == "sold"
+    assert post(client, server, key, "a", {**PET, "status": "pending"}).content == first.content
+
+
+def test_a_replay_after_a_restart_is_the_original_answer(fresh: Server, client: httpx.Client) -> None:
+    key = fresh.key()
+    first = post(client, fresh, key, "a")
+    fresh.kill()
+    fresh.start()
+    again = post(client, fresh, key, "a")
+    assert (again.content, again.headers["idempotent-replayed"]) == (first.content, "true")
+
+
+def test_another_body_is_422_and_changes_nothing(server: Server, key: Key, client: httpx.Client) -> None:
+    first = post(client, server, key, "a")
+    other = post(client, server, key, "a", {**PET, "name": "Max"})
+    message_of(other, "idempotency_mismatch")
+    assert "idempotent-replayed" not in other.headers
+    assert post(client, server, key, "a").content == first.content
+
+
+def test_a_token_belongs_to_one_api_key(server: Server, client: httpx.Client) -> None:
+    mine, other = (post(client, server, server.key(), "shared-token") for _ in range(2))
+    assert (mine.status_code, other.status_code) == (201, 201)
+    assert mine.json()["id"] != other.json()["id"]
+    assert "idempotent-replayed" not in other.headers
+
+
+def test_tokens_that_differ_only_in_case_are_two(server: Server, key: Key, client: httpx.Client) -> None:
+    assert post(client, server, key, "Token").json() != post(client, server, key, "tOKEN").json()
+
+
+@pytest.mark.parametrize("token", ["a", "x" * 255, "!~", '"quoted"', "a,b", "8e03978e-40d5-43e8-bc93-6894a57f9324"])
+def test_1_to_255_visible_ascii_characters_are_a_token(
+    server: Server, key: Key, client: httpx.Client, token: str
+) -> None:
+    first, again = (post(client, server, key, token) for _ in range(2))
+    assert (first.status_code, again.content) == (201, first.content)
+
+
+@pytest.mark.parametrize("token", ["", "x" * 256, "a b", "a\tb", "é", "aé", "\x80", "a" * 10_000], ids=ascii)
+def test_anything_else_is_400(server: Server, key: Key, client: httpx.Client, token: str) -> None:
+    headers = [(b"Authorization", f"Bearer {key.secret}".encode()), (b"Idempotency-Key", token.encode("latin-1"))]
+    response = client.post(server.url("/pets"), json=PET, headers=headers)
+    assert "Idempotency-Key" in message_of(response, "invalid_parameter")
+
+
+@pytest.mark.parametrize("second", ["a", "b", "é"])
+def test_two_tokens_are_400(server: Server, key: Key, second: str) -> None:
+    body = b'{"name":"Rex","categoryId":1}'
+    tokens = ("Idempotency-Key: a", f"Idempotency-Key: {second}")
+    answer = ask(server, "POST /v1/pets", f"Content-Length: {len(body)}", *tokens, key=key, body=body)
+    assert (answer.status, answer.body[:28]) == (400, b'{"code":"invalid_parameter",')
+
+
+def test_a_refused_request_leaves_its_token_free(server: Server, key: Key, client: httpx.Client) -> None:
+    assert post(client, server, key, "a", {"name": ""}).status_code == 400
+    response = post(client, server, key, "a")
+    assert response.status_code == 201
+    assert "idempotent-replayed" not in response.headers
+
+
+def test_a_replay_counts_as_a_request(server: Server, key: Key, client: httpx.Client) -> None:
+    counted = [int(post(client, server, key, "a").headers["x-ratelimit-remaining"]) for _ in range(2)]
+    assert counted[0] - counted[1] == 1
+
+
+def test_a_token_is_kept_for_24_hours_and_free_again_after(fresh: Server, client: httpx.Client) -> None:
+    key = fresh.key()
+    first = post(client, fresh, key, "a")
+    fresh.move_clock(DAY - 60)
+    assert post(client, fresh, key, "a").content == first.content
+    assert post(client, fresh, key, "a", {**PET, "name": "Max"}).status_code == 422
+    fresh.move_clock(DAY + 1)
+    other = post(client, fresh, key, "a", {**PET, "name": "Max"})
+    assert (other.status_code, other.json()["id"]) == (201, 2)
+    assert "idempotent-replayed" not in other.headers
+    assert post(client, fresh, key, "a", {**PET, "name": "Max"}).headers["idempotent-replayed"] == "true"
+
+
+def test_concurrent_requests_with_one_token_never_add_two_animals(
+    server: Server, key: Key, client: httpx.Client
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(10):
+            token, name = f"race-{number}", f"Racer {key.id} {number}"
+            racing = [pool.submit(post, client, server, key, token, {**PET, "name": name}) for _ in range(8)]
+            answers = [future.result() for future in racing]
+            assert {answer.status_code for answer in answers} <= {201, 409}
+            ids = {answer.json()["id"] for answer in answers if answer.status_code == 201}
+            assert len(ids) == 1
+            originals = [a for a in answers if a.status_code == 201 and "idempotent-replayed" not in a.headers]
+            assert len(originals) == 1
+            assert client.get(server.url(f"/pets/{ids.pop()}"), headers=key.headers).json()["name"] == name
+
+
+def test_while_the_first_is_running_the_second_is_409(fresh: Server, client: httpx.Client) -> None:
+    """Somebody else's write transaction holds the first one up until the second has its answer."""
+    key = fresh.key()
+    blocker = sqlite3.connect(fresh.data / "live.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            racing = [pool.submit(post, client, fresh, key, "a") for _ in range(2)]
+            wait(racing, timeout=5, return_when=FIRST_COMPLETED)
+            blocker.execute("ROLLBACK")
+            answers = sorted((future.result() for future in racing), key=lambda answer: answer.status_code)
+    finally:
+        blocker.close()
+    assert [answer.status_code for answer in answers] == [201, 409]
+    message_of(answers[1], "idempotency_conflict")
+    again = post(client, fresh, key, "a")
+    assert (again.content, again.headers["idempotent-replayed"]) == (answers[0].content, "true")
