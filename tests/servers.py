@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -125,7 +126,9 @@ class Server:
             async with Backends(Settings(data=self.data)) as backends:
                 return await work(backends)
 
-        return asyncio.run(inside())
+        # In a thread of its own: a test that drives a browser has an event loop running in this one.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(inside())).result()
 
     def key(
         self,

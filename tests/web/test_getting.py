@@ -32,8 +32,8 @@ def test_an_animal_is_found_by_its_id(server: Server, key: Key, client: httpx.Cl
     "pet_id",
     [
         "9223372036854775807", "9223372036854775808", "18446744073709551617", "0", "-0", "-1", "+1", "01", "001", "1.0",
-        "1e0", "0x1", "abc", "1%00", "%001", "%201", "1%20", "1%0A", "1_0", "%EF%BC%91", "%D9%A1", "%C2%B2", "1;a", "1,2",
-        "null", "*", "%C3%A9", "%FF", "-9223372036854775808", "9" * 5_000,
+        "1e0", "0x1", "abc", "1%00", "%001", "%201", "1%20", "1%0A", "1_0", "%EF%BC%91", "%D9%A1", "%C2%B2", "1;a",
+        "1,2", "null", "*", "%C3%A9", "%FF", "-9223372036854775808", "9" * 5_000,
     ],
     ids=lambda text: text[:24],
 )  # fmt: skip
@@ -42,6 +42,11 @@ def test_a_bad_or_unknown_id_is_404(server: Server, key: Key, client: httpx.Clie
     response = client.get(server.url(f"/pets/{pet_id}"), headers=key.headers)
     message_of(response, "pet_not_found")
     assert_deprecated(response)
+
+
+@pytest.mark.parametrize("pet_id", [".", "..", "%2e", "%2E%2e"])
+def test_a_dot_segment_is_404(server: Server, key: Key, pet_id: str) -> None:
+    assert ask(server, f"GET /v1/pets/{pet_id}", key=key).status == 404
 
 
 def test_an_unknown_query_is_ignored(server: Server, key: Key, client: httpx.Client) -> None:

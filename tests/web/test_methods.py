@@ -72,36 +72,34 @@ def test_options_with_a_key_counts(server: Server, client: httpx.Client) -> None
 @pytest.mark.parametrize(
     "path",
     [
-        "", "/", "/pet", "/petss", "/Pets", "/PETS", "/pets/", "//pets", "/pets//", "/pets//1", "/pets/1/", "/pets/1/2",
-        "/./pets", "/../v1/pets", "/pets/.", "/pets/..", "/pets/../pets", "/pets/1/..", "/x/../pets", "/%2e%2e/v1/pets",
-        "/x/%2E%2E/pets", "/pets;a=1", "/pets%20", "/pets%00", "/pets%3Flimit=1", "/pets.json", "/orders", "/categories",
-        "/docs", "/healthz", "/openapi.json", "/é", "/%FF", "/v1/pets", "/store/orders", "/" + "x" * 5_000,
+        "", "/", "/pet", "/petss", "/Pets", "/pets/", "//pets", "/pets//", "/pets//1", "/pets/1/", "/pets/1/2",
+        "/./pets", "/../v1/pets", "/pets/../pets", "/pets/1/..", "/x/../pets", "/%2e%2e/v1/pets",
+        "/x/%2E%2E/pets", "/pets;a=1", "/pets%20", "/pets%00", "/pets%3Flimit=1", "/pets.json", "/orders",
+        "/categories", "/docs", "/healthz", "/openapi.json", "/%C3%A9", "/%FF", "/v1/pets", "/store/orders", "/" + "x" * 5_000,
     ],
     ids=lambda path: path[:20],
 )  # fmt: skip
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_an_unknown_path_under_a_base_address_is_404(server: Server, base: str, path: str, method: str) -> None:
-    answer = ask(server, f"{method} {base}{path}", "Content-Length: 0", key=key_of(server, base))
-    assert answer.status == 404
-    assert code_of(answer) in ({"pet_not_found", "not_found"} if path in ("/pets/.", "/pets/..") else {"not_found"})
+def test_an_unknown_path_under_a_base_address_is_404(server: Server, base: str, path: str) -> None:
+    key = key_of(server, base)
+    for method in ("GET", "POST", "DELETE"):
+        answer = ask(server, f"{method} {base}{path}", "Content-Length: 0", key=key)
+        assert (answer.status, code_of(answer)) == (404, "not_found"), method
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "/pets", "/pets/1", "/v2/pets", "/v1x/pets", "/V1/pets", "//v1/pets", "/./v1/pets", "/x/../v1/pets", "/staging",
-        "/staging/", "/staging/pets", "/staging/v2/pets", "/staging//v1/pets", "/docs/", "/healthz/", "/openapi.json/",
-        "/openapi", "/docs/../healthz", "/docs/../../etc/passwd", "/docs/..%2f..%2fetc/passwd", "/favicon.ico", "/admin",
-        "/.env", "/%00", "/%FF", "/" + "x" * 5_000,
+        "/", "/pets", "/pets/1", "/v2/pets", "/v1x/pets", "/V1/pets", "//v1/pets", "/./v1/pets", "/x/../v1/pets",
+        "/staging", "/staging/", "/staging/pets", "/staging/v2/pets", "/staging//v1/pets", "/docs/", "/healthz/",
+        "/openapi.json/", "/openapi", "/docs/../healthz", "/docs/../../etc/passwd", "/docs/..%2f..%2fetc/passwd", "/favicon.ico",
+        "/admin", "/.env", "/%00", "/%FF", "/" + "x" * 5_000,
     ],
     ids=lambda path: path[:20],
 )  # fmt: skip
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_an_unknown_path_outside_the_base_addresses_is_404_without_a_key(
-    server: Server, path: str, method: str
-) -> None:
-    answer = ask(server, f"{method} {path}", "Content-Length: 0")
-    assert (answer.status, code_of(answer)) == (404, "not_found")
+def test_an_unknown_path_outside_the_base_addresses_is_404_without_a_key(server: Server, path: str) -> None:
+    for method in ("GET", "POST"):
+        answer = ask(server, f"{method} {path}", "Content-Length: 0")
+        assert (answer.status, code_of(answer)) == (404, "not_found"), method
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/openapi.yaml", "/docs"])

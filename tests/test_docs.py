@@ -1,0 +1,73 @@
+"""Documents proved: what the code has, the documents have, and what they promise can be found."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from petstore.cli.serve import serve
+from petstore.errors import STATUS_OF_CODE, RequestError
+from petstore.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+API = (ROOT / "docs/api.md").read_text()
+OPERATING = (ROOT / "docs/operating.md").read_text()
+SENTENCES = (ROOT / "tests/sentences.md").read_text()
+
+
+@pytest.mark.parametrize(("code", "status"), STATUS_OF_CODE.items())
+def test_every_code_is_documented_with_its_status(code: str, status: int) -> None:
+    assert f"| `{code}` | {status} |" in API
+
+
+def test_no_code_is_documented_that_does_not_exist() -> None:
+    assert set(re.findall(r"^\| `([a-z_]+)` \| \d{3} \|", API, re.MULTILINE)) == set(STATUS_OF_CODE)
+
+
+def test_every_request_error_has_a_code_of_the_table() -> None:
+    assert {error.code for error in RequestError.__subclasses__()} == set(STATUS_OF_CODE) - {
+        "internal_error",
+        "unavailable",
+    }
+
+
+@pytest.mark.parametrize("setting", [field.name for field in msgspec.structs.fields(Settings)])
+def test_every_setting_is_an_option_and_documented_with_its_default(setting: str) -> None:
+    (option,) = [p for p in serve.params if isinstance(p, click.Option) and p.name == setting]
+    row = re.search(rf"^\| `{option.opts[0]}` \| `PETSTORE_{setting.upper()}` \| (.+?) \|", OPERATING, re.MULTILINE)
+    assert row is not None, f"docs/operating.md has no row for {option.opts[0]}"
+    default = getattr(Settings(), setting)
+    if isinstance(default, str | int | Path) and not isinstance(default, bool) and default:
+        assert row[1] == f"`{default}`"
+
+
+def test_no_option_is_documented_that_does_not_exist() -> None:
+    documented = set(re.findall(r"^\| `(--[a-z-]+)` \| `PETSTORE_", OPERATING, re.MULTILINE))
+    assert documented == {p.opts[0] for p in serve.params if isinstance(p, click.Option)}
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_every_sentence_of_the_contract_names_tests_that_exist() -> None:
+    collected = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", str(ROOT / "tests")],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    known = set(re.findall(r"^tests/(\S+?\.py::\w+)", collected, re.MULTILINE))
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", SENTENCES, re.MULTILINE)
+    assert len(rows) > 100
+    for sentence, tests in rows:
+        if sentence in ("sentence", "---"):
+            continue
+        for named in re.findall(r"`([^`]+)`", tests):
+            assert named in known, f"{sentence}: there is no test {named}"
+        assert "`" in tests, f"{sentence}: names no test"
