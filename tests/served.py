@@ -15,7 +15,7 @@ class Served(Server):
     """`petstore serve` with what it prints and what it logs kept apart, and no clock but the machine's."""
 
     def __init__(self, data: Path, *options: str, workers: int = 1) -> None:
-        super().__init__(data, "rsgi", *options, workers=workers)
+        super().__init__(data, "own", *options, workers=workers)
         self.output = data.parent / f"{data.name}.out"
 
     def start(self, *, wait: bool = True, log: int | None = None) -> "Served":

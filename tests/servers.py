@@ -22,8 +22,8 @@ from petstore.plans import Limits, Plan
 from petstore.service import Backends
 from petstore.settings import Settings
 
-Host = Literal["rsgi", "asgi"]
-HOSTS: tuple[Host, ...] = ("rsgi", "asgi")
+Host = Literal["own", "rsgi", "asgi"]
+HOSTS: dict[Host, str] = {"own": "own", "rsgi": "granian-rsgi", "asgi": "uvicorn-asgi"}
 READY_WITHIN = 15.0
 PETSTORE = [sys.executable, "-m", "petstore"]
 
@@ -47,10 +47,10 @@ class Key(NamedTuple):
 
 
 class Server:
-    """One running service. `rsgi` is `petstore serve`, as in production; `asgi` is the same app on uvicorn."""
+    """One running service. `own` is `petstore serve`; the others host the same app on Granian and on uvicorn."""
 
     def __init__(
-        self, data: Path, host: Host = "rsgi", *options: str, workers: int = 1, port: int | None = None
+        self, data: Path, host: Host = "own", *options: str, workers: int = 1, port: int | None = None
     ) -> None:
         self.data = data
         self.host = host
@@ -68,11 +68,12 @@ class Server:
     def start(self, *, wait: bool = True) -> "Server":
         settings = ["--data", str(self.data), "--port", str(self.port), "--workers", str(self.workers),
                     "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
-        if self.host == "rsgi":
-            command, variables = [*PETSTORE, "serve", *settings], {}
+        if self.host != "asgi":
+            server = "granian" if self.host == "rsgi" else "own"
+            command, variables = [*PETSTORE, "serve", "--server", server, *settings], {}
         else:
             command = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi",
-                       "--port", str(self.port), "--no-server-header",
+                       "--port", str(self.port), "--no-server-header", "--no-proxy-headers",
                        "--log-level", "warning", "--timeout-graceful-shutdown", "3"]  # fmt: skip
             variables = _as_variables(settings)
         with self.log.open("ab") as log:
@@ -90,7 +91,7 @@ class Server:
             if self.process is not None and self.process.poll() is not None:
                 break
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(self.origin + "/readyz", timeout=2).status_code == 200:
+                if httpx.get(self.origin + "/readyz", timeout=2, verify=False).status_code == 200:
                     return time.monotonic() - began
             time.sleep(0.01)  # the poll of a condition, bounded by READY_WITHIN
         raise AssertionError(f"the server is not ready; its log:\n{self.log.read_text()[-2000:]}")
@@ -179,7 +180,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(data: Path, host: Host = "rsgi", *options: str, workers: int = 1) -> Iterator[Server]:
+def serving(data: Path, host: Host = "own", *options: str, workers: int = 1) -> Iterator[Server]:
     server = Server(data, host, *options, workers=workers)
     try:
         yield server.start()

@@ -34,7 +34,7 @@ class Creator(threading.Thread):
         self.wrong: list[int] = []
 
     def run(self) -> None:
-        with httpx.Client(timeout=10) as client:
+        with httpx.Client(timeout=10, verify=False) as client:
             for number in range(100_000):
                 name = f"{self.prefix}.{number}"
                 try:

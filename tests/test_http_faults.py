@@ -20,7 +20,7 @@ WITHIN = 10.0
 RATE_LIMIT_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
 
 # `petstore serve` bounds the time and checks the form of a request's head; on another server that is that server's.
-only_granian = pytest.mark.parametrize("server", ["rsgi"], indirect=True, ids=["granian-rsgi"])
+only_petstore_serve = pytest.mark.parametrize("server", ["own"], indirect=True)
 
 
 def connect(server: Server) -> socket.socket:
@@ -82,7 +82,7 @@ def trickle(server: Server, beginning: bytes, drop: bytes) -> Received:
         return received._replace(seconds=time.monotonic() - began)
 
 
-@only_granian
+@only_petstore_serve
 def test_trickled_requests_are_ended_within_10_seconds(server: Server, key: Key) -> None:
     """A trickled head: the connection is closed. A trickled body, sized or chunked: 408, and closed."""
     cases = {
@@ -169,7 +169,7 @@ def test_ambiguous_framing_is_rejected_or_closed(server: Server, key: Key, field
     assert is_rejected_or_closed(server, key, head(key, *fields) + body)
 
 
-@only_granian
+@only_petstore_serve
 @pytest.mark.parametrize("fields", [["X-Note: a", " b", "Content-Length: 29"], ["Content-Length:", " 29"]])
 def test_folded_header_is_rejected(server: Server, key: Key, fields: list[str]) -> None:
     assert is_rejected_or_closed(server, key, head(key, *fields) + new_pet("Rex"))

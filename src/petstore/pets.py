@@ -105,7 +105,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise InvalidBody("The body is not valid UTF-8.") from None
     except RecursionError:
         raise InvalidBody("The body is nested too deeply.") from None
-    except ValueError:  # malformed, or an integer of more digits than Python converts
+    except ValueError:
         raise InvalidBody("The body is not valid JSON.") from None
     if not isinstance(value, dict):
         raise InvalidBody("The body must be a JSON object with name and categoryId.")
@@ -170,4 +170,9 @@ def _no_constant(_: str) -> NoReturn:
     raise InvalidBody("The body is not valid JSON: NaN and Infinity are not JSON.")
 
 
-_strict_json = json.JSONDecoder(object_pairs_hook=_unique_members, parse_constant=_no_constant)
+def _integer(digits: str) -> int:
+    # Beyond any limit it does not matter which number it is, and Python refuses to convert thousands of digits.
+    return int(digits) if len(digits) < 40 else 2**64
+
+
+_strict_json = json.JSONDecoder(object_pairs_hook=_unique_members, parse_constant=_no_constant, parse_int=_integer)

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
+import ssl
 import time
 from collections.abc import Callable, MutableMapping
 from functools import partial
@@ -14,12 +16,14 @@ from typing import Any
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.keys import ENVIRONMENTS, Environment
-from petstore.logs import event
+from petstore.logs import configuration, event
 from petstore.settings import Settings
 from petstore.store import Store, Subject, open_store
-from petstore.web import asgi, rsgi
+from petstore.web import asgi
 from petstore.web.app import App
+from petstore.web.http1 import Connection, HttpServer
 from petstore.windows import SECOND, BanPolicy
+from petstore.workers import supervise
 
 FLUSH_EVERY = 5  # seconds, and ticks
 
@@ -55,10 +59,12 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._clock = clock_of(settings)
+        self.every_second: list[Callable[[], None]] = []
 
     async def start(self) -> App:
         self._backends = Backends(self._settings)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock)
+        self.every_second += [place.pets.bodies.sweep for place in self.app.places]
         self._chores = asyncio.create_task(self._every_second())
         return self.app
 
@@ -79,8 +85,8 @@ class Service:
             if os.getppid() != parent:  # the supervisor was killed: a worker on its own would hold the port for ever
                 event(logging.ERROR, "supervisor gone")
                 os._exit(1)
-            for place in self.app.places:
-                place.pets.bodies.sweep()
+            for chore in self.every_second:
+                chore()
             with contextlib.suppress(Unavailable):
                 await self._backends.gate.sweep(self._clock())
             if tick % FLUSH_EVERY == 0:
@@ -99,13 +105,15 @@ class RsgiService:
         self._service = Service(settings)
 
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._app = loop.run_until_complete(self._service.start())
+        from petstore.web import rsgi
+
+        self._respond = partial(rsgi.respond, loop.run_until_complete(self._service.start()))
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(self._service.stop())
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
-        await rsgi.respond(self._app, scope, proto)
+        await self._respond(scope, proto)
 
 
 class AsgiService:
@@ -174,12 +182,59 @@ def _raise_version(gate: Gate, environment: Environment) -> Any:
 
 
 def serve(settings: Settings) -> None:
-    """Run the HTTP server until it is told to stop."""
+    """Run the service until it is told to stop."""
+    if settings.server == "granian":
+        _serve_by_granian(settings)
+    else:
+        supervise(settings.workers, partial(_work, settings))
+
+
+def _work(settings: Settings) -> None:
+    """One worker process, from start to end."""
+    import uvloop
+
+    uvloop.run(_serve_http(settings))
+
+
+async def _serve_http(settings: Settings) -> None:
+    service = Service(settings)
+    server = HttpServer(await service.start(), never_waits=settings.store is None and settings.gate is None)
+    service.every_second.append(server.tick)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    listener = await loop.create_server(
+        lambda: Connection(server),
+        settings.host,
+        settings.port,
+        backlog=4096,
+        reuse_port=True,  # the kernel spreads the connections over the workers
+        ssl=tls_context(settings),
+    )
+    await stop.wait()
+    listener.close()
+    await server.drain()
+    await service.stop()
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Raises OperatorError when the certificate or its key cannot be used."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise OperatorError(f"--tls-cert and --tls-key cannot be used: {error}") from error
+    return context
+
+
+def _serve_by_granian(settings: Settings) -> None:
     from granian.constants import HTTPModes, Interfaces, Loops
     from granian.http import HTTP1Settings
     from granian.server import Server
-
-    from petstore.logs import configuration
 
     # Called in each worker process: nothing is opened before the fork.
     load: Any = partial(RsgiService, settings)

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import httpx
 
 from petstore.errors import STATUS_OF_CODE
-from tests.servers import Key, Server, raw
+from petstore.pets import PetStatus
+from tests.servers import DEED, Key, Server, raw
 
 PET = {"name": "Rex", "categoryId": 1}
 
@@ -31,6 +32,7 @@ def ask(server: Server, line: str, *headers: str | bytes, key: Key | None = None
 
 
 def parse(response: bytes) -> Answer:
+    assert response.startswith(b"HTTP/1.1 "), f"not a response: {response[:100]!r}"
     head, _, body = response.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
@@ -44,6 +46,11 @@ def created(server: Server, client: httpx.Client, key: Key, **members: Any) -> d
     assert response.status_code == 201, response.text
     pet: dict[str, Any] = response.json()
     return pet
+
+
+def change_status(server: Server, pet_id: int, status: PetStatus) -> None:
+    """What the operator does."""
+    server.act(lambda backends: backends.stores["live"].set_status(pet_id, status, DEED))
 
 
 def message_of(response: httpx.Response, code: str) -> str:

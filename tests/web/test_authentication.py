@@ -160,7 +160,9 @@ def test_a_401_does_not_touch_the_counters_of_the_key(server: Server, client: ht
         assert client.get(server.url("/pets"), headers=BAD_CREDENTIALS[name](key.secret)).status_code == 401, name
     assert client.get(server.url("/pets", "staging"), headers=key.headers).status_code == 401
     assert client.get(server.url("/pets"), params={"access_token": key.secret}).status_code == 401
-    assert remaining(client.get(server.url("/pets"), headers=key.headers)) == 8
+    new = rotated(server, key, old_until=time.time())
+    assert client.get(server.url("/pets"), headers=key.headers).status_code == 401
+    assert remaining(client.get(server.url("/pets"), headers=new.headers)) == 8
 
 
 def test_a_401_carries_the_limit_of_the_address(start: Callable[..., Server], client: httpx.Client) -> None:
@@ -241,6 +243,14 @@ def test_revocation_holds_from_the_next_request_on(server: Server, client: httpx
         assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
         revoke(server, key)
         assert client.get(server.url("/pets"), headers=key.headers).status_code == 401
+
+
+def test_revocation_holds_in_every_worker(start: Callable[..., Server]) -> None:
+    own = start(workers=2)
+    key = own.key()
+    assert {ask(own, "GET /v1/pets", key=key).status for _ in range(20)} == {200}  # each on a connection of its own
+    revoke(own, key)
+    assert {ask(own, "GET /v1/pets", key=key).status for _ in range(20)} == {401}
 
 
 def test_revocation_ends_both_secrets_of_a_rotated_key(server: Server, key: Key, client: httpx.Client) -> None:

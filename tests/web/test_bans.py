@@ -18,7 +18,7 @@ DAY = 86_400
 ATTEMPTS = 5
 
 
-@pytest.fixture(scope="module", params=HOSTS, ids=["granian-rsgi", "uvicorn-asgi"])
+@pytest.fixture(scope="module", params=HOSTS, ids=list(HOSTS.values()))
 def one_for_all(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("timed") / "data", request.param) as own:
         yield own

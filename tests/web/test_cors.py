@@ -20,7 +20,7 @@ PREFLIGHT = {
 }
 
 
-@pytest.fixture(scope="module", params=HOSTS, ids=["granian-rsgi", "uvicorn-asgi"])
+@pytest.fixture(scope="module", params=HOSTS, ids=list(HOSTS.values()))
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that lets two origins in."""
     options = ("--cors-origin", SHOP, "--cors-origin", DESK)

@@ -62,8 +62,7 @@ def test_animals_are_separate(fresh: Server, client: httpx.Client) -> None:
     created(fresh, client, keys["live"], name="Live 1")
     assert (names("live"), names("staging")) == (["Live 1"], [])
     assert client.get(fresh.url("/pets/1", "staging"), headers=keys["staging"].headers).status_code == 404
-    staged = created(fresh, client, keys["staging"], name="Staging 1")
-    assert staged["id"] == 1
+    created(fresh, client, keys["staging"], name="Staging 1")
     assert (names("live"), names("staging")) == (["Live 1"], ["Staging 1"])
 
 

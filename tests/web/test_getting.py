@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
+from petstore.pets import PetStatus
 from petstore.plans import Limits
 from tests.servers import Key, Server
-from tests.web.answers import PET, ask, created, message_of
+from tests.web.answers import PET, ask, change_status, created, message_of
 
 REMOVAL = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
 
@@ -115,30 +116,32 @@ def test_head_is_get_without_the_body(server: Server, key: Key, client: httpx.Cl
         assert head.values(name) == get.values(name) != []
 
 
-def test_a_changed_catalogue_is_seen_at_once(server: Server, key: Key, client: httpx.Client) -> None:
-    following = created(server, client, key)["id"] + 1
-    assert client.get(server.url(f"/pets/{following}"), headers=key.headers).status_code == 404
-    assert created(server, client, key)["id"] == following
-    assert client.get(server.url(f"/pets/{following}"), headers=key.headers).status_code == 200
+def test_a_changed_status_is_seen_at_once(server: Server, key: Key, client: httpx.Client) -> None:
+    pet = created(server, client, key, status="available")
+    url = server.url(f"/pets/{pet['id']}")
+    assert client.get(url, headers=key.headers).json() == pet
+    for status in (PetStatus.pending, PetStatus.sold):
+        change_status(server, pet["id"], status)
+        assert client.get(url, headers=key.headers).json() == {**pet, "status": status.value}
 
 
 def test_the_operation_is_gone_from_the_removal_on_and_not_a_second_before(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
-    created(fresh, client, key)
+    path = f"/pets/{created(fresh, client, key)['id']}"
     for _ in range(10):
         began = time.time()
         fresh.move_clock(REMOVAL - 1 - began)
-        before = client.get(fresh.url("/pets/1"), headers=key.headers)
+        before = client.get(fresh.url(path), headers=key.headers)
         if time.time() - began < 1:  # else the machine was so slow that the second may have passed
             break
     assert before.status_code == 200
     fresh.move_clock(REMOVAL - time.time())
-    for path in ("/pets/1", "/pets/2", "/pets/abc"):
-        response = client.get(fresh.url(path), headers=key.headers)
+    for gone in (path, "/pets/0", "/pets/abc"):
+        response = client.get(fresh.url(gone), headers=key.headers)
         message_of(response, "gone")
         assert_deprecated(response)
-    assert client.head(fresh.url("/pets/1"), headers=key.headers).status_code == 410
-    assert client.get(fresh.url("/pets/1")).status_code == 401
+    assert client.head(fresh.url(path), headers=key.headers).status_code == 410
+    assert client.get(fresh.url(path)).status_code == 401
     assert client.get(fresh.url("/pets"), headers=key.headers).status_code == 200
     staging = fresh.key(environment="staging")
     assert client.get(fresh.url("/pets/1", "staging"), headers=staging.headers).status_code == 410

@@ -3,6 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,7 +17,7 @@ MINUTE, DAY = 60, 86_400
 ATTEMPTS = 5
 
 
-@pytest.fixture(scope="module", params=HOSTS, ids=["granian-rsgi", "uvicorn-asgi"])
+@pytest.fixture(scope="module", params=HOSTS, ids=list(HOSTS.values()))
 def one_for_all(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("timed") / "data", request.param, "--ietf-headers") as own:
         yield own
@@ -52,6 +54,15 @@ def test_plan_admits_exactly_its_requests_per_minute(server: Server, plan: Plan,
     assert statuses(responses) == [200] * per_minute + [429] * 2
     assert [response.remaining for response in responses] == [*range(per_minute - 1, -1, -1), 0, 0]
     assert {response.headers["x-ratelimit-limit"] for response in responses} == {str(per_minute)}
+
+
+def test_two_workers_share_one_limit(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", workers=2) as own, ThreadPoolExecutor(16) as pool:
+        key = own.key(limits=Limits(200, 1000))
+        answers = [response for batch in pool.map(lambda _: ask(own, key, 20), range(16)) for response in batch]
+    assert sorted(statuses(answers)) == [200] * 200 + [429] * 120
+    admitted = [response.remaining for response in answers if response.status == 200]
+    assert sorted(admitted) == list(range(200))
 
 
 def test_free_plan_admits_exactly_1000_a_day(timed: Server) -> None:

@@ -125,14 +125,13 @@ def when(at: float | None) -> str:
 def main() -> None:
     """One clear line and exit code 2 for whatever the operator can mend."""
     try:
-        cli(standalone_mode=False)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
+        outcome = cli(standalone_mode=False)
+        sys.exit(outcome if isinstance(outcome, int) else 0)  # the code of an Exit comes back as a value
     except click.Abort:
         sys.exit(130)
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        _fail(error.format_message() + hint)
+        _fail(" ".join(error.format_message().split()) + hint)
     except click.ClickException as error:
         _fail(error.format_message())
     except PetstoreError as error:

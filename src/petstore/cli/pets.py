@@ -1,8 +1,7 @@
 """`petstore pets`: the operator's view of the animals; import and export stream."""
 
 import csv
-import io
-import json
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,12 +14,12 @@ import msgspec
 
 from petstore.cli import common_options, deed, env_option, json_option, print_json, print_table, run
 from petstore.errors import InvalidBody, OperatorError
-from petstore.pets import NewPet, Pet, PetStatus, new_pet, parse_new_pet
+from petstore.pets import INT64_MAX, INT64_MIN, NewPet, Pet, PetStatus, new_pet, parse_new_pet
 from petstore.service import Backends
 from petstore.settings import Settings
 
 BATCH = 2_000
-FAULTS_SHOWN = 50
+INT64 = click.IntRange(INT64_MIN, INT64_MAX)
 STATUSES = [status.value for status in PetStatus]
 COLUMNS = ["id", "name", "categoryId", "status"]
 
@@ -35,7 +34,7 @@ def pets() -> None:
 @env_option
 @click.option("--status", type=click.Choice(STATUSES), help="Only animals with this status.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
-@click.option("--after", type=int, default=0, metavar="ID", help="Only animals with a higher id.")
+@click.option("--after", type=INT64, default=0, metavar="ID", help="Only animals with a higher id.")
 @json_option
 def list_(environment: Any, status: str | None, limit: int, after: int, as_json: bool, **where: Any) -> None:
     """List animals in the order of their ids."""
@@ -57,7 +56,7 @@ def list_(environment: Any, status: str | None, limit: int, after: int, as_json:
 @common_options
 @env_option
 @click.option("--name", required=True)
-@click.option("--category-id", type=int, required=True)
+@click.option("--category-id", type=INT64, required=True)
 @click.option("--status", type=click.Choice(STATUSES), default="available", show_default=True)
 @json_option
 def add(environment: Any, name: str, category_id: int, status: str, as_json: bool, **where: Any) -> None:
@@ -83,7 +82,7 @@ def add(environment: Any, name: str, category_id: int, status: str, as_json: boo
 
 
 @pets.command(name="set-status")
-@click.argument("pet_id", metavar="ID", type=int)
+@click.argument("pet_id", metavar="ID", type=INT64)
 @click.argument("status", type=click.Choice(STATUSES))
 @common_options
 @env_option
@@ -194,45 +193,36 @@ def _jsonl_rows(source: IO[bytes]) -> Iterator[tuple[int, NewPet | str]]:
 
 
 def _csv_rows(source: IO[bytes]) -> Iterator[tuple[int, NewPet | str]]:
-    text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
-    table = csv.DictReader(text, strict=True)
+    table = csv.DictReader((line.decode("utf-8-sig") for line in source), strict=True)
     try:
         missing = {"name", "categoryId"} - set(table.fieldnames or ())
         if missing:
             yield 1, f"the header line lacks {' and '.join(sorted(missing))}"
             return
         for row in table:
-            members: dict[str, Any] = {
-                name: value for name, value in row.items() if name in COLUMNS and value is not None
-            }
-            if not members.get("status"):
-                members.pop("status", None)
-            try:
-                members["categoryId"] = json.loads(members.get("categoryId", "null"))
-            except ValueError:
-                members["categoryId"] = None
+            members: dict[str, Any] = {name: row[name] for name in ("name", "categoryId", "status") if row.get(name)}
+            if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):
+                members["categoryId"] = int(members["categoryId"])
             try:
                 yield table.line_num, new_pet(members)
             except InvalidBody as error:
                 yield table.line_num, error.message
-    except (csv.Error, UnicodeDecodeError) as error:
-        yield table.line_num + 1, f"not valid CSV: {error}"
-    finally:
-        text.detach()
+    except UnicodeDecodeError:
+        yield table.line_num + 1, "not valid UTF-8"
+    except csv.Error as error:
+        yield table.line_num, f"not valid CSV: {error}"
 
 
 async def _checked(
     file: Path, rows: Iterator[tuple[int, NewPet | str]], source: IO[bytes], bar: Any
 ) -> AsyncIterator[list[NewPet]]:
-    """Batches of good rows; after the last one, an OperatorError that names every bad row."""
+    """Batches of good rows. Bad rows are named as they are met; after the last row they are an OperatorError."""
     batch: list[NewPet] = []
-    faults: list[str] = []
     bad = 0
     for number, row in rows:
         if isinstance(row, str):
             bad += 1
-            if len(faults) < FAULTS_SHOWN:
-                faults.append(f"  line {number}: {row}")
+            click.echo(f"{file}, line {number}: {row}", err=True)
             continue
         batch.append(row)
         if len(batch) == BATCH:
@@ -241,9 +231,7 @@ async def _checked(
                 yield batch
             batch = []
     if bad:
-        if bad > FAULTS_SHOWN:
-            faults.append(f"  … and {bad - FAULTS_SHOWN:,} more")
-        raise OperatorError(f"{file}: {bad:,} bad rows, nothing was imported\n" + "\n".join(faults))
+        raise OperatorError(f"{file}: {bad:,} bad {'row' if bad == 1 else 'rows'}, so nothing was imported")
     yield batch
     bar.update(source.tell() - bar.pos)
 

@@ -29,6 +29,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--host", default=_default.host, show_default=True, help="The address to listen on.")
 @click.option("--port", default=_default.port, show_default=True, type=click.IntRange(1, 65535))
 @click.option("--workers", default=_default.workers, show_default=True, type=click.IntRange(1, 256), help="Processes.")
+@click.option("--server", default=_default.server, show_default=True, type=click.Choice(["own", "granian"]),
+              help="The HTTP server; granian also speaks HTTP/2.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PKCS#8 PEM).")
@@ -88,9 +90,7 @@ def _check(settings: Settings) -> None:
     """Whatever would fail later in a worker fails here in one line. Raises OperatorError."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
-    for file in (settings.tls_cert, settings.tls_key):
-        if file is not None and not file.is_file():
-            raise OperatorError(f"{file}: no such file")
+    service.tls_context(settings)
     if settings.public_url is not None:
         parts = urlsplit(settings.public_url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:

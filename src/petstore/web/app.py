@@ -129,7 +129,7 @@ class App:
         for place in self.places:
             if path.startswith(place.collection + "/"):
                 item = path[len(place.collection) + 1 :]
-                return place, item if item and "/" not in item else None
+                return place, None if "/" in item or item in ("", ".", "..") else item
             if path == place.base or path.startswith(place.base + "/"):
                 return place, None
         return None, None

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
+from petstore.errors import InvalidBody
 from petstore.web.app import App
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -28,7 +29,7 @@ class AsgiRequest:
 
     def headers(self, name: str) -> list[str]:
         wanted = name.encode()
-        return [value.decode("latin-1") for key, value in self._scope["headers"] if key == wanted]
+        return [value.decode("latin-1").strip(" \t") for key, value in self._scope["headers"] if key == wanted]
 
     def header(self, name: str) -> str | None:
         found = self.headers(name)
@@ -39,7 +40,7 @@ class AsgiRequest:
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ConnectionResetError("the client has gone")
+                raise InvalidBody("The body broke off before its end.")
             more = message.get("more_body", False)
             yield message.get("body", b"")
 

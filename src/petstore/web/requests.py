@@ -102,10 +102,13 @@ def read_cursor(text: str) -> int:
 
 def parse_pet_id(text: str) -> int | None:
     """A canonical decimal within int64, or None."""
-    if not re.fullmatch("0|[1-9][0-9]{0,18}", text):
+    if not _CANONICAL(text):
         return None
     value = int(text)
     return value if value <= INT64_MAX else None
+
+
+_CANONICAL = re.compile("0|[1-9][0-9]{0,18}").fullmatch
 
 
 def bearer(credentials: list[str]) -> str | None:

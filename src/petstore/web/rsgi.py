@@ -3,6 +3,9 @@
 from collections.abc import AsyncIterable
 from typing import Any
 
+from granian.rsgi import ProtocolClosed
+
+from petstore.errors import InvalidBody
 from petstore.web.app import App
 
 
@@ -30,7 +33,10 @@ class RsgiRequest:
         return chunks
 
     async def whole_body(self) -> bytes:
-        body: bytes = await self._proto()
+        try:
+            body: bytes = await self._proto()
+        except ProtocolClosed:
+            raise InvalidBody("The body broke off before its end.") from None
         return body
 
 

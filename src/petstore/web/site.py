@@ -10,7 +10,7 @@ from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web import openapi
-from petstore.web.replies import JSON, Reply
+from petstore.web.replies import JSON, Headers, Reply
 from petstore.web.requests import Request, etag_matches
 
 METHODS = "GET, HEAD, OPTIONS"
@@ -62,7 +62,7 @@ def _probe(body: bytes) -> Reply:
 
 def _static(media_type: str, content: Callable[[], bytes]) -> Callable[[], Reply]:
     """A reply that is made when first asked for and kept."""
-    made: list[Reply] = []
+    made: list[tuple[Headers, bytes]] = []
 
     def reply() -> Reply:
         if not made:
@@ -74,8 +74,8 @@ def _static(media_type: str, content: Callable[[], bytes]) -> Callable[[], Reply
                 ("content-security-policy", POLICY),
                 ("x-content-type-options", "nosniff"),
             ]
-            made.append(Reply(200, headers, body))
-        return made[0]
+            made.append((headers, body))
+        return Reply(200, *made[0])
 
     return reply
 

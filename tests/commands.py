@@ -1,0 +1,56 @@
+"""The `petstore` command as a script runs it."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from petstore.keys import Environment
+from petstore.ledger import Deed
+from tests.servers import PETSTORE, Server
+
+
+class Commands:
+    """Commands on one data folder, whether or not a service runs on it."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+
+    def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*PETSTORE, *words],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            cwd=cwd,
+            env={**os.environ, "PETSTORE_DATA": str(self.data)},
+        )
+
+    def text(self, *words: str) -> str:
+        """What a command prints, which must succeed without a word on standard error."""
+        done = self.run(*words)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.text(*words, "--json"))
+
+    def fails(self, *words: str) -> str:
+        """The message of a command that must fail with exit code 2 and nothing on standard output."""
+        done = self.run(*words)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert done.stderr.startswith("petstore: ")
+        assert done.stderr.endswith("\n")
+        assert "Traceback" not in done.stderr
+        return done.stderr.removeprefix("petstore: ").removesuffix("\n")
+
+    def fails_in_one_line(self, *words: str) -> str:
+        message = self.fails(*words)
+        assert "\n" not in message
+        return message
+
+    def deeds(self, environment: Environment = "live") -> list[Deed]:
+        """The audit log, newest first."""
+        found = Server(self.data).act(lambda backends: backends.stores[environment].deeds())
+        return [deed for _, deed in found]

@@ -1,0 +1,259 @@
+"""The operator's commands for keys, bans and animals, as text and as JSON, and a running service that obeys them."""
+
+import getpass
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from petstore.plans import Limits
+from tests.commands import Commands
+from tests.servers import Key, Server
+from tests.wire import asking
+
+COMMANDS = [
+    [], ["serve"], ["keys"], ["keys", "create"], ["keys", "list"], ["keys", "show"], ["keys", "rotate"],
+    ["keys", "revoke"], ["pets"], ["pets", "list"], ["pets", "add"], ["pets", "set-status"], ["pets", "import"],
+    ["pets", "export"], ["bans"], ["bans", "list"], ["bans", "lift"], ["check"],
+]  # fmt: skip
+
+
+@pytest.fixture
+def petstore(tmp_path: Path) -> Commands:
+    return Commands(tmp_path / "data")
+
+
+def make_key(petstore: Commands, *options: str) -> dict[str, Any]:
+    made: dict[str, Any] = petstore.json("keys", "create", "--plan", "free", *options)
+    return made
+
+
+def status_of(server: Server, secret: str) -> int:
+    return httpx.get(server.url("/pets"), headers={"Authorization": f"Bearer {secret}"}).status_code
+
+
+def last_deed(petstore: Commands) -> tuple[str, str]:
+    deed = petstore.deeds()[0]
+    assert deed.actor.startswith(getpass.getuser())
+    assert abs(deed.at - time.time()) < 60
+    return deed.action, deed.subject
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words) or "petstore")
+def test_help_explains_the_command(petstore: Commands, words: list[str]) -> None:
+    done = petstore.run(*words, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    usage, *rest = done.stdout.strip().split("\n\n")
+    assert usage.startswith("Usage: ")
+    assert len(rest[0].strip()) > len("Options:")
+    assert not rest[0].startswith("Options:")
+    assert not petstore.data.exists()
+
+
+def test_created_key_is_shown_once_with_its_limits(petstore: Commands) -> None:
+    made = make_key(petstore, "--name", "Ada's laptop", "--scope", "read", "--expires", "90d")
+    assert made["key"].startswith("pets_live_")
+    assert (made["name"], made["plan"], made["scopes"]) == ("Ada's laptop", "free", ["read"])
+    assert (made["per_minute"], made["per_day"], made["state"]) == (60, 1000, "active")
+    assert made["expires"] - made["created"] == pytest.approx(90 * 86_400)
+    assert last_deed(petstore) == ("create key", made["id"])
+    assert made["key"] not in petstore.text("keys", "show", made["id"]) + petstore.text("keys", "list")
+
+
+def test_created_key_as_text_names_id_plan_and_secret(petstore: Commands) -> None:
+    printed = petstore.text("keys", "create", "--plan", "pro", "--env", "staging")
+    (listed,) = petstore.json("keys", "list")
+    assert listed["id"] in printed
+    assert "pets_test_" in printed
+    assert "300 a minute, 10,000 a day" in printed
+
+
+def test_enterprise_key_has_limits_of_its_own(petstore: Commands) -> None:
+    made = petstore.json("keys", "create", "--plan", "enterprise", "--per-minute", "7", "--per-day", "70")
+    assert (made["per_minute"], made["per_day"]) == (7, 70)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--plan", "gold"], "--plan"),
+        ([], "--plan"),
+        (["--plan", "enterprise"], "--per-minute"),
+        (["--plan", "enterprise", "--per-minute", "5"], "--per-day"),
+        (["--plan", "enterprise", "--per-minute", "0", "--per-day", "5"], "--per-minute"),
+        (["--plan", "free", "--per-minute", "5", "--per-day", "5"], "free"),
+        (["--plan", "free", "--expires", "soon"], "soon"),
+        (["--plan", "free", "--scope", "admin"], "--scope"),
+        (["--plan", "free", "--env", "test"], "--env"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_key_is_refused_in_one_line(petstore: Commands, options: list[str], names: str) -> None:
+    assert names in petstore.fails_in_one_line("keys", "create", *options)
+
+
+def test_keys_are_listed_with_their_state(petstore: Commands) -> None:
+    active, revoked, expired = make_key(petstore), make_key(petstore), make_key(petstore, "--expires", "0s")
+    staging = make_key(petstore, "--env", "staging")
+    petstore.text("keys", "revoke", revoked["id"])
+    states = {entry["id"]: entry["state"] for entry in petstore.json("keys", "list")}
+    assert states == {active["id"]: "active", revoked["id"]: "revoked", expired["id"]: "expired",
+                      staging["id"]: "active"}  # fmt: skip
+    assert [entry["id"] for entry in petstore.json("keys", "list", "--env", "staging")] == [staging["id"]]
+    lines = petstore.text("keys", "list").splitlines()
+    assert {line.split()[0] for line in lines[1:]} == set(states)
+
+
+def test_empty_lists_say_so(petstore: Commands) -> None:
+    for group in ("keys", "pets", "bans"):
+        assert petstore.json(group, "list") == []
+        assert petstore.text(group, "list").startswith("No ")
+
+
+def test_key_is_shown_as_text_and_json(petstore: Commands) -> None:
+    made = make_key(petstore, "--name", "Ada")
+    del made["key"]
+    assert petstore.json("keys", "show", made["id"]) == made
+    lines = dict(line.split(maxsplit=1) for line in petstore.text("keys", "show", made["id"]).splitlines())
+    assert (lines["id"], lines["name"], lines["plan"]) == (made["id"], "Ada", "free")
+
+
+@pytest.mark.parametrize("command", ["show", "rotate", "revoke"])
+def test_unknown_key_is_refused_in_one_line(petstore: Commands, command: str) -> None:
+    assert "key_nobody" in petstore.fails_in_one_line("keys", command, "key_nobody")
+
+
+@pytest.mark.parametrize("command", ["rotate", "revoke"])
+def test_revoked_key_stays_as_it_is(petstore: Commands, command: str) -> None:
+    made = make_key(petstore)
+    assert petstore.json("keys", "revoke", made["id"])["state"] == "revoked"
+    assert last_deed(petstore) == ("revoke key", made["id"])
+    assert made["id"] in petstore.fails_in_one_line("keys", command, made["id"])
+
+
+def test_running_service_refuses_a_revoked_key_from_the_next_request_on(server: Server) -> None:
+    petstore, key = Commands(server.data), server.key()
+    assert status_of(server, key.secret) == 200
+    assert key.id in petstore.text("keys", "revoke", key.id)
+    assert status_of(server, key.secret) == 401
+
+
+@pytest.mark.parametrize(("overlap", "old_status"), [([], 401), (["--overlap", "24h"], 200)], ids=["none", "24h"])
+def test_running_service_takes_a_rotated_key(server: Server, overlap: list[str], old_status: int) -> None:
+    petstore, key = Commands(server.data), server.key()
+    assert status_of(server, key.secret) == 200
+    rotated = petstore.json("keys", "rotate", key.id, *overlap)
+    assert rotated["id"] == key.id
+    assert status_of(server, rotated["key"]) == 200
+    assert status_of(server, key.secret) == old_status
+    assert last_deed(petstore) == ("rotate key", key.id)
+
+
+def test_rotated_key_as_text_shows_the_new_secret(petstore: Commands) -> None:
+    made = make_key(petstore)
+    printed = petstore.text("keys", "rotate", made["id"])
+    assert "pets_live_" in printed
+    assert made["key"] not in printed
+
+
+def banned(server: Server) -> Key:
+    key = server.key(limits=Limits(1, 100))
+    assert asking(server.port, 3, key.headers)[-1].code == "key_banned"
+    return key
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_running_service_obeys_a_lifted_ban(server: Server, form: str) -> None:
+    petstore, key = Commands(server.data), banned(server)
+    assert key.id in petstore.text("bans", "list")
+    assert key.id in [entry["key_id"] for entry in petstore.json("bans", "list")]
+    if form == "json":
+        assert petstore.json("bans", "lift", key.id) == {"key_id": key.id, "lifted": True}
+    else:
+        assert key.id in petstore.text("bans", "lift", key.id)
+    assert asking(server.port, 1, key.headers)[0].code == "rate_limit_exceeded"
+    assert last_deed(petstore) == ("lift ban", key.id)
+    assert key.id in petstore.fails_in_one_line("bans", "lift", key.id)
+
+
+def test_running_service_shows_a_changed_status(server: Server, key: Key) -> None:
+    petstore = Commands(server.data)
+    pet = petstore.json("pets", "add", "--name", "Rex 🐕", "--category-id", "-7")
+    url = server.url(f"/pets/{pet['id']}")
+    assert httpx.get(url, headers=key.headers).json() == pet
+    assert petstore.json("pets", "set-status", str(pet["id"]), "sold") == {**pet, "status": "sold"}
+    assert httpx.get(url, headers=key.headers).json() == {**pet, "status": "sold"}
+    assert last_deed(petstore) == ("set status", str(pet["id"]))
+
+
+def test_added_animal_is_listed(petstore: Commands) -> None:
+    rex = petstore.json("pets", "add", "--name", "Rex", "--category-id", "1")
+    assert rex == {"id": 1, "name": "Rex", "categoryId": 1, "status": "available"}
+    assert last_deed(petstore) == ("add animal", "1")
+    assert "Mia" in petstore.text("pets", "add", "--name", "Mia", "--category-id", "2", "--status", "sold")
+    assert [pet["name"] for pet in petstore.json("pets", "list")] == ["Rex", "Mia"]
+    assert [pet["name"] for pet in petstore.json("pets", "list", "--status", "sold")] == ["Mia"]
+    assert [pet["name"] for pet in petstore.json("pets", "list", "--after", "1")] == ["Mia"]
+    assert [pet["name"] for pet in petstore.json("pets", "list", "--limit", "1")] == ["Rex"]
+    assert petstore.json("pets", "list", "--env", "staging") == []
+    header, first, second = petstore.text("pets", "list").splitlines()
+    assert header.split() == ["id", "name", "categoryId", "status"]
+    assert (first.split(), second.split()) == (["1", "Rex", "1", "available"], ["2", "Mia", "2", "sold"])
+    assert "pending" in petstore.text("pets", "set-status", "1", "pending")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["add", "--name", " ", "--category-id", "1"], "name"),
+        (["add", "--name", "x" * 256, "--category-id", "1"], "name"),
+        (["add", "--name", "Rex", "--category-id", str(2**63)], "categoryId"),
+        (["add", "--name", "Rex", "--category-id", "one"], "--category-id"),
+        (["add", "--name", "Rex"], "--category-id"),
+        (["set-status", "1", "sold"], "1"),
+        (["set-status", "1", "gone"], "gone"),
+        (["set-status", str(2**63), "sold"], str(2**63)),
+        (["list", "--limit", "0"], "--limit"),
+        (["list", "--after", str(2**63)], "--after"),
+        (["list", "--status", "SOLD"], "--status"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_bad_command_on_animals_is_refused_in_one_line(petstore: Commands, words: list[str], names: str) -> None:
+    assert names in petstore.fails_in_one_line("pets", *words)
+
+
+def test_check_finds_sound_data_sound(petstore: Commands) -> None:
+    make_key(petstore)
+    report = petstore.json("check")
+    assert report["ok"] is True
+    assert {"gate", "store, live", "store, staging", "free space"} == set(report["findings"])
+    assert all(line.startswith("ok ") for line in petstore.text("check").splitlines())
+
+
+@pytest.mark.parametrize(("name", "subject"), [("gate.mdb", "gate"), ("live.db", "store")])
+def test_check_finds_damaged_data(petstore: Commands, name: str, subject: str) -> None:
+    make_key(petstore)
+    (petstore.data / name).write_bytes(b"damaged" * 10_000)
+    done = petstore.run("check")
+    assert done.returncode == 1
+    assert [line for line in done.stdout.splitlines() if line.startswith("FAULT") and subject in line]
+    assert "Traceback" not in done.stderr
+
+
+def test_check_without_data_is_refused_in_one_line(petstore: Commands) -> None:
+    assert str(petstore.data) in petstore.fails_in_one_line("check")
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["keys", "nothing"], ["pets", "list", "--nothing"], ["keys", "show"]])
+def test_wrong_words_are_refused_in_one_line(petstore: Commands, words: list[str]) -> None:
+    petstore.fails_in_one_line(*words)
+
+
+def test_data_option_wins_over_the_variable(petstore: Commands, tmp_path: Path) -> None:
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1", "--data", str(tmp_path / "other"))
+    assert petstore.json("pets", "list") == []
+    assert len(petstore.json("pets", "list", "--data", str(tmp_path / "other"))) == 1
+    assert petstore.data.is_dir()

@@ -1,0 +1,203 @@
+"""`petstore pets import` and `export`: all or nothing, every bad row named, and nothing lost on the way."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Commands
+from tests.servers import Key, Server
+from tests.wire import asking
+
+ODD_NAMES = [
+    "Rex", "🐕‍🦺 Ærø", 'the "best" cat', "comma, semicolon; tab-less", " kept spaces ", "'; DROP TABLE pets; --",
+    "=1+1", "x" * 255, "🐈" * 255, "\u202eright to left", "line\u2028separator", "next\u0085line", "\\n", "null",
+    "１２３", "a\ufeffb", "\ufeffmark",
+]  # fmt: skip
+
+
+@pytest.fixture
+def petstore(tmp_path: Path) -> Commands:
+    return Commands(tmp_path / "data")
+
+
+def import_fails(petstore: Commands, file: Path) -> list[str]:
+    """The lines of the message of an import that must leave no animal and no deed behind."""
+    message = petstore.fails("pets", "import", str(file))
+    assert petstore.json("pets", "list") == []
+    assert petstore.deeds() == []
+    assert message.startswith(str(file))
+    return [line.strip() for line in message.splitlines()[1:]]
+
+
+def test_jsonl_is_imported(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.jsonl"
+    file.write_text(
+        '{"name": "Rex", "categoryId": 1}\n\n{"id": 99, "name": "Mia", "categoryId": -2, "status": "sold", "x": 1}'
+    )
+    assert petstore.json("pets", "import", str(file)) == {"imported": 2}
+    assert petstore.json("pets", "list") == [
+        {"id": 1, "name": "Rex", "categoryId": 1, "status": "available"},
+        {"id": 2, "name": "Mia", "categoryId": -2, "status": "sold"},
+    ]
+    (deed,) = petstore.deeds()
+    assert (deed.action, deed.subject, deed.detail) == ("import", "animals.jsonl", "2 animals")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_csv_is_imported(petstore: Commands, tmp_path: Path, encoding: str, ending: str) -> None:
+    file = tmp_path / "animals.csv"
+    lines = ["status,name,id,categoryId", "sold,Rex,99,1", ',"Mia, the ""cat""",,-2']
+    file.write_text(ending.join(lines) + ending, encoding=encoding, newline="")
+    assert petstore.text("pets", "import", str(file)).startswith("2 ")
+    assert petstore.json("pets", "list") == [
+        {"id": 1, "name": "Rex", "categoryId": 1, "status": "sold"},
+        {"id": 2, "name": 'Mia, the "cat"', "categoryId": -2, "status": "available"},
+    ]
+
+
+def test_import_goes_to_the_environment_named(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.jsonl"
+    file.write_text('{"name": "Rex", "categoryId": 1}\n')
+    petstore.text("pets", "import", str(file), "--env", "staging")
+    assert petstore.json("pets", "list") == []
+    assert len(petstore.json("pets", "list", "--env", "staging")) == 1
+
+
+def test_bad_jsonl_rows_are_all_named_and_nothing_is_imported(petstore: Commands, tmp_path: Path) -> None:
+    rows = {
+        1: b'{"name": "Rex", "categoryId": 1}',
+        2: b'{"name": "", "categoryId": true}',
+        3: b'{"name": "Rex"',
+        5: b'{"name": "\xff", "categoryId": 1}',
+        6: b'{"name": "Rex", "categoryId": 1, "status": "gone"}',
+        7: b'{"name": "Rex", "name": "Rex", "categoryId": 1}',
+        8: b"[]",
+        9: b'{"name": "Mia", "categoryId": 1}',
+    }
+    file = tmp_path / "animals.jsonl"
+    file.write_bytes(b"\n".join(rows.get(number, b"") for number in range(1, 10)))
+    reasons = dict(line.removeprefix("line ").split(": ", 1) for line in import_fails(petstore, file))
+    assert list(reasons) == ["2", "3", "5", "6", "7", "8"]
+    assert "name" in reasons["2"] and "categoryId" in reasons["2"]
+    assert "JSON" in reasons["3"]
+    assert "UTF-8" in reasons["5"]
+    assert "status" in reasons["6"]
+    assert "twice" in reasons["7"]
+    assert "object" in reasons["8"]
+
+
+def test_bad_csv_rows_are_all_named_and_nothing_is_imported(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_text('name,categoryId,status\nRex,1,sold\n" ",1,\nMia,one,\nMia\nMia,1.5,\nMia,1,SOLD\nMia,2,\n')
+    reasons = dict(line.removeprefix("line ").split(": ", 1) for line in import_fails(petstore, file))
+    assert list(reasons) == ["3", "4", "5", "6", "7"]
+    assert "name" in reasons["3"]
+    assert all("categoryId" in reasons[line] for line in "456")
+    assert "status" in reasons["7"]
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        (b"Rex,1\nMia,2\n", "header"),
+        (b"name,status\nRex,sold\n", "categoryId"),
+        (b"", "header"),
+        (b"name,categoryId\nRex,1\n\xff\xfe,2\n", "UTF-8"),
+        (b'name,categoryId\nRex,1\n"Mia,2\n', "CSV"),
+    ],
+    ids=["no header", "header without categoryId", "empty", "bad UTF-8", "open quote"],
+)
+def test_csv_that_is_none_is_refused(petstore: Commands, tmp_path: Path, content: bytes, names: str) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_bytes(content)
+    lines = import_fails(petstore, file)
+    assert len(lines) == 1
+    assert lines[0].startswith("line ")
+    assert names in lines[0]
+
+
+def test_deeply_nested_value_is_a_bad_row(petstore: Commands, tmp_path: Path) -> None:
+    nested = "[" * 100_000
+    (tmp_path / "animals.csv").write_text(f"name,categoryId\nRex,{nested}\n")
+    (tmp_path / "animals.jsonl").write_text(f'{{"name": "Rex", "categoryId": {nested}\n')
+    assert import_fails(petstore, tmp_path / "animals.csv")[0].startswith("line 2: categoryId")
+    assert import_fails(petstore, tmp_path / "animals.jsonl")[0].startswith("line 1: ")
+
+
+def test_utf_8_fault_names_its_line(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_bytes(b"name,categoryId\n" + b"Rex,1\n" * 1500 + b"\xff,2\n")
+    assert import_fails(petstore, file)[0].startswith("line 1502:")
+
+
+@pytest.mark.parametrize("command", ["import", "export"])
+@pytest.mark.parametrize("name", ["animals.txt", "animals"])
+def test_unknown_suffix_is_refused_in_one_line(petstore: Commands, tmp_path: Path, command: str, name: str) -> None:
+    (tmp_path / name).write_text("")
+    message = petstore.fails_in_one_line("pets", command, str(tmp_path / name))
+    assert ".jsonl" in message and ".csv" in message
+
+
+@pytest.mark.parametrize("words", [["import", "no such.jsonl"], ["import", "."], ["export", "no such/out.jsonl"]])
+def test_file_that_cannot_be_opened_is_refused_in_one_line(petstore: Commands, words: list[str]) -> None:
+    petstore.fails_in_one_line("pets", *words)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_odd_names_survive_import_and_export(petstore: Commands, tmp_path: Path, suffix: str) -> None:
+    source, target, again = (tmp_path / f"{name}{suffix}" for name in ("source", "target", "again"))
+    with source.open("w", encoding="utf-8", newline="") as file:
+        if suffix == ".csv":
+            csv.writer(file).writerows([("name", "categoryId"), *((name, -(2**63)) for name in ODD_NAMES)])
+        else:
+            file.writelines(json.dumps({"name": name, "categoryId": 2**63 - 1}) + "\n" for name in ODD_NAMES)
+    petstore.text("pets", "import", str(source))
+    assert [pet["name"] for pet in petstore.json("pets", "list")] == ODD_NAMES
+    assert petstore.json("pets", "export", str(target)) == {"exported": len(ODD_NAMES)}
+    petstore.text("pets", "import", str(target), "--env", "staging")
+    petstore.text("pets", "export", str(again), "--env", "staging")
+    assert target.read_bytes() == again.read_bytes()
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_export_to_standard_output_is_json_lines(petstore: Commands) -> None:
+    petstore.text("pets", "add", "--name", "🐕", "--category-id", "1")
+    petstore.text("pets", "add", "--name", "Mia", "--category-id", "2")
+    lines = petstore.text("pets", "export", "-").splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["🐕", "Mia"]
+
+
+def test_export_of_nothing_is_an_empty_file(petstore: Commands, tmp_path: Path) -> None:
+    assert petstore.text("pets", "export", str(tmp_path / "none.jsonl")).startswith("0 ")
+    assert (tmp_path / "none.jsonl").read_bytes() == b""
+
+
+def test_100000_rows_are_imported_and_exported(petstore: Commands, tmp_path: Path) -> None:
+    source, target = tmp_path / "many.csv", tmp_path / "many.jsonl"
+    source.write_text("name,categoryId\n" + "".join(f"Pet {i},{i}\n" for i in range(100_000)))
+    assert petstore.json("pets", "import", str(source)) == {"imported": 100_000}
+    assert petstore.json("pets", "export", str(target)) == {"exported": 100_000}
+    with target.open() as lines:
+        ids = [json.loads(line)["id"] for line in lines]
+    assert ids == list(range(1, 100_001))
+
+
+def test_one_bad_row_among_many_imports_nothing(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "many.jsonl"
+    row = '{"name": "Rex", "categoryId": 1}\n'
+    file.write_text(row * 5000 + '{"name": "Rex"}\n' + row * 5000)
+    assert import_fails(petstore, file) == ["line 5001: categoryId is required."]
+
+
+def test_running_service_shows_an_import_from_the_next_request_on(server: Server, key: Key, tmp_path: Path) -> None:
+    path = "/v1/pets?limit=1&status=sold"
+    before = asking(server.port, 1, key.headers, path)[0]
+    file = tmp_path / "animals.jsonl"
+    file.write_text('{"name": "Rex", "categoryId": 1, "status": "sold"}\n' * 2)
+    Commands(server.data).text("pets", "import", str(file))
+    after = asking(server.port, 1, key.headers, path)[0]
+    assert after.headers["link"].endswith('rel="next"')
+    assert after.headers["etag"] != before.headers["etag"] or "link" in before.headers
