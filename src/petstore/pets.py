@@ -92,7 +92,27 @@ class Catalogue(Protocol):
 
 def parse_new_pet(body: bytes) -> NewPet:
     """Raises InvalidBody with one message that names every member at fault."""
-    return new_pet(parse_object(body))
+    try:
+        plain = _decode_plain(body)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return new_pet(parse_object(body))
+    # msgspec is several times faster than the strict parser but takes duplicate members. Without escapes, name and
+    # categoryId have six quotes and status four more: one more quote is a duplicate, or something else worth a look.
+    if b"\\" in body or body.count(b'"') != (6 if plain.status is msgspec.UNSET else 10):
+        return new_pet(parse_object(body))
+    name = plain.name
+    if not 0 < len(name) <= NAME_MAX or _NAME_FAULT(name) or name.isspace():
+        return new_pet(parse_object(body))
+    return NewPet(name, plain.category_id, PetStatus.available if plain.status is msgspec.UNSET else plain.status)
+
+
+class _Plain(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
+    name: str
+    category_id: Int64
+    status: PetStatus | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_plain = msgspec.json.Decoder(_Plain).decode
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

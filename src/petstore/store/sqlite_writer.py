@@ -9,6 +9,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -74,19 +75,20 @@ class Writer:
         self._path = path
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[Add | Call | None] = queue.SimpleQueue()
-        self._waiting: set[Add | Call] = set()
+        self._waiting: deque[Add | Call] = deque()
+        self._in_hand: list[Add | Call] = []  # what the thread has at the moment
+        self._handing_over = False
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._to_thread: queue.SimpleQueue[list[Add | Call] | None] = queue.SimpleQueue()
         self._settling: set[asyncio.Task[None]] = set()
         self._pruned = 0.0
         self._batches = 0
         self._turn = Turn(path)
         self._watchdog = self._loop.call_later(PATIENCE / 3, self._watch)
-        self._thread = threading.Thread(target=self._run, name=f"writer-{path.stem}", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name=f"writer-{path.stem}", daemon=True).start()
 
     async def add(self, new: NewPet, now: float, once: Once | None) -> Added:
-        added: Added = await self._submit(Add(self._loop.create_future(), new, now, once))
-        return added
+        return await self._submit(Add(self._loop.create_future(), new, now, once))
 
     async def call(
         self, work: Callable[[apsw.Connection], T], changes: Subject | None = None, patience: float = PATIENCE
@@ -95,32 +97,51 @@ class Writer:
         result: T = await self._submit(Call(self._loop.create_future(), work, changes, patience))
         return result
 
-    async def _submit(self, job: Add | Call) -> Any:
+    def _submit(self, job: Job[T]) -> asyncio.Future[T]:
         if len(self._waiting) >= QUEUE_MAX:
             raise Unavailable("the writer's queue is full")
-        self._waiting.add(job)
-        self._queue.put(job)
-        return await job.future
+        self._waiting.append(job)  # type: ignore[arg-type]  # an Add or a Call
+        if not self._handing_over and not self._in_hand:
+            # Not at once: what else this turn of the loop brings goes into the same batch.
+            self._handing_over = True
+            self._loop.call_soon(self._hand_over)
+        return job.future
+
+    def _hand_over(self) -> None:
+        """Give the thread all that waits; it is woken once per batch."""
+        self._handing_over = False
+        while self._waiting and len(self._in_hand) < BATCH_MAX:
+            job = self._waiting.popleft()
+            if not job.future.done():
+                self._in_hand.append(job)
+        if self._in_hand:
+            self._to_thread.put(self._in_hand)
 
     def _watch(self) -> None:
         """Nobody waits longer than the patience for a disk or a lock that hangs."""
         self._watchdog = self._loop.call_later(PATIENCE / 3, self._watch)
         now = time.monotonic()
-        for job in [job for job in self._waiting if job.due < now]:
-            self._waiting.discard(job)
-            if not job.future.done():
+        for job in [*self._in_hand, *self._waiting]:
+            if job.due < now and not job.future.done():
                 job.future.set_exception(Unavailable("the writer did not answer in time"))
 
     async def close(self) -> None:
         """Writes what is queued, then stops."""
-        self._queue.put(None)
-        await asyncio.to_thread(self._thread.join)
-        while self._settling:
-            await asyncio.wait(self._settling)
+        while self._waiting or self._in_hand or self._settling:
+            await asyncio.wait([*self._settling, asyncio.ensure_future(asyncio.sleep(0.005))])
+        self._to_thread.put(None)
+        await self._closed
         self._watchdog.cancel()
 
-    async def _settle(self, batch: list[Add | Call], changed: set[Subject]) -> None:
-        """Tell the gate, then everyone who waits. On the event loop."""
+    def _settled(self, batch: list[Add | Call], changed: set[Subject]) -> None:
+        self._in_hand = []
+        self._hand_over()
+        task = self._loop.create_task(self._tell(batch, changed))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _tell(self, batch: list[Add | Call], changed: set[Subject]) -> None:
+        """The gate first, then everyone who waits."""
         failure: Unavailable | None = None
         for subject in changed:
             try:
@@ -128,7 +149,6 @@ class Writer:
             except Unavailable as error:
                 failure = error
         for job in batch:
-            self._waiting.discard(job)
             if job.future.done():
                 continue  # its client has gone, or waited too long
             result = failure or job.result
@@ -137,18 +157,11 @@ class Writer:
             else:
                 job.future.set_result(result)
 
-    def _start_settling(self, batch: list[Add | Call], changed: set[Subject]) -> None:
-        task = self._loop.create_task(self._settle(batch, changed))
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
-
     # From here on: the writer's thread.
 
     def _run(self) -> None:
         connection: apsw.Connection | None = None
-        closing = False
-        while not closing:
-            batch, closing = self._next_batch()
+        while (batch := self._to_thread.get()) is not None:
             changed: set[Subject] = set()
             try:
                 connection = connection or connect(self._path)
@@ -161,26 +174,23 @@ class Writer:
                 if connection is not None and connection.in_transaction:
                     with contextlib.suppress(apsw.Error):
                         connection.execute("ROLLBACK")
-            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._start_settling, batch, changed)
+            self._loop.call_soon_threadsafe(self._settled, batch, changed)
             if connection is not None:
                 self._keep_wal_short(connection)
         if connection is not None:
             connection.close()
-
-    def _next_batch(self) -> tuple[list[Add | Call], bool]:
-        """Waits for a job, then takes all that wait; the second value tells whether they were the last."""
-        jobs = [self._queue.get()]
-        with contextlib.suppress(queue.Empty):
-            while len(jobs) < BATCH_MAX:
-                jobs.append(self._queue.get_nowait())
-        return [job for job in jobs if job is not None and not job.future.done()], None in jobs
+        self._loop.call_soon_threadsafe(self._closed.set_result, None)
 
     def _commit(self, connection: apsw.Connection, batch: list[Add | Call]) -> set[Subject]:
         changed: set[Subject] = set()
-        connection.execute("BEGIN IMMEDIATE")
         adds = [job for job in batch if isinstance(job, Add)]
-        if adds and self._insert(connection, adds):
+        if len(adds) == len(batch) and not any(add.once for add in adds):
+            self._insert(connection, adds)  # one statement is a transaction of its own
+            return {"catalogue"}
+        connection.execute("BEGIN IMMEDIATE")
+        fresh = self._without_replays(connection, adds)
+        if fresh:
+            self._insert(connection, fresh)
             changed.add("catalogue")
         for job in batch:
             if isinstance(job, Call):
@@ -194,10 +204,7 @@ class Writer:
         connection.execute("COMMIT")
         return changed
 
-    def _insert(self, connection: apsw.Connection, adds: list[Add]) -> bool:
-        fresh = self._without_replays(connection, adds) if any(add.once for add in adds) else adds
-        if not fresh:
-            return False
+    def _insert(self, connection: apsw.Connection, fresh: list[Add]) -> None:
         rows = _encode([(add.new.name, add.new.category_id, add.new.status.value) for add in fresh]).decode()
         connection.execute(
             "INSERT INTO pets (name, category_id, status)"
@@ -215,10 +222,11 @@ class Writer:
         if promises:
             # REPLACE: a record older than its life may still be there.
             connection.executemany("REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)", promises)
-        return True
 
     def _without_replays(self, connection: apsw.Connection, adds: list[Add]) -> list[Add]:
         """Answers the jobs that repeat an earlier request, and returns the others."""
+        if not any(add.once for add in adds):
+            return adds
         now = max(add.now for add in adds)
         if now - self._pruned >= PRUNE_EVERY:
             connection.execute("DELETE FROM idempotency WHERE created <= ?", (now - IDEMPOTENCY_LIFE,))

@@ -44,6 +44,9 @@ class AsgiRequest:
             more = message.get("more_body", False)
             yield message.get("body", b"")
 
+    def body_at_hand(self) -> bytes | None:
+        return None
+
     async def whole_body(self) -> bytes:
         return b"".join([chunk async for chunk in self.body()])
 

@@ -83,6 +83,9 @@ class HttpRequest:
             await self._more()
         return b"".join(self.chunks)
 
+    def body_at_hand(self) -> bytes | None:
+        return b"".join(self.chunks) if self.complete else None
+
     async def _more(self) -> None:
         """Returns when more of the body, or its end, has come. Raises InvalidBody when neither will."""
         if self.expects_continue:
@@ -159,10 +162,6 @@ class Connection(asyncio.Protocol):
 
     # What the parser calls
 
-    def on_message_begin(self) -> None:
-        self._target = b""
-        self._fields = {}
-
     def on_url(self, target: bytes) -> None:
         self._target += target
 
@@ -199,6 +198,8 @@ class Connection(asyncio.Protocol):
             request.wake()
         self._reading = None
         self._head_bytes = 0
+        self._target = b""
+        self._fields = {}
 
     # Requests in, replies out, in order
 

@@ -43,6 +43,9 @@ class Request(Protocol):
     async def whole_body(self) -> bytes:
         """All of a body, to be used only when its size is known to be small."""
 
+    def body_at_hand(self) -> bytes | None:
+        """All of a body that has come with its head, as most do; None: it must be waited for."""
+
 
 class ListQuery(NamedTuple):
     limit: int
@@ -155,6 +158,9 @@ class BodyReader:
 
     async def read(self, request: Request) -> bytes:
         """The whole body. Raises BodyTooLarge and, when a client trickles it, RequestTimeout."""
+        at_hand = request.body_at_hand()
+        if at_hand is not None and len(at_hand) <= BODY_MAX:
+            return at_hand
         declared = request.header("content-length")
         sized = declared is not None and declared.isdigit()
         if sized and int(declared or 0) > BODY_MAX:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable
 from typing import Any
 
-from granian.rsgi import ProtocolClosed
+from granian._granian import RSGIProtocolClosed as ProtocolClosed
 
 from petstore.errors import InvalidBody
 from petstore.web.app import App
@@ -31,6 +31,9 @@ class RsgiRequest:
     def body(self) -> AsyncIterable[bytes]:
         chunks: AsyncIterable[bytes] = self._proto
         return chunks
+
+    def body_at_hand(self) -> bytes | None:
+        return None
 
     async def whole_body(self) -> bytes:
         try:
