@@ -76,6 +76,9 @@ class Catalogue(Protocol):
 
     async def pet(self, pet_id: int) -> Pet | None: ...
 
+    async def stamp(self) -> object:
+        """Something that is equal to an earlier one only if no animal has changed since then."""
+
     async def add(self, new: NewPet, now: float, once: Once | None = None) -> Added:
         """On disk and visible to every reader when it returns.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -66,6 +67,10 @@ class Service:
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock)
         self.every_second += [place.pets.bodies.sweep for place in self.app.places]
         self._chores = asyncio.create_task(self._every_second())
+        # What is loaded by now stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 50)
         return self.app
 
     async def stop(self) -> None:
@@ -198,7 +203,7 @@ def _work(settings: Settings) -> None:
 
 async def _serve_http(settings: Settings) -> None:
     service = Service(settings)
-    server = HttpServer(await service.start(), never_waits=settings.store is None and settings.gate is None)
+    server = HttpServer(await service.start(), embedded=settings.store is None and settings.gate is None)
     service.every_second.append(server.tick)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -54,6 +54,9 @@ class SqliteStore:
     async def pet(self, pet_id: int) -> Pet | None:
         return _pet(self._rows(_PET, (pet_id,)))
 
+    async def stamp(self) -> object:
+        return self._rows("PRAGMA data_version", ())[0][0]  # changes with every commit of another connection
+
     async def add(self, new: NewPet, now: float, once: Once | None = None) -> Added:
         if once is None:
             return await self._writer.add(new, now, None)

@@ -11,6 +11,8 @@ import apsw
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.store import PATIENCE
 
+BUSY_MILLISECONDS = int(PATIENCE * 800)  # less than the patience, so that the reason can be told
+
 MIGRATIONS = sorted(
     (file for file in resources.files("petstore.store").joinpath("migrations/sqlite").iterdir()), key=lambda f: f.name
 )
@@ -21,7 +23,7 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(str(path), flags=flags)
     # First of all: the statements below can already meet a locked file.
-    connection.set_busy_timeout(int(PATIENCE * 1000 * 0.8))
+    connection.set_busy_timeout(BUSY_MILLISECONDS)
     if not readonly:
         connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216")
     connection.execute("PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cache_size = -16384")

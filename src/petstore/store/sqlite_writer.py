@@ -20,7 +20,7 @@ import msgspec
 from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
 from petstore.pets import Added, NewPet, Once, Pet, PetStatus
 from petstore.store import PATIENCE, OnCommit, Subject
-from petstore.store.sqlite_file import Turn, connect, translated
+from petstore.store.sqlite_file import BUSY_MILLISECONDS, Turn, connect, translated
 
 BATCH_MAX = 1_000
 QUEUE_MAX = 10_000
@@ -164,9 +164,10 @@ class Writer:
         while (batch := self._to_thread.get()) is not None:
             changed: set[Subject] = set()
             try:
-                connection = connection or connect(self._path)
-                with self._turn:
-                    changed = self._commit(connection, batch)
+                if connection is None:
+                    connection = connect(self._path)
+                    connection.set_busy_timeout(0)
+                changed = self._commit_in_turn(connection, batch)
             except Exception as error:
                 fault = translated(error)
                 for job in batch:
@@ -180,6 +181,19 @@ class Writer:
         if connection is not None:
             connection.close()
         self._loop.call_soon_threadsafe(self._closed.set_result, None)
+
+    def _commit_in_turn(self, connection: apsw.Connection, batch: list[Add | Call]) -> set[Subject]:
+        try:
+            return self._commit(connection, batch)
+        except apsw.BusyError:  # another process is writing: queue up
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            with self._turn:
+                connection.set_busy_timeout(BUSY_MILLISECONDS)
+                try:
+                    return self._commit(connection, batch)
+                finally:
+                    connection.set_busy_timeout(0)
 
     def _commit(self, connection: apsw.Connection, batch: list[Add | Call]) -> set[Subject]:
         changed: set[Subject] = set()

@@ -17,7 +17,7 @@ from petstore.store import Store
 from petstore.web.admission import Admission
 from petstore.web.cors import Cors
 from petstore.web.pets import PetOperations
-from petstore.web.replies import Headers, Reply, common_headers, error_reply, refusal, request_ids, seconds
+from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, refusal, request_ids, seconds
 from petstore.web.requests import Request, client_address
 from petstore.web.site import Site
 from petstore.web.usage import UsageCounter
@@ -95,7 +95,7 @@ class App:
             reply = refusal(error)
         except Unavailable as error:
             event(logging.ERROR, "unavailable", request=request_id, cause=str(error))
-            reply = error_reply("unavailable", "The service cannot answer right now.", ("retry-after", "1"))
+            reply = error_reply("unavailable", "The service cannot answer right now.", line("retry-after", "1"))
         except Exception:
             logger.exception("internal error", extra={"fields": {"request": request_id}})
             reply = error_reply("internal_error", f"Something went wrong; it is recorded as {request_id}.")
@@ -103,7 +103,7 @@ class App:
         # The one place that every response goes through.
         if decision is None:
             decision = await self._decision_on_a_stranger(request, now)
-        reply.headers = reply.headers + common_headers(decision, request_id)  # the list may be a remembered one
+        reply.headers += common_headers(decision, request_id)
         if place is not None:
             if key is not None:
                 place.usage.count(key.id, _answer_class(reply.status, decision), now)
@@ -126,10 +126,11 @@ class App:
         place = self._collections.get(path)
         if place is not None:
             return place, None
+        parent, _, item = path.rpartition("/")
+        place = self._collections.get(parent)
+        if place is not None and item not in ("", ".", ".."):
+            return place, item
         for place in self.places:
-            if path.startswith(place.collection + "/"):
-                item = path[len(place.collection) + 1 :]
-                return place, None if "/" in item or item in ("", ".", "..") else item
             if path == place.base or path.startswith(place.base + "/"):
                 return place, None
         return None, None
@@ -148,8 +149,8 @@ class App:
             names = ", ".join(ITEM_METHODS)
         else:
             raise NotFound("There is nothing at this address.")
-        preflight = self._cors.preflight(request, names) if self._cors else []
-        return Reply(204, [("allow", names), *preflight])
+        preflight = self._cors.preflight(request, names) if self._cors else ""
+        return Reply(204, line("allow", names) + preflight)
 
 
 def _check(method: str, allowed: tuple[str, ...], key: ApiKey) -> None:
@@ -164,7 +165,7 @@ def _check(method: str, allowed: tuple[str, ...], key: ApiKey) -> None:
 
 
 def _refused(decision: Decision) -> Reply:
-    retry_after = ("retry-after", str(max(1, seconds(decision.wait))))
+    retry_after = line("retry-after", str(max(1, seconds(decision.wait))))
     if decision.outcome is BANNED:
         return error_reply(
             "key_banned", "This key is banned for a while: it kept asking after being refused.", retry_after
@@ -177,7 +178,7 @@ def _unauthorized(request: Request) -> Reply:
     if request.headers("authorization"):
         challenge += ', error="invalid_token"'
     return error_reply(
-        "unauthorized", "Send a valid API key as Authorization: Bearer.", ("www-authenticate", challenge)
+        "unauthorized", "Send a valid API key as Authorization: Bearer.", line("www-authenticate", challenge)
     )
 
 
@@ -189,10 +190,11 @@ def _answer_class(status: int, decision: Decision) -> Answer:
     return "client_error" if status < 500 else "server_error"
 
 
-def _ietf_headers(decision: Decision, key: ApiKey | None, now: float) -> Headers:
+def _ietf_headers(decision: Decision, key: ApiKey | None, now: float) -> Lines:
     """The fields of the IETF's draft, which say the same as X-RateLimit-* in other words."""
     policy = f'"minute";q={key.per_minute if key else decision.limit};w=60'
     if key:
         policy += f', "day";q={key.per_day};w=86400'
     left = max(0, seconds(decision.reset - int(now * SECOND)))
-    return [("ratelimit-policy", policy), ("ratelimit", f'"{decision.window}";r={decision.remaining};t={left}')]
+    now_left = f'"{decision.window}";r={decision.remaining};t={left}'
+    return line("ratelimit-policy", policy) + line("ratelimit", now_left)

@@ -5,6 +5,7 @@ from typing import Any
 
 from petstore.errors import InvalidBody
 from petstore.web.app import App
+from petstore.web.replies import pairs
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -53,7 +54,7 @@ class AsgiRequest:
 
 async def respond(app: App, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
     reply = await app.answer(AsgiRequest(scope, receive))
-    headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in pairs(reply.headers)]
     if reply.status not in (204, 304):
         headers.append((b"content-length", str(len(reply.body)).encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})

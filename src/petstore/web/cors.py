@@ -1,6 +1,6 @@
 """Cross-origin requests: off unless the operator names origins."""
 
-from petstore.web.replies import Headers
+from petstore.web.replies import Lines, line
 from petstore.web.requests import Request
 
 EXPOSED = (
@@ -14,21 +14,25 @@ class Cors:
     def __init__(self, origins: tuple[str, ...]) -> None:
         self._origins = frozenset(origins)
 
-    def preflight(self, request: Request, methods: str) -> Headers:
+    def preflight(self, request: Request, methods: str) -> Lines:
         if not self._allows(request.header("origin")) or request.header("access-control-request-method") is None:
-            return []
-        return [
-            ("access-control-allow-methods", methods),
-            ("access-control-allow-headers", ACCEPTED),
-            ("access-control-max-age", "600"),
-        ]
+            return ""
+        return (
+            line("access-control-allow-methods", methods)
+            + line("access-control-allow-headers", ACCEPTED)
+            + line("access-control-max-age", "600")
+        )
 
-    def expose(self, request: Request) -> Headers:
+    def expose(self, request: Request) -> Lines:
         """For every response under a base address."""
         origin = request.header("origin")
         if origin is None or not self._allows(origin):
-            return [("vary", "Origin")]
-        return [("vary", "Origin"), ("access-control-allow-origin", origin), ("access-control-expose-headers", EXPOSED)]
+            return line("vary", "Origin")
+        return (
+            line("vary", "Origin")
+            + line("access-control-allow-origin", origin)
+            + line("access-control-expose-headers", EXPOSED)
+        )
 
     def _allows(self, origin: str | None) -> bool:
         return origin in self._origins or (origin is not None and "*" in self._origins)

@@ -8,116 +8,44 @@ on it. The body's size and time are the pipeline's.
 import asyncio
 import contextlib
 import functools
-import http
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from email.utils import formatdate
 from typing import Any
-from urllib.parse import unquote
 
 import httptools
 
-from petstore.errors import InvalidBody
 from petstore.web.app import App
 from petstore.web.replies import Reply
+from petstore.web.wire import CLOSING, STATUS_LINES, Fields, Head, HttpRequest, broken_off, read_head, render
 
 HEAD_MAX = 64 * 1024
 HEAD_SECONDS = 8.0
 IDLE_SECONDS = 75.0
 WRITE_SECONDS = 20.0
+LINGER_SECONDS = 2.0
+LINGER_MAX = 512 * 1024
 BODY_BUFFER = 128 * 1024
 PIPELINE_MAX = 32
 DRAIN_SECONDS = 3.5
-SHORT_TARGET = 256
-
-CLOSING = (408, 413)  # answers after which the rest of the body is not waited for
-BROKEN_OFF = InvalidBody("The body broke off before its end.")
-
-Fields = dict[bytes, list[bytes]]
-
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class HttpRequest:
-    """A `Request` as it came over the wire."""
-
-    __slots__ = (
-        "_connection", "_fields", "arrived", "chunks", "complete", "expects_continue", "keep_alive", "method", "path",
-        "query",
-    )  # fmt: skip
-
-    def __init__(self, connection: "Connection", method: str, target: bytes, fields: Fields) -> None:
-        self._connection = connection
-        self._fields = fields
-        self.method = method
-        self.path, self.query = _split(target) if len(target) < SHORT_TARGET else _split.__wrapped__(target)
-        self.keep_alive = True
-        self.expects_continue = False
-        self.chunks: list[bytes] = []
-        self.complete = False
-        self.arrived: asyncio.Future[None] | None = None  # set while someone waits for more of the body
-
-    @property
-    def peer(self) -> str:
-        return self._connection.peer
-
-    def headers(self, name: str) -> list[str]:
-        return [value.decode("latin-1") for value in self._fields.get(name.encode(), ())]
-
-    def header(self, name: str) -> str | None:
-        values = self._fields.get(name.encode())
-        return values[0].decode("latin-1") if values else None
-
-    async def body(self) -> AsyncIterator[bytes]:
-        while self.chunks or not self.complete:
-            if not self.chunks:
-                await self._more()
-            chunk, self.chunks = b"".join(self.chunks), []
-            self._connection.resume()
-            yield chunk
-
-    async def whole_body(self) -> bytes:
-        while not self.complete:
-            await self._more()
-        return b"".join(self.chunks)
-
-    def body_at_hand(self) -> bytes | None:
-        return b"".join(self.chunks) if self.complete else None
-
-    async def _more(self) -> None:
-        """Returns when more of the body, or its end, has come. Raises InvalidBody when neither will."""
-        if self.expects_continue:
-            self.expects_continue = False
-            self._connection.write(_CONTINUE)
-        self.arrived = asyncio.get_running_loop().create_future()
-        try:
-            await self.arrived
-        finally:
-            self.arrived = None
-
-    def wake(self, error: Exception | None = None) -> None:
-        if self.arrived is not None and not self.arrived.done():
-            if error is None:
-                self.arrived.set_result(None)
-            else:
-                self.arrived.set_exception(error)
+REMEMBERED_HEAD = 1024  # bytes
+REMEMBERED_HEADS = 4096
 
 
 class Connection(asyncio.Protocol):
     def __init__(self, server: "HttpServer") -> None:
         self._server = server
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._waiting: deque[HttpRequest] = deque()  # complete heads, the first one may be in hand
-        self._busy = False
+        self._in_hand: HttpRequest | None = None  # being answered
+        self._waiting: deque[HttpRequest] = deque()  # to be answered after it, in order
         self._reading: HttpRequest | None = None  # whose body is still coming
-        self._deaf = False  # nothing more is read
+        self._deaf = False  # what still comes in is thrown away
         self._rejected: int | None = None  # the status of a message that never became a request
         self._head_bytes = 0
-        self.since = time.monotonic()  # when the present state began: idle, reading a head, or not being read
         self._target = b""
         self._fields: Fields = {}
+        self.since = server.now  # when the present state began: idle, reading a head, not being read, or closing
         self.peer = ""
 
     # What the event loop calls
@@ -134,28 +62,38 @@ class Connection(asyncio.Protocol):
         self.lost.set_result(None)
         self._waiting.clear()
         if self._reading is not None:
-            self._reading.wake(BROKEN_OFF)
+            self._reading.wake(broken_off())
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
+            self._head_bytes += len(data)
+            if self._head_bytes > LINGER_MAX:
+                self._transport.abort()
             return
-        if self._head_bytes == 0:
-            self.since = time.monotonic()
-        self._head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._waiting[-1].keep_alive = False  # no upgrade is offered: answer as if it had not been asked for
-        except httptools.HttpParserError:
-            self._reject(400)
-        if self._reading is None and self._head_bytes > HEAD_MAX:
-            self._reject(431)
-        if not self._busy:
-            self._next()
+        if self._head_bytes == 0 and self._reading is None:  # between two messages
+            head, _, body = data.partition(b"\r\n\r\n")
+            known = self._server.heads.get(head) or self._server.recall(head)
+            if known is not None and known.length == len(body):
+                request = HttpRequest(self, known)
+                request.complete = True
+                request.chunks = (body,)
+                self._take(request)
+                return
+            self.since = self._server.now
+            self._feed(data)
+            last = self._waiting[-1] if self._waiting else self._in_hand
+            if last is not None and last.complete and last.head.length == len(body):
+                self._server.remember(head, last.head)
+        else:
+            self._feed(data)
+        while self._waiting and self._in_hand is None:
+            self._handle(self._waiting.popleft())
+        if self._rejected is not None and self._in_hand is None:
+            self._reject_now(self._rejected)
 
     def pause_writing(self) -> None:
         self._transport.pause_reading()
-        self.since = time.monotonic()
+        self.since = self._server.now
 
     def resume_writing(self) -> None:
         self._transport.resume_reading()
@@ -167,17 +105,11 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._reading is None:  # what follows a chunked body is not ours to know
-            self._fields.setdefault(name.lower(), []).append(value.rstrip(b" \t"))
+            text = value.decode("latin-1").rstrip(" \t")
+            self._fields.setdefault(name.decode("latin-1").lower(), []).append(text)
 
     def on_headers_complete(self) -> None:
-        parser, fields = self._parser, self._fields
-        version = parser.get_http_version()
-        hosts = len(fields.get(b"host", ()))
-        if hosts > 1 or (hosts == 0 and version != "1.0"):
-            raise httptools.HttpParserError("one Host is required")
-        request = HttpRequest(self, parser.get_method().decode("ascii"), self._target, fields)
-        request.keep_alive = version != "1.0" and parser.should_keep_alive()
-        request.expects_continue = b"expect" in fields and fields[b"expect"][0].lower() == b"100-continue"
+        request = HttpRequest(self, read_head(self._parser, self._target, self._fields))
         self._reading = request
         self._waiting.append(request)
         if len(self._waiting) > PIPELINE_MAX:
@@ -186,7 +118,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, chunk: bytes) -> None:
         request = self._reading
         if request is not None:
-            request.chunks.append(chunk)
+            request.chunks = [*request.chunks, chunk]
             request.wake()
             if sum(map(len, request.chunks)) > BODY_BUFFER:
                 self._transport.pause_reading()
@@ -203,41 +135,64 @@ class Connection(asyncio.Protocol):
 
     # Requests in, replies out, in order
 
-    def _next(self) -> None:
-        while self._waiting and not self._busy:
-            request = self._waiting[0]
-            answer = self._server.app.answer(request)
-            if self._server.never_waits and request.method != "POST":
-                try:
-                    answer.send(None)
-                except StopIteration as done:
-                    self._finish(request, done.value)
-                    continue
-                raise RuntimeError("an operation waited that must not")
-            self._busy = True
-            self._server.run(self._answer(request, answer))
-        if self._rejected is not None and not self._waiting:
-            self._close_with(self._rejected)
+    def _feed(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._deaf = True  # no upgrade is offered: the request is answered as if it had not asked, the last one
+        except httptools.HttpParserError:
+            self._reject(400)
+        if self._reading is None and self._head_bytes > HEAD_MAX:
+            self._reject(431)
 
-    async def _answer(self, request: HttpRequest, answer: Coroutine[Any, Any, Reply]) -> None:
-        reply = await answer
-        self._busy = False
-        self._finish(request, reply)
-        self._next()
+    def _take(self, request: HttpRequest) -> None:
+        if self._in_hand is None and not self._waiting:
+            self._handle(request)
+        else:
+            self._waiting.append(request)
 
-    def _finish(self, request: HttpRequest, reply: Reply) -> None:
-        if self._transport.is_closing() or not self._waiting:
+    def _handle(self, request: HttpRequest) -> None:
+        self._in_hand = request
+        answer = self._server.app.answer(request)
+        if request.complete and self._server.embedded:
+            self._step(answer)
+        else:
+            self._server.run(self._answer(answer))
+
+    def _step(self, answer: Coroutine[Any, Any, Reply], _: Any = None) -> None:
+        """Go on with an answer until it is there or waits for something.
+
+        A task would do the same, at a tenth of the time that a read takes. With embedded backends and a whole body all
+        that an answer ever waits for is the writer's future.
+        """
+        try:
+            future = answer.send(None)
+        except StopIteration as done:
+            self._finish(done.value)
+        else:
+            future.add_done_callback(functools.partial(self._step, answer))
+
+    async def _answer(self, answer: Coroutine[Any, Any, Reply]) -> None:
+        self._finish(await answer)
+
+    def _finish(self, reply: Reply) -> None:
+        request, self._in_hand = self._in_hand, None
+        if request is None or self._transport.is_closing():
             return  # the client has gone
-        self._waiting.popleft()
         # A body that was not read to its end would be taken for the next request.
-        stays = request.keep_alive and request.complete and not self._server.closing and reply.status not in CLOSING
-        self.write(render(reply, request.method, stays=stays, date=self._server.date))
+        stays = request.complete and request.head.keep_alive and not self._deaf and not self._server.closing
+        stays = stays and reply.status not in CLOSING
+        self._transport.write(render(reply, request.method, stays=stays, date=self._server.date))
+        self.since = self._server.now
         if not stays:
-            self._waiting.clear()
-            self._transport.close()
-        elif len(self._waiting) == PIPELINE_MAX:
-            self._transport.resume_reading()
-        self.since = time.monotonic()
+            self._close()
+        elif self._waiting:
+            if len(self._waiting) <= PIPELINE_MAX:
+                self._transport.resume_reading()
+            self._handle(self._waiting.popleft())
+        elif self._rejected is not None:
+            self._reject_now(self._rejected)
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -249,45 +204,72 @@ class Connection(asyncio.Protocol):
         """Read no more. After the answers that are due comes a last one, with no body and no headers of ours."""
         self._deaf = True
         broken, self._reading = self._reading, None
-        if broken is not None and self._busy and self._waiting[0] is broken:
-            broken.wake(BROKEN_OFF)  # it is in hand already: the last answer is its own
+        if broken is not None and broken is self._in_hand:
+            broken.wake(broken_off())  # the last answer is its own
             return
         if broken is not None:
             self._waiting.remove(broken)
         self._rejected = status
 
-    def _close_with(self, status: int) -> None:
+    def _reject_now(self, status: int) -> None:
+        self._rejected = None
         if not self._transport.is_closing():
-            self.write(f"{_STATUS_LINES[status]}connection: close\r\ncontent-length: 0\r\n\r\n".encode())
+            self._transport.write(f"{STATUS_LINES[status]}connection: close\r\ncontent-length: 0\r\n\r\n".encode())
+            self._close()
+
+    def _close(self) -> None:
+        """Close, but let a client that is still sending read its answer first: closing at once would reset it."""
+        self._waiting.clear()
+        if self._reading is None or not self._transport.can_write_eof():
             self._transport.close()
+        elif not self._deaf:
+            self._deaf = True
+            self._reading = None
+            self._transport.write_eof()
+            self._transport.resume_reading()
 
     def sweep(self, now: float) -> None:
         """Close what has been in its present state for too long."""
         waited = now - self.since
+        if self._in_hand is not None or self._reading is not None:
+            return  # a request is in hand; its own limits hold
         if self._transport.get_write_buffer_size() > 0:
             if waited > WRITE_SECONDS:
                 self._transport.abort()
-        elif self._waiting or self._reading is not None:
-            return  # a request is in hand; its own limits hold
-        elif waited > (HEAD_SECONDS if self._head_bytes else IDLE_SECONDS):
+        elif waited > (LINGER_SECONDS if self._deaf else HEAD_SECONDS if self._head_bytes else IDLE_SECONDS):
             self._transport.close()
 
     def close_if_idle(self) -> None:
-        if not self._waiting and not self._busy:
+        if self._in_hand is None and not self._waiting:
             self._transport.close()
 
 
 class HttpServer:
     """All connections of one worker."""
 
-    def __init__(self, app: App, *, never_waits: bool) -> None:
+    def __init__(self, app: App, *, embedded: bool) -> None:
         self.app = app
-        # Reads from embedded backends never wait for anything, so they need no task: a fifth of their time.
-        self.never_waits = never_waits
+        self.embedded = embedded
         self.connections: set[Connection] = set()
         self.closing = False
+        self.heads: dict[bytes, Head] = {}
+        self._old_heads: dict[bytes, Head] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.tick()
+
+    def remember(self, head: bytes, meaning: Head) -> None:
+        """What a head means, for a second or two: clients repeat themselves, and this takes a tenth of reading it.
+
+        Only of a message that came whole and alone, and that the parser took: the same bytes mean the same again.
+        """
+        if meaning.keep_alive and len(head) < REMEMBERED_HEAD and len(self.heads) < REMEMBERED_HEADS:
+            self.heads[head] = meaning
+
+    def recall(self, head: bytes) -> Head | None:
+        known = self._old_heads.pop(head, None)
+        if known is not None:
+            self.remember(head, known)
+        return known
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -297,9 +279,10 @@ class HttpServer:
     def tick(self) -> None:
         """Once a second."""
         self.date = f"date: {formatdate(usegmt=True)}\r\n"
-        now = time.monotonic()
+        self.now = time.monotonic()
+        self._old_heads, self.heads = self.heads, {}  # they hold credentials, which are nothing to keep
         for connection in list(self.connections):
-            connection.sweep(now)
+            connection.sweep(self.now)
 
     async def drain(self) -> None:
         """Close what is idle, and wait for the rest to be answered, within a limit."""
@@ -310,28 +293,3 @@ class HttpServer:
             async with asyncio.timeout(DRAIN_SECONDS):
                 while self.connections:
                     await next(iter(self.connections)).lost
-
-
-def render(reply: Reply, method: str, *, stays: bool, date: str) -> bytes:
-    """The bytes of an answer."""
-    lines = [_STATUS_LINES[reply.status], date]
-    lines += [f"{name}: {value}\r\n" for name, value in reply.headers]
-    if reply.status not in (204, 304):
-        lines.append(f"content-length: {len(reply.body)}\r\n")
-    if not stays and reply.status not in CLOSING:  # those say so themselves
-        lines.append("connection: close\r\n")
-    lines.append("\r\n")
-    head = "".join(lines).encode("latin-1")
-    return head if method == "HEAD" else head + reply.body
-
-
-@functools.lru_cache(maxsize=4096)
-def _split(target: bytes) -> tuple[str, str]:
-    """Path and query of a request target; the path percent-decoded, except for an encoded slash."""
-    if target[:1] != b"/" and target != b"*":
-        target = b"/" + target.partition(b"://")[2].partition(b"/")[2]  # absolute-form
-    path, _, query = target.partition(b"#")[0].partition(b"?")
-    text = path.decode("latin-1")
-    if "%" in text:
-        text = "/".join(part if "/" in (plain := unquote(part)) else plain for part in text.split("/"))
-    return text, query.decode("latin-1")

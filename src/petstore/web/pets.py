@@ -8,7 +8,7 @@ import msgspec
 from petstore.errors import Gone, PetNotFound
 from petstore.keys import ApiKey
 from petstore.pets import Catalogue, Once, PetStatus, parse_new_pet
-from petstore.web.replies import JSON, Headers, Reply
+from petstore.web.replies import JSON, Lines, Reply, line
 from petstore.web.requests import (
     BodyReader,
     ListQuery,
@@ -21,7 +21,7 @@ from petstore.web.requests import (
     write_cursor,
 )
 
-REMOVAL = datetime(2030, 12, 5, tzinfo=UTC)
+REMOVAL = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
 REMEMBERED_BYTES = 24 * 1024 * 1024
 FRESH_SECONDS = 1.0
 SHORT_QUERY = 256
@@ -32,7 +32,7 @@ encode = msgspec.json.encode
 class Rendered(msgspec.Struct, frozen=True, gc=False):
     """A reply that is remembered. Lists have an entity tag."""
 
-    headers: Headers
+    headers: Lines
     body: bytes
     etag: str = ""
 
@@ -45,41 +45,42 @@ class PetOperations:
         self._remembered: dict[ListQuery | int, Rendered] = {}
         self._remembered_bytes = 0
         self._version = -1
+        self._stamp: object = None
         self._fresh_until = 0.0
         # Sent with every answer of the deprecated operation, whatever its status.
-        self.deprecation: Headers = [
-            ("deprecation", "@1794614400"),
-            ("sunset", "Thu, 05 Dec 2030 00:00:00 GMT"),
-            ("link", f'<{self._pets_url}>; rel="successor-version"'),
-            ("link", '</docs>; rel="deprecation"'),
-        ]
+        self.deprecation: Lines = (
+            line("deprecation", "@1794614400")
+            + line("sunset", "Thu, 05 Dec 2030 00:00:00 GMT")
+            + line("link", f'<{self._pets_url}>; rel="successor-version"')
+            + line("link", '</docs>; rel="deprecation"')
+        )
 
     async def list_pets(self, request: Request, version: int, now: float) -> Reply:
         """`version` is the catalogue's, from the gate's step for this very request."""
         query = request.query
         parsed = parse_list_query(query) if len(query) < SHORT_QUERY else parse_list_query.__wrapped__(query)
-        page = self._recall(parsed, version, now)
+        page = await self._recall(parsed, version, now)
         if page is None:
             page = self._remember(parsed, version, await self._render_page(parsed))
         conditions = request.headers("if-none-match")
         if conditions and etag_matches(conditions, page.etag):
-            return Reply(304, page.headers[1:])
-        return Reply(200, page.headers, page.body)
+            return Reply(304, page.headers)
+        return Reply(200, JSON + page.headers, page.body)
 
     async def get_pet(self, text: str, version: int, now: float) -> Reply:
         """Raises Gone from the removal date on, and PetNotFound."""
-        if now >= REMOVAL.timestamp():
+        if now >= REMOVAL:
             raise Gone("This operation was removed on 5 December 2030; use GET /pets with a status filter.")
         pet_id = parse_pet_id(text)
         if pet_id is None:
             raise PetNotFound("There is no such animal.")
-        rendered = self._recall(pet_id, version, now)
+        rendered = await self._recall(pet_id, version, now)
         if rendered is None:
             pet = await self._catalogue.pet(pet_id)
             if pet is None:
                 raise PetNotFound("There is no such animal.")
-            rendered = self._remember(pet_id, version, Rendered([JSON], encode(pet)))
-        return Reply(200, rendered.headers, rendered.body)
+            rendered = self._remember(pet_id, version, Rendered("", encode(pet)))
+        return Reply(200, JSON, rendered.body)
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
         """Raises what `BodyReader.read`, `parse_new_pet` and `Catalogue.add` raise."""
@@ -89,9 +90,9 @@ class PetOperations:
         new = parse_new_pet(body)
         once = Once(key.id, token, hashlib.sha256(body).digest()) if token else None
         pet, replayed = await self._catalogue.add(new, now, once)
-        headers = [JSON, ("location", f"{self._pets_url}/{pet.id}")]
+        headers = JSON + line("location", f"{self._pets_url}/{pet.id}")
         if replayed:
-            headers.append(("idempotent-replayed", "true"))
+            headers += line("idempotent-replayed", "true")
         return Reply(201, headers, encode(pet))
 
     async def _render_page(self, query: ListQuery) -> Rendered:
@@ -101,21 +102,27 @@ class PetOperations:
         link = self._next_link(limit, status, pets[-1].id) if more else ""
         # The link is part of what the client sees, so a page that gains a successor gets a new tag.
         etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
-        headers = [JSON, ("etag", etag), ("cache-control", "private, no-cache"), ("vary", "Authorization")]
+        headers = line("etag", etag) + line("cache-control", "private, no-cache") + line("vary", "Authorization")
         if more:
-            headers.append(("link", link))
+            headers += line("link", link)
         return Rendered(headers, body, etag)
 
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
         kept = f"&status={status.value}" if status else ""
         return f'<{self._pets_url}?limit={limit}{kept}&cursor={write_cursor(last)}>; rel="next"'
 
-    def _recall(self, name: ListQuery | int, version: int, now: float) -> Rendered | None:
-        """All that is remembered belongs to one version; it goes with it, and after a second in any case."""
+    async def _recall(self, name: ListQuery | int, version: int, now: float) -> Rendered | None:
+        """All that is remembered belongs to one version, and goes with it.
+
+        Once a second the store itself is asked as well: a process may have died between a commit and the new version.
+        """
         if version != self._version or now >= self._fresh_until:
-            self._remembered.clear()
-            self._remembered_bytes = 0
+            stamp = await self._catalogue.stamp()
+            if version != self._version or stamp != self._stamp:
+                self._remembered.clear()
+                self._remembered_bytes = 0
             self._version = version
+            self._stamp = stamp
             self._fresh_until = now + FRESH_SECONDS
         return self._remembered.get(name)
 

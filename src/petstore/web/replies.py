@@ -10,9 +10,20 @@ import msgspec
 from petstore.errors import STATUS_OF_CODE, RequestError
 from petstore.windows import SECOND, Decision
 
-Headers = list[tuple[str, str]]
+# Headers as they go over the wire, each line with its end. Most are made once and only put together for a reply.
+Lines = str
 
-JSON = ("content-type", "application/json")
+
+def line(name: str, value: str) -> Lines:
+    return f"{name}: {value}\r\n"
+
+
+def pairs(lines: Lines) -> list[tuple[str, str]]:
+    """For hosts that take headers apart from each other."""
+    return [(name, value) for name, _, value in (each.partition(": ") for each in lines.split("\r\n")[:-1])]
+
+
+JSON = line("content-type", "application/json")
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -25,7 +36,7 @@ class Error(msgspec.Struct, frozen=True):
 
 class Reply(msgspec.Struct, gc=False):
     status: int
-    headers: Headers
+    headers: Lines
     body: bytes = b""
 
 
@@ -34,12 +45,12 @@ def _error_body(code: str, message: str) -> bytes:
     return msgspec.json.encode(Error(code, message, STATUS_OF_CODE[code]))
 
 
-def error_reply(code: str, message: str, *headers: tuple[str, str]) -> Reply:
-    return Reply(STATUS_OF_CODE[code], [JSON, *headers], _error_body(code, message))
+def error_reply(code: str, message: str, headers: Lines = "") -> Reply:
+    return Reply(STATUS_OF_CODE[code], JSON + headers, _error_body(code, message))
 
 
 def refusal(error: RequestError) -> Reply:
-    return error_reply(error.code, error.message, *error.headers)
+    return error_reply(error.code, error.message, "".join(line(*pair) for pair in error.headers))
 
 
 def request_ids() -> Iterator[str]:
@@ -53,11 +64,9 @@ def seconds(milliseconds: int) -> int:
     return -(-milliseconds // SECOND)
 
 
-def common_headers(decision: Decision, request_id: str) -> Headers:
+def common_headers(decision: Decision, request_id: str) -> Lines:
     """What every response carries."""
-    return [
-        ("x-ratelimit-limit", str(decision.limit)),
-        ("x-ratelimit-remaining", str(decision.remaining)),
-        ("x-ratelimit-reset", str(seconds(decision.reset))),
-        ("x-request-id", request_id),
-    ]
+    return (
+        f"x-ratelimit-limit: {decision.limit}\r\nx-ratelimit-remaining: {decision.remaining}\r\n"
+        f"x-ratelimit-reset: {seconds(decision.reset)}\r\nx-request-id: {request_id}\r\n"
+    )

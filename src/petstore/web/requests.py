@@ -8,7 +8,7 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
@@ -35,7 +35,7 @@ class Request(Protocol):
 
     def header(self, name: str) -> str | None: ...
 
-    def headers(self, name: str) -> list[str]: ...
+    def headers(self, name: str) -> Sequence[str]: ...
 
     def body(self) -> AsyncIterable[bytes]:
         """The body as it comes in."""
@@ -114,7 +114,7 @@ def parse_pet_id(text: str) -> int | None:
 _CANONICAL = re.compile("0|[1-9][0-9]{0,18}").fullmatch
 
 
-def bearer(credentials: list[str]) -> str | None:
+def bearer(credentials: Sequence[str]) -> str | None:
     """The secret of the one `Authorization: Bearer`, or None."""
     if len(credentials) != 1:
         return None

@@ -7,6 +7,7 @@ from granian._granian import RSGIProtocolClosed as ProtocolClosed
 
 from petstore.errors import InvalidBody
 from petstore.web.app import App
+from petstore.web.replies import pairs
 
 
 class RsgiRequest:
@@ -46,11 +47,12 @@ class RsgiRequest:
 async def respond(app: App, scope: Any, proto: Any) -> None:
     request = RsgiRequest(scope, proto)
     reply = await app.answer(request)
+    headers = pairs(reply.headers)
     if request.method == "HEAD":
         if reply.body:
-            reply.headers.append(("content-length", str(len(reply.body))))
-        proto.response_empty(reply.status, reply.headers)
+            headers.append(("content-length", str(len(reply.body))))
+        proto.response_empty(reply.status, headers)
     elif reply.body:
-        proto.response_bytes(reply.status, reply.headers, reply.body)
+        proto.response_bytes(reply.status, headers, reply.body)
     else:
-        proto.response_empty(reply.status, reply.headers)
+        proto.response_empty(reply.status, headers)

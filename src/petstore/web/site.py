@@ -1,8 +1,10 @@
 """What the server answers outside the base addresses: the document, the reference page, and the two probes."""
 
+import functools
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import resources
+from typing import NamedTuple
 
 from petstore.errors import MethodNotAllowed, NotFound
 from petstore.gate import Gate
@@ -10,7 +12,7 @@ from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web import openapi
-from petstore.web.replies import JSON, Headers, Reply
+from petstore.web.replies import JSON, Lines, Reply, line
 from petstore.web.requests import Request, etag_matches
 
 METHODS = "GET, HEAD, OPTIONS"
@@ -26,7 +28,7 @@ class Site:
         self._stores = stores
         self._gate = gate
         document = openapi.document(settings.public_base)
-        self._files: dict[str, Callable[[], Reply]] = {
+        self._files: dict[str, Callable[[], _Static]] = {
             "/openapi.json": _static("application/json", lambda: openapi.as_json(document)),
             "/openapi.yaml": _static("application/yaml", lambda: openapi.as_yaml(document)),
             "/docs": _static("text/html; charset=utf-8", lambda: _asset("index.html")),
@@ -43,7 +45,7 @@ class Site:
         if path not in self._files and path not in ("/healthz", "/readyz"):
             raise NotFound("There is nothing at this address.")
         if method == "OPTIONS":
-            return Reply(204, [("allow", METHODS)])
+            return Reply(204, line("allow", METHODS))
         if method not in ("GET", "HEAD"):
             raise MethodNotAllowed(f"This address answers {METHODS}.", (("allow", METHODS),))
         if path == "/healthz":
@@ -53,37 +55,39 @@ class Site:
                 await store.ping()
             await self._gate.keys_version("live")
             return _probe(b'{"status":"ready"}')
-        return _unless_known(self._files[path](), request.headers("if-none-match"))
+        file = self._files[path]()
+        if etag_matches(request.headers("if-none-match"), file.etag):
+            return Reply(304, file.headers)
+        return Reply(200, file.media_type + file.headers, file.body)
 
 
 def _probe(body: bytes) -> Reply:
-    return Reply(200, [JSON, ("cache-control", "no-store")], body)
+    return Reply(200, JSON + line("cache-control", "no-store"), body)
 
 
-def _static(media_type: str, content: Callable[[], bytes]) -> Callable[[], Reply]:
-    """A reply that is made when first asked for and kept."""
-    made: list[tuple[Headers, bytes]] = []
-
-    def reply() -> Reply:
-        if not made:
-            body = content()
-            headers = [
-                ("content-type", media_type),
-                ("etag", f'"{hashlib.sha256(body).hexdigest()[:32]}"'),
-                ("cache-control", "no-cache"),
-                ("content-security-policy", POLICY),
-                ("x-content-type-options", "nosniff"),
-            ]
-            made.append((headers, body))
-        return Reply(200, *made[0])
-
-    return reply
+class _Static(NamedTuple):
+    media_type: str
+    headers: Lines
+    body: bytes
+    etag: str
 
 
-def _unless_known(reply: Reply, conditions: Iterable[str]) -> Reply:
-    if etag_matches(conditions, dict(reply.headers)["etag"]):
-        return Reply(304, reply.headers[1:])
-    return reply
+def _static(media_type: str, content: Callable[[], bytes]) -> Callable[[], _Static]:
+    """Something that is made when first asked for and kept."""
+
+    @functools.cache
+    def made() -> _Static:
+        body = content()
+        etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        headers = (
+            line("etag", etag)
+            + line("cache-control", "no-cache")
+            + line("content-security-policy", POLICY)
+            + line("x-content-type-options", "nosniff")
+        )
+        return _Static(line("content-type", media_type), headers, body, etag)
+
+    return made
 
 
 def _asset(name: str) -> bytes:

@@ -1,0 +1,149 @@
+"""HTTP/1.1 messages: what a head says, a request whose body may still be coming, and the bytes of a reply."""
+
+import asyncio
+import http
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import httptools
+import msgspec
+
+from petstore.errors import InvalidBody
+from petstore.web.replies import Reply
+
+CLOSING = (408, 413)  # answers after which the rest of the body is not waited for
+
+Fields = dict[str, list[str]]
+
+
+def broken_off() -> InvalidBody:
+    return InvalidBody("The body broke off before its end.")
+
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Sender(Protocol):
+    """The connection behind a request."""
+
+    peer: str
+
+    def write(self, data: bytes) -> None: ...
+
+    def resume(self) -> None:
+        """Let more of the body come in."""
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What the head of a message says."""
+
+    method: str
+    path: str
+    query: str
+    fields: Fields
+    keep_alive: bool
+    expects_continue: bool
+    length: int  # of the body; -1 when it is not declared
+
+
+class HttpRequest:
+    """A `Request` as it came over the wire."""
+
+    complete = False
+    chunks: Sequence[bytes] = ()
+    arrived: asyncio.Future[None] | None = None  # set while someone waits for more of the body
+
+    def __init__(self, connection: Sender, head: Head) -> None:
+        self._connection = connection
+        self._fields = head.fields
+        self.head = head
+        self.method = head.method
+        self.path = head.path
+        self.query = head.query
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
+
+    def headers(self, name: str) -> Sequence[str]:
+        return self._fields.get(name, ())
+
+    def header(self, name: str) -> str | None:
+        values = self._fields.get(name)
+        return values[0] if values else None
+
+    async def body(self) -> AsyncIterator[bytes]:
+        while self.chunks or not self.complete:
+            if not self.chunks:
+                await self._more()
+            chunk, self.chunks = b"".join(self.chunks), ()
+            self._connection.resume()
+            yield chunk
+
+    async def whole_body(self) -> bytes:
+        while not self.complete:
+            await self._more()
+        return b"".join(self.chunks)
+
+    def body_at_hand(self) -> bytes | None:
+        return b"".join(self.chunks) if self.complete else None
+
+    async def _more(self) -> None:
+        """Returns when more of the body, or its end, has come. Raises InvalidBody when neither will."""
+        if self.head.expects_continue and not self.chunks:
+            self._connection.write(_CONTINUE)
+        self.arrived = asyncio.get_running_loop().create_future()
+        try:
+            await self.arrived
+        finally:
+            self.arrived = None
+
+    def wake(self, error: Exception | None = None) -> None:
+        if self.arrived is not None and not self.arrived.done():
+            if error is None:
+                self.arrived.set_result(None)
+            else:
+                self.arrived.set_exception(error)
+
+
+def read_head(parser: Any, target: bytes, fields: Fields) -> Head:
+    """Raises HttpParserError when there is not exactly one Host."""
+    version = parser.get_http_version()
+    hosts = len(fields.get("host", ()))
+    if hosts > 1 or (hosts == 0 and version != "1.0"):
+        raise httptools.HttpParserError("one Host is required")
+    path, query = _split(target)
+    if "transfer-encoding" in fields:
+        length = -1
+    else:
+        length = int(fields["content-length"][0]) if "content-length" in fields else 0
+    return Head(
+        parser.get_method().decode("ascii"),
+        path,
+        query,
+        fields,
+        keep_alive=version != "1.0" and parser.should_keep_alive(),
+        expects_continue="expect" in fields and fields["expect"][0].lower() == "100-continue",
+        length=length,
+    )
+
+
+def render(reply: Reply, method: str, *, stays: bool, date: str) -> bytes:
+    """The bytes of an answer."""
+    length = "" if reply.status in (204, 304) else f"content-length: {len(reply.body)}\r\n"
+    close = "" if stays or reply.status in CLOSING else "connection: close\r\n"  # those say so themselves
+    head = f"{STATUS_LINES[reply.status]}{date}{reply.headers}{length}{close}\r\n".encode("latin-1")
+    return head if method == "HEAD" else head + reply.body
+
+
+def _split(target: bytes) -> tuple[str, str]:
+    """Path and query of a request target; the path percent-decoded, except for an encoded slash."""
+    if target[:1] != b"/" and target != b"*":
+        target = b"/" + target.partition(b"://")[2].partition(b"/")[2]  # absolute-form
+    path, _, query = target.partition(b"#")[0].partition(b"?")
+    text = path.decode("latin-1")
+    if "%" in text:
+        text = "/".join(part if "/" in (plain := unquote(part)) else plain for part in text.split("/"))
+    return text, query.decode("latin-1")
