@@ -209,7 +209,7 @@ def test_added_animal_is_listed(petstore: Commands) -> None:
     [
         (["add", "--name", " ", "--category-id", "1"], "name"),
         (["add", "--name", "x" * 256, "--category-id", "1"], "name"),
-        (["add", "--name", "Rex", "--category-id", str(2**63)], "categoryId"),
+        (["add", "--name", "Rex", "--category-id", str(2**63)], "--category-id"),
         (["add", "--name", "Rex", "--category-id", "one"], "--category-id"),
         (["add", "--name", "Rex"], "--category-id"),
         (["set-status", "1", "sold"], "1"),

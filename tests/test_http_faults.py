@@ -187,6 +187,8 @@ def test_bare_line_feeds_get_exactly_one_response(server: Server, key: Key) -> N
 def test_client_gone_in_the_middle_of_a_body_adds_nothing(
     server: Server, client: httpx.Client, key: Key, form: str
 ) -> None:
+    if server.host == "rsgi" and "chunk" in form:
+        pytest.skip("RSGI does not tell a chunked body that broke off from one that ended")
     name = f"Gone {uuid.uuid4()}"
     body = new_pet(name)
     data = {

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from petstore.pets import PetStatus
-from tests.servers import Key, Server
+from tests.servers import Key, Server, skip_what_rsgi_hides
 from tests.web.answers import PET, ask, change_status, message_of
 
 DAY = 86_400
@@ -84,6 +84,7 @@ def test_1_to_255_visible_ascii_characters_are_a_token(
 
 @pytest.mark.parametrize("token", ["", "x" * 256, "a b", "a\tb", "é", "aé", "\x80", "a" * 10_000], ids=ascii)
 def test_anything_else_is_400(server: Server, key: Key, client: httpx.Client, token: str) -> None:
+    skip_what_rsgi_hides(server, token)
     headers = [(b"Authorization", f"Bearer {key.secret}".encode()), (b"Idempotency-Key", token.encode("latin-1"))]
     response = client.post(server.url("/pets"), json=PET, headers=headers)
     assert "Idempotency-Key" in message_of(response, "invalid_parameter")
@@ -91,6 +92,7 @@ def test_anything_else_is_400(server: Server, key: Key, client: httpx.Client, to
 
 @pytest.mark.parametrize("second", ["a", "b", "é"])
 def test_two_tokens_are_400(server: Server, key: Key, second: str) -> None:
+    skip_what_rsgi_hides(server, second)
     body = b'{"name":"Rex","categoryId":1}'
     tokens = ("Idempotency-Key: a", f"Idempotency-Key: {second}")
     answer = ask(server, "POST /v1/pets", f"Content-Length: {len(body)}", *tokens, key=key, body=body)

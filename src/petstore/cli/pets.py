@@ -193,7 +193,8 @@ def _jsonl_rows(source: IO[bytes]) -> Iterator[tuple[int, NewPet | str]]:
 
 
 def _csv_rows(source: IO[bytes]) -> Iterator[tuple[int, NewPet | str]]:
-    table = csv.DictReader((line.decode("utf-8-sig") for line in source), strict=True)
+    lines = (line.decode("utf-8" if number else "utf-8-sig") for number, line in enumerate(source))
+    table = csv.DictReader(lines, strict=True)
     try:
         missing = {"name", "categoryId"} - set(table.fieldnames or ())
         if missing:
@@ -216,13 +217,12 @@ def _csv_rows(source: IO[bytes]) -> Iterator[tuple[int, NewPet | str]]:
 async def _checked(
     file: Path, rows: Iterator[tuple[int, NewPet | str]], source: IO[bytes], bar: Any
 ) -> AsyncIterator[list[NewPet]]:
-    """Batches of good rows. Bad rows are named as they are met; after the last row they are an OperatorError."""
+    """Batches of good rows; after the last one, an OperatorError that names every bad row."""
     batch: list[NewPet] = []
-    bad = 0
+    bad: list[str] = []
     for number, row in rows:
         if isinstance(row, str):
-            bad += 1
-            click.echo(f"{file}, line {number}: {row}", err=True)
+            bad.append(f"\n  line {number}: {row}")
             continue
         batch.append(row)
         if len(batch) == BATCH:
@@ -231,7 +231,7 @@ async def _checked(
                 yield batch
             batch = []
     if bad:
-        raise OperatorError(f"{file}: {bad:,} bad {'row' if bad == 1 else 'rows'}, so nothing was imported")
+        raise OperatorError(f"{file}: {len(bad):,} bad rows, so nothing was imported" + "".join(bad))
     yield batch
     bar.update(source.tell() - bar.pos)
 

@@ -40,6 +40,7 @@ class Connection(asyncio.Protocol):
         self._in_hand: HttpRequest | None = None  # being answered
         self._waiting: deque[HttpRequest] = deque()  # to be answered after it, in order
         self._reading: HttpRequest | None = None  # whose body is still coming
+        self._pumping = False
         self._deaf = False  # what still comes in is thrown away
         self._rejected: int | None = None  # the status of a message that never became a request
         self._head_bytes = 0
@@ -86,10 +87,7 @@ class Connection(asyncio.Protocol):
                 self._server.remember(head, last.head)
         else:
             self._feed(data)
-        while self._waiting and self._in_hand is None:
-            self._handle(self._waiting.popleft())
-        if self._rejected is not None and self._in_hand is None:
-            self._reject_now(self._rejected)
+        self._pump()
 
     def pause_writing(self) -> None:
         self._transport.pause_reading()
@@ -152,6 +150,19 @@ class Connection(asyncio.Protocol):
         else:
             self._waiting.append(request)
 
+    def _pump(self) -> None:
+        """Answer what waits, in a loop: each answer calling for the next would be a stack as deep as the pipeline."""
+        if self._pumping:
+            return
+        self._pumping = True
+        while self._waiting and self._in_hand is None:
+            if len(self._waiting) == PIPELINE_MAX:
+                self._transport.resume_reading()
+            self._handle(self._waiting.popleft())
+        self._pumping = False
+        if self._rejected is not None and self._in_hand is None:
+            self._reject_now(self._rejected)
+
     def _handle(self, request: HttpRequest) -> None:
         self._in_hand = request
         answer = self._server.app.answer(request)
@@ -187,12 +198,8 @@ class Connection(asyncio.Protocol):
         self.since = self._server.now
         if not stays:
             self._close()
-        elif self._waiting:
-            if len(self._waiting) <= PIPELINE_MAX:
-                self._transport.resume_reading()
-            self._handle(self._waiting.popleft())
-        elif self._rejected is not None:
-            self._reject_now(self._rejected)
+        elif self._waiting or self._rejected is not None:
+            self._pump()
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)

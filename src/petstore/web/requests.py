@@ -159,12 +159,12 @@ class BodyReader:
     async def read(self, request: Request) -> bytes:
         """The whole body. Raises BodyTooLarge and, when a client trickles it, RequestTimeout."""
         at_hand = request.body_at_hand()
-        if at_hand is not None and len(at_hand) <= BODY_MAX:
-            return at_hand
+        if at_hand is not None:
+            return _bounded(at_hand)
         declared = request.header("content-length")
         sized = declared is not None and declared.isdigit()
         if sized and int(declared or 0) > BODY_MAX:
-            raise BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.", CLOSE)
+            raise too_large()
         task = asyncio.current_task()
         assert task is not None  # a request is always handled in a task
         self._due[task] = time.monotonic() + BODY_SECONDS
@@ -191,10 +191,18 @@ async def _collect(chunks: AsyncIterable[bytes]) -> bytes:
     """A body whose size is not declared, up to the most it may have. Raises BodyTooLarge."""
     collected = b""
     async for chunk in chunks:
-        collected += chunk
-        if len(collected) > BODY_MAX:
-            raise BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.", CLOSE)
+        collected = _bounded(collected + chunk)
     return collected
+
+
+def _bounded(body: bytes) -> bytes:
+    if len(body) > BODY_MAX:
+        raise too_large()
+    return body
+
+
+def too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.", CLOSE)
 
 
 def etag_matches(conditions: Iterable[str], etag: str) -> bool:
