@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -27,47 +27,43 @@ QUEUE_MAX = 10_000
 WAL_MAX = 32 * 1024 * 1024
 IDEMPOTENCY_LIFE = 86_400.0
 PRUNE_EVERY = 60.0
+TICK = 0.25  # seconds between two looks at who has waited too long
 
 T = TypeVar("T")
 _encode = msgspec.json.encode
 
 
-class Job(Generic[T]):
-    """Something to be written: what came of it goes to `future`."""
+class Add:
+    """An animal to be added."""
 
-    __slots__ = ("due", "future", "result")
+    __slots__ = ("due", "future", "new", "now", "once", "result")
 
-    def __init__(self, future: asyncio.Future[T], patience: float = PATIENCE) -> None:
+    def __init__(self, future: "asyncio.Future[Added]", due: float, new: NewPet, now: float, once: Once | None) -> None:
         self.future = future
-        self.due = time.monotonic() + patience
-        self.result: T | PetstoreError = Unavailable("not written")
-
-
-class Add(Job[Added]):
-    __slots__ = ("new", "now", "once")
-
-    def __init__(self, future: asyncio.Future[Added], new: NewPet, now: float, once: Once | None) -> None:
-        super().__init__(future)
+        self.due = due
         self.new = new
         self.now = now
         self.once = once
+        self.result: Added | PetstoreError | None = None
 
 
-class Call(Job[Any]):
+class Call:
     """Any other write: a function of the connection, inside the transaction."""
 
-    __slots__ = ("changes", "work")
+    __slots__ = ("changes", "due", "future", "result", "work")
 
     def __init__(
         self,
-        future: asyncio.Future[Any],
+        future: "asyncio.Future[Any]",
+        due: float,
         work: Callable[[apsw.Connection], Any],
         changes: Subject | None,
-        patience: float,
     ) -> None:
-        super().__init__(future, patience)
+        self.future = future
+        self.due = due
         self.work = work
         self.changes = changes
+        self.result: Any = None
 
 
 class Writer:
@@ -84,28 +80,30 @@ class Writer:
         self._pruned = 0.0
         self._batches = 0
         self._turn = Turn(path)
-        self._watchdog = self._loop.call_later(PATIENCE / 3, self._watch)
+        self._watch()
         threading.Thread(target=self._run, name=f"writer-{path.stem}", daemon=True).start()
 
-    async def add(self, new: NewPet, now: float, once: Once | None) -> Added:
-        return await self._submit(Add(self._loop.create_future(), new, now, once))
+    def add(self, new: NewPet, now: float, once: Once | None) -> "asyncio.Future[Added]":
+        future: asyncio.Future[Added] = self._loop.create_future()
+        self._submit(Add(future, self._time + PATIENCE, new, now, once))
+        return future
 
-    async def call(
+    def call(
         self, work: Callable[[apsw.Connection], T], changes: Subject | None = None, patience: float = PATIENCE
-    ) -> T:
+    ) -> "asyncio.Future[T]":
         """Run `work` in a transaction; `changes` names what readers must be told of."""
-        result: T = await self._submit(Call(self._loop.create_future(), work, changes, patience))
-        return result
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._submit(Call(future, self._time + patience, work, changes))
+        return future
 
-    def _submit(self, job: Job[T]) -> asyncio.Future[T]:
+    def _submit(self, job: Add | Call) -> None:
         if len(self._waiting) >= QUEUE_MAX:
             raise Unavailable("the writer's queue is full")
-        self._waiting.append(job)  # type: ignore[arg-type]  # an Add or a Call
+        self._waiting.append(job)
         if not self._handing_over and not self._in_hand:
             # Not at once: what else this turn of the loop brings goes into the same batch.
             self._handing_over = True
             self._loop.call_soon(self._hand_over)
-        return job.future
 
     def _hand_over(self) -> None:
         """Give the thread all that waits; it is woken once per batch."""
@@ -119,10 +117,10 @@ class Writer:
 
     def _watch(self) -> None:
         """Nobody waits longer than the patience for a disk or a lock that hangs."""
-        self._watchdog = self._loop.call_later(PATIENCE / 3, self._watch)
-        now = time.monotonic()
+        self._watchdog = self._loop.call_later(TICK, self._watch)
+        self._time = time.monotonic()
         for job in [*self._in_hand, *self._waiting]:
-            if job.due < now and not job.future.done():
+            if job.due < self._time and not job.future.done():
                 job.future.set_exception(Unavailable("the writer did not answer in time"))
 
     async def close(self) -> None:
@@ -151,7 +149,7 @@ class Writer:
         for job in batch:
             if job.future.done():
                 continue  # its client has gone, or waited too long
-            result = failure or job.result
+            result: Any = failure or job.result
             if isinstance(result, PetstoreError):
                 job.future.set_exception(result)
             else:
