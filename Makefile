@@ -29,7 +29,7 @@ serve: setup ## Start the service on 127.0.0.1:8080 (options: make serve ARGS="-
 	@$(BIN)/petstore serve $(ARGS)
 
 test: $(VENV)/.installed-dev ## Run all tests (some of them: make test ARGS="-k limits")
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, types and the direction of imports
 	$(BIN)/ruff format --check .
