@@ -40,9 +40,12 @@ class Admission:
 
         Without a valid key: None, the decision on the client's address, and no version. Raises Unavailable.
         """
-        secret = bearer(request.headers("authorization"))
+        credential = request.memo.get("credential")
+        if credential is None:
+            secret = bearer(request.headers("authorization"))
+            credential = request.memo["credential"] = (secret, digest_of(secret) if secret else b"")
+        secret, digest = credential
         if secret is not None:
-            digest = digest_of(secret)
             known = self._remembered.get(digest)
             if known is None or now >= known.fresh_until:
                 known = await self._look_up(secret, digest, now)

@@ -66,7 +66,10 @@ class App:
         now = self._clock()
         request_id = next(self._request_ids)
         method, path = request.method, request.path
-        place, item = self._locate(path)
+        location = request.memo.get("location")
+        if location is None:
+            location = request.memo["location"] = self._locate(path)
+        place, item = location
         key: ApiKey | None = None
         decision: Decision | None = None
         try:

@@ -14,7 +14,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class AsgiRequest:
     """A `Request` over an ASGI scope."""
 
-    __slots__ = ("_receive", "_scope", "method", "path", "query")
+    __slots__ = ("_receive", "_scope", "memo", "method", "path", "query")
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
         self._scope = scope
@@ -22,6 +22,7 @@ class AsgiRequest:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: str = scope["query_string"].decode("latin-1")
+        self.memo: dict[str, Any] = {}
 
     @property
     def peer(self) -> str:

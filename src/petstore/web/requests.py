@@ -28,6 +28,7 @@ class Request(Protocol):
     method: str
     path: str  # percent-decoded
     query: str  # as sent
+    memo: dict[str, Any]  # what was worked out from this head alone; a host may share it between equal heads
 
     @property
     def peer(self) -> str:

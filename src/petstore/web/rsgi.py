@@ -13,7 +13,7 @@ from petstore.web.replies import pairs
 class RsgiRequest:
     """A `Request` over an RSGI scope. The values of headers that are not ASCII are not visible in RSGI."""
 
-    __slots__ = ("_proto", "_scope", "header", "headers", "method", "path", "query")
+    __slots__ = ("_proto", "_scope", "header", "headers", "memo", "method", "path", "query")
 
     def __init__(self, scope: Any, proto: Any) -> None:
         self._scope = scope
@@ -21,6 +21,7 @@ class RsgiRequest:
         self.method: str = scope.method
         self.path: str = scope.path
         self.query: str = scope.query_string
+        self.memo: dict[str, Any] = {}
         headers = scope.headers
         self.header = headers.get
         self.headers = headers.get_all

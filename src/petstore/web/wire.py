@@ -46,6 +46,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     keep_alive: bool
     expects_continue: bool
     length: int  # of the body; -1 when it is not declared
+    memo: dict[str, Any]
 
 
 class HttpRequest:
@@ -62,6 +63,7 @@ class HttpRequest:
         self.method = head.method
         self.path = head.path
         self.query = head.query
+        self.memo = head.memo
 
     @property
     def peer(self) -> str:
@@ -127,6 +129,7 @@ def read_head(parser: Any, target: bytes, fields: Fields) -> Head:
         keep_alive=version != "1.0" and parser.should_keep_alive(),
         expects_continue="expect" in fields and fields["expect"][0].lower() == "100-continue",
         length=length,
+        memo={},
     )
 
 
