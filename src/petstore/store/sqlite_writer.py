@@ -9,7 +9,6 @@ import contextlib
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -71,7 +70,7 @@ class Writer:
         self._path = path
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Add | Call] = deque()
+        self._waiting: list[Add | Call] = []
         self._in_hand: list[Add | Call] = []  # what the thread has at the moment
         self._handing_over = False
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -108,10 +107,7 @@ class Writer:
     def _hand_over(self) -> None:
         """Give the thread all that waits; it is woken once per batch."""
         self._handing_over = False
-        while self._waiting and len(self._in_hand) < BATCH_MAX:
-            job = self._waiting.popleft()
-            if not job.future.done():
-                self._in_hand.append(job)
+        self._in_hand, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
         if self._in_hand:
             self._to_thread.put(self._in_hand)
 
@@ -159,7 +155,8 @@ class Writer:
 
     def _run(self) -> None:
         connection: apsw.Connection | None = None
-        while (batch := self._to_thread.get()) is not None:
+        while (taken := self._to_thread.get()) is not None:
+            batch = [job for job in taken if not job.future.done()]  # without those that have given up
             changed: set[Subject] = set()
             try:
                 if connection is None:

@@ -52,6 +52,7 @@ class App:
         self._address_limit = settings.address_per_minute
         self._trusted = tuple(ipaddress.ip_network(text, strict=False) for text in settings.trusted_proxies)
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
+        self._has_extras = settings.access_log or settings.ietf_headers or self._cors is not None
         self._site = Site(settings, stores, gate)
         self.places = [
             Place(environment, store, gate, self, settings.public_base) for environment, store in stores.items()
@@ -106,23 +107,39 @@ class App:
         # The one place that every response goes through.
         if decision is None:
             decision = await self._decision_on_a_stranger(request, now)
-        reply.headers += common_headers(decision, request_id)
-        if place is not None:
-            if key is not None:
-                place.usage.count(key.id, _answer_class(reply.status, decision), now)
-            if item is not None:
-                reply.headers += place.pets.deprecation
-            if self._ietf_headers:
-                reply.headers += _ietf_headers(decision, key, now)
-            if self._cors is not None:
-                reply.headers += self._cors.expose(request)
+        headers = reply.headers + common_headers(decision, request_id)
+        if item is not None and place is not None:
+            headers += place.pets.deprecation
+        if key is not None and place is not None:
+            place.usage.count(key.id, "ok" if reply.status < 400 else _answer_class(reply.status, decision), now)
+        if self._has_extras:
+            headers += self._extras(request, reply, decision, place, key, request_id, now)
+        reply.headers = headers
+        return reply
+
+    def _extras(
+        self,
+        request: Request,
+        reply: Reply,
+        decision: Decision,
+        place: Place | None,
+        key: ApiKey | None,
+        request_id: str,
+        now: float,
+    ) -> Lines:
+        """What the operator has asked for beyond the default: more headers, and a log line."""
         if self._access_log:
             took = round(1000 * (self._clock() - now), 2)
             event(
-                logging.INFO, "request", id=request_id, method=method, path=path, status=reply.status,
+                logging.INFO, "request", id=request_id, method=request.method, path=request.path, status=reply.status,
                 key=key.id if key else None, address=self.address_of(request), ms=took,
             )  # fmt: skip
-        return reply
+        headers = ""
+        if place is not None and self._ietf_headers:
+            headers += _ietf_headers(decision, key, now)
+        if place is not None and self._cors is not None:
+            headers += self._cors.expose(request)
+        return headers
 
     def _locate(self, path: str) -> tuple[Place | None, str | None]:
         """Whose base address the path is under, and the {petId} if it has that form. Nothing is decided by it yet."""
@@ -186,8 +203,6 @@ def _unauthorized(request: Request) -> Reply:
 
 
 def _answer_class(status: int, decision: Decision) -> Answer:
-    if status < 400:
-        return "ok"
     if decision.outcome is not ADMITTED:
         return "banned" if decision.outcome is BANNED else "refused"
     return "client_error" if status < 500 else "server_error"

@@ -84,8 +84,10 @@ class PetOperations:
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
         """Raises what `BodyReader.read`, `parse_new_pet` and `Catalogue.add` raise."""
-        check_media_type(request)
-        token = idempotency_token(request)
+        token = request.memo.get("token")
+        if token is None:
+            check_media_type(request)
+            token = request.memo["token"] = idempotency_token(request) or ""
         body = await self.bodies.read(request)
         new = parse_new_pet(body)
         once = Once(key.id, token, hashlib.sha256(body).digest()) if token else None
