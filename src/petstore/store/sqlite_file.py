@@ -13,6 +13,9 @@ from petstore.store import PATIENCE
 
 BUSY_MILLISECONDS = int(PATIENCE * 800)  # less than the patience, so that the reason can be told
 
+# The log is copied into the file when it has this many pages (16 MiB): rarely enough not to be felt by writers.
+WAL_PAGES = 4096
+
 MIGRATIONS = sorted(
     (file for file in resources.files("petstore.store").joinpath("migrations/sqlite").iterdir()), key=lambda f: f.name
 )
@@ -25,7 +28,8 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
     # First of all: the statements below can already meet a locked file.
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     if not readonly:
-        connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216")
+        connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}; PRAGMA journal_size_limit = {WAL_PAGES * 4096}")
     connection.execute("PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cache_size = -16384")
     return connection
 

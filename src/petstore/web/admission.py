@@ -40,11 +40,11 @@ class Admission:
 
         Without a valid key: None, the decision on the client's address, and no version. Raises Unavailable.
         """
-        credential = request.memo.get("credential")
-        if credential is None:
+        memo = request.memo
+        if memo.credential is None:
             secret = bearer(request.headers("authorization"))
-            credential = request.memo["credential"] = (secret, digest_of(secret) if secret else b"")
-        secret, digest = credential
+            memo.credential = (secret, digest_of(secret) if secret else b"")
+        secret, digest = memo.credential
         if secret is not None:
             known = self._remembered.get(digest)
             if known is None or now >= known.fresh_until:

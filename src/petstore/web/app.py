@@ -67,10 +67,12 @@ class App:
         now = self._clock()
         request_id = next(self._request_ids)
         method, path = request.method, request.path
-        location = request.memo.get("location")
-        if location is None:
-            location = request.memo["location"] = self._locate(path)
-        place, item = location
+        memo = request.memo
+        if memo.location is None:
+            memo.location = self._locate(path)
+        place: Place | None
+        item: str | None
+        place, item = memo.location
         key: ApiKey | None = None
         decision: Decision | None = None
         try:

@@ -6,6 +6,7 @@ from typing import Any
 from petstore.errors import InvalidBody
 from petstore.web.app import App
 from petstore.web.replies import pairs
+from petstore.web.requests import Memo
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -22,7 +23,7 @@ class AsgiRequest:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: str = scope["query_string"].decode("latin-1")
-        self.memo: dict[str, Any] = {}
+        self.memo = Memo()
 
     @property
     def peer(self) -> str:

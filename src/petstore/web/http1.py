@@ -103,8 +103,9 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._reading is None:  # what follows a chunked body is not ours to know
-            text = value.decode("latin-1").rstrip(" \t")
-            self._fields.setdefault(name.decode("latin-1").lower(), []).append(text)
+            share = self._server.share
+            text = share(value.decode("latin-1").rstrip(" \t"))
+            self._fields.setdefault(share(name.decode("latin-1").lower()), []).append(text)
 
     def on_headers_complete(self) -> None:
         request = HttpRequest(self, read_head(self._parser, self._target, self._fields))
@@ -260,6 +261,7 @@ class HttpServer:
         self.connections: set[Connection] = set()
         self.closing = False
         self.heads: dict[bytes, Head] = {}
+        self._texts: dict[str, str] = {}
         self._old_heads: dict[bytes, Head] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.tick()
@@ -278,6 +280,12 @@ class HttpServer:
             self.remember(head, known)
         return known
 
+    def share(self, text: str) -> str:
+        """One object for equal names and values of headers: what thousands of heads remember should fit a cache."""
+        if len(text) < REMEMBERED_HEAD and len(self._texts) < REMEMBERED_HEADS:
+            return self._texts.setdefault(text, text)
+        return text
+
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -287,6 +295,7 @@ class HttpServer:
         """Once a second."""
         self.date = f"date: {formatdate(usegmt=True)}\r\n"
         self.now = time.monotonic()
+        self._texts = {}
         self._old_heads, self.heads = self.heads, {}  # they hold credentials, which are nothing to keep
         for connection in list(self.connections):
             connection.sweep(self.now)

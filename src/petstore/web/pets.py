@@ -84,10 +84,11 @@ class PetOperations:
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
         """Raises what `BodyReader.read`, `parse_new_pet` and `Catalogue.add` raise."""
-        token = request.memo.get("token")
-        if token is None:
+        memo = request.memo
+        if memo.token is None:
             check_media_type(request)
-            token = request.memo["token"] = idempotency_token(request) or ""
+            memo.token = idempotency_token(request) or ""
+        token = memo.token
         body = await self.bodies.read(request)
         new = parse_new_pet(body)
         once = Once(key.id, token, hashlib.sha256(body).digest()) if token else None

@@ -22,13 +22,24 @@ DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 CLOSE = (("connection", "close"),)
 
 
+class Memo:
+    """What was worked out from a head alone. A host may share it between requests with equal heads."""
+
+    __slots__ = ("credential", "location", "token")
+
+    def __init__(self) -> None:
+        self.credential: tuple[str | None, bytes] | None = None
+        self.location: Any = None
+        self.token: str | None = None
+
+
 class Request(Protocol):
     """A parsed request, as an adapter presents it. Header names are lower case."""
 
     method: str
     path: str  # percent-decoded
     query: str  # as sent
-    memo: dict[str, Any]  # what was worked out from this head alone; a host may share it between equal heads
+    memo: "Memo"
 
     @property
     def peer(self) -> str:

@@ -8,6 +8,7 @@ from granian._granian import RSGIProtocolClosed as ProtocolClosed
 from petstore.errors import InvalidBody
 from petstore.web.app import App
 from petstore.web.replies import pairs
+from petstore.web.requests import Memo
 
 
 class RsgiRequest:
@@ -21,7 +22,7 @@ class RsgiRequest:
         self.method: str = scope.method
         self.path: str = scope.path
         self.query: str = scope.query_string
-        self.memo: dict[str, Any] = {}
+        self.memo = Memo()
         headers = scope.headers
         self.header = headers.get
         self.headers = headers.get_all

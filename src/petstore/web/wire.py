@@ -11,6 +11,7 @@ import msgspec
 
 from petstore.errors import InvalidBody
 from petstore.web.replies import Reply
+from petstore.web.requests import Memo
 
 CLOSING = (408, 413)  # answers after which the rest of the body is not waited for
 
@@ -46,7 +47,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     keep_alive: bool
     expects_continue: bool
     length: int  # of the body; -1 when it is not declared
-    memo: dict[str, Any]
+    memo: Memo
 
 
 class HttpRequest:
@@ -129,7 +130,7 @@ def read_head(parser: Any, target: bytes, fields: Fields) -> Head:
         keep_alive=version != "1.0" and parser.should_keep_alive(),
         expects_continue="expect" in fields and fields["expect"][0].lower() == "100-continue",
         length=length,
-        memo={},
+        memo=Memo(),
     )
 
 
