@@ -61,7 +61,7 @@ class Once(NamedTuple):
     body_digest: bytes
 
 
-class Added(NamedTuple):
+class Added(msgspec.Struct, frozen=True, gc=False):
     """The animal as it was when it was added, and whether this answer repeats an earlier one."""
 
     pet: Pet

@@ -143,13 +143,14 @@ class Writer:
             except Unavailable as error:
                 failure = error
         for job in batch:
-            if job.future.done():
+            future: asyncio.Future[Any] = job.future
+            result = failure or job.result
+            if future.done():
                 continue  # its client has gone, or waited too long
-            result: Any = failure or job.result
             if isinstance(result, PetstoreError):
-                job.future.set_exception(result)
+                future.set_exception(result)
             else:
-                job.future.set_result(result)
+                future.set_result(result)
 
     # From here on: the writer's thread.
 
@@ -214,7 +215,7 @@ class Writer:
         return changed
 
     def _insert(self, connection: apsw.Connection, fresh: list[Add]) -> None:
-        rows = _encode([(add.new.name, add.new.category_id, add.new.status.value) for add in fresh]).decode()
+        rows = _encode([(add.new.name, add.new.category_id, add.new.status) for add in fresh]).decode()
         connection.execute(
             "INSERT INTO pets (name, category_id, status)"
             " SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) ORDER BY key",

@@ -10,6 +10,7 @@ from petstore.keys import ApiKey
 from petstore.pets import Catalogue, Once, PetStatus, parse_new_pet
 from petstore.web.replies import JSON, Lines, Reply, line
 from petstore.web.requests import (
+    BODY_MAX,
     BodyReader,
     ListQuery,
     Request,
@@ -89,12 +90,15 @@ class PetOperations:
             check_media_type(request)
             memo.token = idempotency_token(request) or ""
         token = memo.token
-        body = await self.bodies.read(request)
+        body = request.body_at_hand()
+        if body is None or len(body) > BODY_MAX:
+            body = await self.bodies.read(request)
         new = parse_new_pet(body)
         once = Once(key.id, token, hashlib.sha256(body).digest()) if token else None
-        pet, replayed = await self._catalogue.add(new, now, once)
+        added = await self._catalogue.add(new, now, once)
+        pet = added.pet
         headers = JSON + line("location", f"{self._pets_url}/{pet.id}")
-        if replayed:
+        if added.replayed:
             headers += line("idempotent-replayed", "true")
         return Reply(201, headers, encode(pet))
 
