@@ -60,7 +60,9 @@ class PetOperations:
         """`version` is the catalogue's, from the gate's step for this very request."""
         query = request.query
         parsed = parse_list_query(query) if len(query) < SHORT_QUERY else parse_list_query.__wrapped__(query)
-        page = await self._recall(parsed, version, now)
+        if version != self._version or now >= self._fresh_until:
+            await self._refresh(version, now)
+        page = self._remembered.get(parsed)
         if page is None:
             page = self._remember(parsed, version, await self._render_page(parsed))
         conditions = request.headers("if-none-match")
@@ -75,7 +77,9 @@ class PetOperations:
         pet_id = parse_pet_id(text)
         if pet_id is None:
             raise PetNotFound("There is no such animal.")
-        rendered = await self._recall(pet_id, version, now)
+        if version != self._version or now >= self._fresh_until:
+            await self._refresh(version, now)
+        rendered = self._remembered.get(pet_id)
         if rendered is None:
             pet = await self._catalogue.pet(pet_id)
             if pet is None:
@@ -118,20 +122,18 @@ class PetOperations:
         kept = f"&status={status.value}" if status else ""
         return f'<{self._pets_url}?limit={limit}{kept}&cursor={write_cursor(last)}>; rel="next"'
 
-    async def _recall(self, name: ListQuery | int, version: int, now: float) -> Rendered | None:
-        """All that is remembered belongs to one version, and goes with it.
+    async def _refresh(self, version: int, now: float) -> None:
+        """Forget what is no longer true: all that is remembered belongs to one version, and goes with it.
 
         Once a second the store itself is asked as well: a process may have died between a commit and the new version.
         """
-        if version != self._version or now >= self._fresh_until:
-            stamp = await self._catalogue.stamp()
-            if version != self._version or stamp != self._stamp:
-                self._remembered.clear()
-                self._remembered_bytes = 0
-            self._version = version
-            self._stamp = stamp
-            self._fresh_until = now + FRESH_SECONDS
-        return self._remembered.get(name)
+        stamp = await self._catalogue.stamp()
+        if version != self._version or stamp != self._stamp:
+            self._remembered.clear()
+            self._remembered_bytes = 0
+        self._version = version
+        self._stamp = stamp
+        self._fresh_until = now + FRESH_SECONDS
 
     def _remember(self, name: ListQuery | int, version: int, rendered: Rendered) -> Rendered:
         # A newer version may have come in while this was read from the store.
