@@ -9,7 +9,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,6 +65,9 @@ class Call:
         self.result: Any = None
 
 
+Committed = tuple[set[Subject], int | None]
+
+
 class Writer:
     def __init__(self, path: Path, on_commit: OnCommit) -> None:
         self._path = path
@@ -74,7 +77,7 @@ class Writer:
         self._in_hand: list[Add | Call] = []  # what the thread has at the moment
         self._handing_over = False
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._to_thread: queue.SimpleQueue[list[Add | Call] | None] = queue.SimpleQueue()
+        self._to_thread: queue.SimpleQueue[tuple[list[Add | Call], str | None] | None] = queue.SimpleQueue()
         self._settling: set[asyncio.Task[None]] = set()
         self._pruned = 0.0
         self._batches = 0
@@ -108,8 +111,12 @@ class Writer:
         """Give the thread all that waits; it is woken once per batch."""
         self._handing_over = False
         self._in_hand, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-        if self._in_hand:
-            self._to_thread.put(self._in_hand)
+        if not self._in_hand:
+            return
+        # The thread should need the interpreter's lock as little as can be, so rows are made ready here.
+        batch = [job for job in self._in_hand if not job.future.done()]  # without those that have given up
+        plain = [job for job in batch if type(job) is Add and job.once is None]
+        self._to_thread.put((batch, _rows(plain) if len(plain) == len(batch) else None))
 
     def _watch(self) -> None:
         """Nobody waits longer than the patience for a disk or a lock that hangs."""
@@ -127,9 +134,12 @@ class Writer:
         await self._closed
         self._watchdog.cancel()
 
-    def _settled(self, batch: list[Add | Call], changed: set[Subject]) -> None:
+    def _settled(self, batch: list[Add | Call], changed: set[Subject], first_id: int | None) -> None:
         self._in_hand = []
         self._hand_over()
+        if first_id is not None:
+            for pet_id, job in enumerate(batch, first_id):
+                job.result = _added(job, pet_id)
         task = self._loop.create_task(self._tell(batch, changed))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
@@ -157,13 +167,14 @@ class Writer:
     def _run(self) -> None:
         connection: apsw.Connection | None = None
         while (taken := self._to_thread.get()) is not None:
-            batch = [job for job in taken if not job.future.done()]  # without those that have given up
+            batch, rows = taken
             changed: set[Subject] = set()
+            first_id: int | None = None
             try:
                 if connection is None:
                     connection = connect(self._path)
                     connection.set_busy_timeout(0)
-                changed = self._commit_in_turn(connection, batch)
+                changed, first_id = self._commit_in_turn(connection, batch, rows)
             except Exception as error:
                 fault = translated(error)
                 for job in batch:
@@ -171,36 +182,35 @@ class Writer:
                 if connection is not None and connection.in_transaction:
                     with contextlib.suppress(apsw.Error):
                         connection.execute("ROLLBACK")
-            self._loop.call_soon_threadsafe(self._settled, batch, changed)
+            self._loop.call_soon_threadsafe(self._settled, batch, changed, first_id)
             if connection is not None:
                 self._keep_wal_short(connection)
         if connection is not None:
             connection.close()
         self._loop.call_soon_threadsafe(self._closed.set_result, None)
 
-    def _commit_in_turn(self, connection: apsw.Connection, batch: list[Add | Call]) -> set[Subject]:
+    def _commit_in_turn(self, connection: apsw.Connection, batch: list[Add | Call], rows: str | None) -> Committed:
         try:
-            return self._commit(connection, batch)
+            return self._commit(connection, batch, rows)
         except apsw.BusyError:  # another process is writing: queue up
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             with self._turn:
                 connection.set_busy_timeout(BUSY_MILLISECONDS)
                 try:
-                    return self._commit(connection, batch)
+                    return self._commit(connection, batch, rows)
                 finally:
                     connection.set_busy_timeout(0)
 
-    def _commit(self, connection: apsw.Connection, batch: list[Add | Call]) -> set[Subject]:
+    def _commit(self, connection: apsw.Connection, batch: list[Add | Call], rows: str | None) -> Committed:
+        """What has changed and, for a batch of plain adds, the first of their ids."""
+        if rows is not None:
+            return {"catalogue"}, _insert(connection, rows, len(batch))  # one statement: a transaction of its own
         changed: set[Subject] = set()
-        adds = [job for job in batch if isinstance(job, Add)]
-        if len(adds) == len(batch) and not any(add.once for add in adds):
-            self._insert(connection, adds)  # one statement is a transaction of its own
-            return {"catalogue"}
         connection.execute("BEGIN IMMEDIATE")
-        fresh = self._without_replays(connection, adds)
+        fresh = self._without_replays(connection, [job for job in batch if isinstance(job, Add)])
         if fresh:
-            self._insert(connection, fresh)
+            self._add(connection, fresh)
             changed.add("catalogue")
         for job in batch:
             if isinstance(job, Call):
@@ -212,23 +222,15 @@ class Writer:
                 except Exception as error:
                     job.result = translated(error)
         connection.execute("COMMIT")
-        return changed
+        return changed, None
 
-    def _insert(self, connection: apsw.Connection, fresh: list[Add]) -> None:
-        rows = _encode([(add.new.name, add.new.category_id, add.new.status) for add in fresh]).decode()
-        connection.execute(
-            "INSERT INTO pets (name, category_id, status)"
-            " SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) ORDER BY key",
-            (rows,),
-        )
-        # Nobody else can insert within this transaction, so the new ids are consecutive.
-        first = connection.last_insert_rowid() - len(fresh) + 1
+    def _add(self, connection: apsw.Connection, fresh: list[Add]) -> None:
         promises = []
-        for pet_id, add in enumerate(fresh, first):
-            new, once = add.new, add.once
-            add.result = Added(Pet(pet_id, new.name, new.category_id, new.status), replayed=False)
+        for pet_id, add in enumerate(fresh, _insert(connection, _rows(fresh), len(fresh))):
+            add.result = _added(add, pet_id)
+            once = add.once
             if once:
-                promises.append((once.key_id, once.token, once.body_digest, pet_id, new.status.value, add.now))
+                promises.append((once.key_id, once.token, once.body_digest, pet_id, add.new.status.value, add.now))
         if promises:
             # REPLACE: a record older than its life may still be there.
             connection.executemany("REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)", promises)
@@ -273,3 +275,22 @@ class Writer:
         with contextlib.suppress(apsw.Error, OSError):
             if self._path.with_name(self._path.name + "-wal").stat().st_size > WAL_MAX:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+
+def _rows(adds: Sequence[Add]) -> str:
+    return _encode([(add.new.name, add.new.category_id, add.new.status) for add in adds]).decode()
+
+
+def _insert(connection: apsw.Connection, rows: str, count: int) -> int:
+    """The first id: nobody else can insert within the transaction, so the others follow it."""
+    connection.execute(
+        "INSERT INTO pets (name, category_id, status)"
+        " SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) ORDER BY key",
+        (rows,),
+    )
+    return connection.last_insert_rowid() - count + 1
+
+
+def _added(add: Any, pet_id: int) -> Added:
+    new: NewPet = add.new
+    return Added(Pet(pet_id, new.name, new.category_id, new.status), replayed=False)
