@@ -69,7 +69,9 @@ def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(
     sizes: list[int] = []
     commit = writer_module.Writer._commit
 
-    def counting(self: writer_module.Writer, connection: apsw.Connection, batch: list[object], rows: str | None) -> object:
+    def counting(
+        self: writer_module.Writer, connection: apsw.Connection, batch: list[object], rows: str | None
+    ) -> object:
         sizes.append(len(batch))
         return commit(self, connection, batch, rows)  # type: ignore[arg-type]  # the same list
 
