@@ -92,4 +92,4 @@ def test_kill_nine_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     assert [name for name, times in Counter(stored.values()).items() if times > 1] == []
     assert len(acknowledged) > KILLS
     for environment in ("live", "staging"):
-        assert server.act(lambda backends, e=environment: backends.stores[e].faults()) == []  # type: ignore[misc]
+        assert server.act(lambda backends, e=environment: backends.stores[e].faults()) == []  # type: ignore[misc]  # mypy cannot infer a lambda with a default

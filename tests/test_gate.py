@@ -65,7 +65,7 @@ def test_versions_rise_one_by_one_and_apart(tmp_path: Path) -> None:
     async def work(gate: Gate) -> None:
         async def versions(environment: str) -> tuple[int, int]:
             keys = await gate.keys_version(environment)  # type: ignore[arg-type]  # one of the two
-            passed = await gate.admit(environment, "key_v", PLENTY, keys, NOW)  # type: ignore[arg-type]
+            passed = await gate.admit(environment, "key_v", PLENTY, keys, NOW)  # type: ignore[arg-type]  # the same
             assert passed is not None
             return passed[1], keys
 
