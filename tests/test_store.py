@@ -222,6 +222,30 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
     with_store(tmp_path, work)
 
 
+def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[apsw.Connection] = []
+
+    def watched(path: Path) -> apsw.Connection:
+        opened.append(connect(path))
+        return opened[-1]
+
+    monkeypatch.setattr(writer_module, "connect", watched)
+
+    async def work(store: Store) -> None:
+        await store.add(NewPet("Rex", 1), NOW)
+        # SQLite's own limit on the file: the same error as a full disk, without filling one.
+        opened[0].execute(f"PRAGMA max_page_count = {opened[0].pragma('page_count')}")
+        with pytest.raises(Unavailable, match="FullError"):
+            await asyncio.gather(*(store.add(NewPet("x" * 250, 1), NOW) for _ in range(200)))
+        assert [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets] == ["Rex"]
+        opened[0].execute("PRAGMA max_page_count = 1000000")
+        assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+
+    with_store(tmp_path, work)
+
+
 def test_a_file_of_a_newer_version_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     with_store(tmp_path, lambda store: store.ping())
     by_hand = sqlite3.connect(tmp_path / "live.db")
