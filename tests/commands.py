@@ -12,10 +12,11 @@ from tests.servers import PETSTORE, Server
 
 
 class Commands:
-    """Commands on one data folder, whether or not a service runs on it."""
+    """Commands on the data of a server, whether or not it runs."""
 
-    def __init__(self, data: Path) -> None:
-        self.data = data
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.data = server.data
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -24,7 +25,7 @@ class Commands:
             encoding="utf-8",
             timeout=120,
             cwd=cwd,
-            env={**os.environ, "PETSTORE_DATA": str(self.data)},
+            env={**os.environ, **self.server.where},
         )
 
     def text(self, *words: str) -> str:
@@ -52,5 +53,5 @@ class Commands:
 
     def deeds(self, environment: Environment = "live") -> list[Deed]:
         """The audit log, newest first."""
-        found = Server(self.data).act(lambda backends: backends.stores[environment].deeds())
+        found = self.server.act(lambda backends: backends.stores[environment].deeds())
         return [deed for _, deed in found]

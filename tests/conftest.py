@@ -6,7 +6,40 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.backends import Postgres, Redis, remove_shared, shared
+from tests.commands import Commands
+from tests.places import GatePlace, StorePlace
 from tests.servers import HOSTS, Host, Key, Server, serving
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    yield
+    remove_shared()
+
+
+@pytest.fixture
+def postgres() -> Postgres:
+    return shared(Postgres)
+
+
+@pytest.fixture
+def redis() -> Redis:
+    return shared(Redis)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_at(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
+    """An empty place for a store, on each backend in turn."""
+    url = shared(Postgres).url() if request.param == "postgres" else None
+    return StorePlace(tmp_path, url)
+
+
+@pytest.fixture(params=["lmdb", "redis"])
+def gate_at(request: pytest.FixtureRequest, tmp_path: Path) -> GatePlace:
+    """An empty place for a gate, on each backend in turn."""
+    url = shared(Redis).url() if request.param == "redis" else None
+    return GatePlace(tmp_path, url)
 
 
 @pytest.fixture(scope="session", params=HOSTS, ids=list(HOSTS.values()))
@@ -55,3 +88,9 @@ def key(server: Server) -> Key:
 def client() -> Iterator[httpx.Client]:
     with httpx.Client(timeout=15, verify=False) as opened:  # loading certificates would take longer than most tests
         yield opened
+
+
+@pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
+def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
+    """The command line on empty data, on each pair of backends."""
+    return Commands(Server(tmp_path / "data", request.param))

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -22,9 +23,16 @@ from petstore.pets import NewPet
 from petstore.plans import Limits, Plan
 from petstore.service import Backends
 from petstore.settings import Settings
+from tests.backends import Postgres, Redis, free_port, shared
 
-Host = Literal["own", "rsgi", "asgi"]
-HOSTS: dict[Host, str] = {"own": "own", "rsgi": "granian-rsgi", "asgi": "uvicorn-asgi"}
+# Our own HTTP server on the embedded files and on PostgreSQL and Redis, and two other hosts of the same app.
+Host = Literal["own", "cluster", "rsgi", "asgi"]
+HOSTS: dict[Host, str] = {
+    "own": "own-sqlite-lmdb",
+    "cluster": "own-postgres-redis",
+    "rsgi": "granian-rsgi",
+    "asgi": "uvicorn-asgi",
+}
 READY_WITHIN = 15.0
 PETSTORE = [sys.executable, "-m", "petstore"]
 
@@ -62,12 +70,20 @@ class Server:
         self.clock_file = data.parent / f"{data.name}.clock"
         self.log = data.parent / f"{data.name}.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.store = shared(Postgres).url() if host == "cluster" else None
+        self.gate = shared(Redis).url() if host == "cluster" else None
+
+    @property
+    def where(self) -> dict[str, str]:
+        """Where the data is, as variables for commands."""
+        found = {"PETSTORE_DATA": str(self.data), "PETSTORE_STORE": self.store, "PETSTORE_GATE": self.gate}
+        return {name: value for name, value in found.items() if value}
 
     def url(self, path: str, environment: Environment = "live") -> str:
         return self.origin + {"live": "/v1", "staging": "/staging/v1"}[environment] + path
 
     def start(self, *, wait: bool = True) -> "Server":
-        settings = ["--data", str(self.data), "--port", str(self.port), "--workers", str(self.workers),
+        settings = ["--port", str(self.port), "--workers", str(self.workers),
                     "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
         if self.host != "asgi":
             server = "granian" if self.host == "rsgi" else "own"
@@ -79,7 +95,7 @@ class Server:
             variables = _as_variables(settings)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **variables}, start_new_session=True
+                command, stdout=log, stderr=log, env={**os.environ, **self.where, **variables}, start_new_session=True
             )
         if wait:
             self.wait_until_ready()
@@ -125,7 +141,7 @@ class Server:
         """Do something to the data beside the running service, as the command line does."""
 
         async def inside() -> T:
-            async with Backends(Settings(data=self.data)) as backends:
+            async with Backends(Settings(data=self.data, store=self.store, gate=self.gate)) as backends:
                 return await work(backends)
 
         # In a thread of its own: a test that drives a browser has an event loop running in this one.
@@ -160,6 +176,28 @@ class Server:
 
         self.act(lambda backends: backends.stores[environment].import_pets(batches(), DEED))
 
+    @contextlib.contextmanager
+    def writes_held_up(self) -> Iterator[None]:
+        """Somebody else's transaction keeps all writers of the live environment waiting; readers go on."""
+        if self.store is None:
+            with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as blocker:
+                blocker.execute("BEGIN IMMEDIATE")
+                yield
+        else:
+            with shared(Postgres).transaction(self.store) as execute:
+                execute("LOCK TABLE petstore_live.pets IN EXCLUSIVE MODE")
+                yield
+
+    def spoil(self) -> None:
+        """Put a row into the live catalogue, with id 1, that no version of the service can have written."""
+        if self.store is None:
+            with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as by_hand:
+                by_hand.execute("PRAGMA ignore_check_constraints = ON")
+                by_hand.execute("INSERT INTO pets VALUES (1, 'Rex', 1, 'lost')")
+        else:
+            shared(Postgres).execute("ALTER TABLE petstore_live.pets DROP CONSTRAINT pets_status_check", self.store)
+            shared(Postgres).execute("INSERT INTO petstore_live.pets VALUES (1, 'Rex', 1, 'lost')", self.store)
+
 
 def skip_what_rsgi_hides(server: Server, *values: str) -> None:
     if server.host == "rsgi" and not all(value.isascii() for value in values):
@@ -176,13 +214,6 @@ def _as_variables(settings: list[str]) -> dict[str, str]:
         value = "1" if word in ("--access-log", "--ietf-headers") else next(words)
         variables[name] = f"{variables[name]} {value}" if name in variables else value
     return variables
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -20,11 +20,6 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def petstore(tmp_path: Path) -> Commands:
-    return Commands(tmp_path / "data")
-
-
 def make_key(petstore: Commands, *options: str) -> dict[str, Any]:
     made: dict[str, Any] = petstore.json("keys", "create", "--plan", "free", *options)
     return made
@@ -134,7 +129,7 @@ def test_revoked_key_stays_as_it_is(petstore: Commands, command: str) -> None:
 
 
 def test_running_service_refuses_a_revoked_key_from_the_next_request_on(server: Server) -> None:
-    petstore, key = Commands(server.data), server.key()
+    petstore, key = Commands(server), server.key()
     assert status_of(server, key.secret) == 200
     assert key.id in petstore.text("keys", "revoke", key.id)
     assert status_of(server, key.secret) == 401
@@ -142,7 +137,7 @@ def test_running_service_refuses_a_revoked_key_from_the_next_request_on(server: 
 
 @pytest.mark.parametrize(("overlap", "old_status"), [([], 401), (["--overlap", "24h"], 200)], ids=["none", "24h"])
 def test_running_service_takes_a_rotated_key(server: Server, overlap: list[str], old_status: int) -> None:
-    petstore, key = Commands(server.data), server.key()
+    petstore, key = Commands(server), server.key()
     assert status_of(server, key.secret) == 200
     rotated = petstore.json("keys", "rotate", key.id, *overlap)
     assert rotated["id"] == key.id
@@ -166,7 +161,7 @@ def banned(server: Server) -> Key:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_running_service_obeys_a_lifted_ban(server: Server, form: str) -> None:
-    petstore, key = Commands(server.data), banned(server)
+    petstore, key = Commands(server), banned(server)
     assert key.id in petstore.text("bans", "list")
     assert key.id in [entry["key_id"] for entry in petstore.json("bans", "list")]
     if form == "json":
@@ -179,7 +174,7 @@ def test_running_service_obeys_a_lifted_ban(server: Server, form: str) -> None:
 
 
 def test_running_service_shows_a_changed_status(server: Server, key: Key) -> None:
-    petstore = Commands(server.data)
+    petstore = Commands(server)
     pet = petstore.json("pets", "add", "--name", "Rex 🐕", "--category-id", "-7")
     url = server.url(f"/pets/{pet['id']}")
     assert httpx.get(url, headers=key.headers).json() == pet

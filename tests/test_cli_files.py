@@ -17,11 +17,6 @@ ODD_NAMES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def petstore(tmp_path: Path) -> Commands:
-    return Commands(tmp_path / "data")
-
-
 def import_fails(petstore: Commands, file: Path) -> list[str]:
     """The lines of the message of an import that must leave no animal and no deed behind."""
     message = petstore.fails("pets", "import", str(file))
@@ -197,7 +192,7 @@ def test_running_service_shows_an_import_from_the_next_request_on(server: Server
     before = asking(server.port, 1, key.headers, path)[0]
     file = tmp_path / "animals.jsonl"
     file.write_text('{"name": "Rex", "categoryId": 1, "status": "sold"}\n' * 2)
-    Commands(server.data).text("pets", "import", str(file))
+    Commands(server).text("pets", "import", str(file))
     after = asking(server.port, 1, key.headers, path)[0]
     assert after.headers["link"].endswith('rel="next"')
     assert after.headers["etag"] != before.headers["etag"] or "link" in before.headers

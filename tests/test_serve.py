@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.backends import free_port
 from tests.served import Served, listens, wait_for
-from tests.servers import PETSTORE, free_port
+from tests.servers import PETSTORE
 
 SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)

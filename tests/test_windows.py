@@ -48,8 +48,9 @@ class Naive:
             day, day_used = self._window(DAY, now)
             assert minute is not None and day is not None
             if per_day - day_used <= per_minute - minute_used:
-                return Decision(ADMITTED, "day", per_day, per_day - day_used, day + DAY, 0)
-            return Decision(ADMITTED, "minute", per_minute, per_minute - minute_used, minute + MINUTE, 0)
+                return Decision(ADMITTED, "day", per_day, per_day - day_used, day + DAY, day + DAY - now)
+            reset = minute + MINUTE
+            return Decision(ADMITTED, "minute", per_minute, per_minute - minute_used, reset, reset - now)
         window = minute if minute is not None else self._strike_window(now)
         self.strikes.append((now, window))
         if sum(start == window for _, start in self.strikes) > (self.policy.threshold or per_minute):

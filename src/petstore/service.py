@@ -16,10 +16,10 @@ from typing import Any
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
-from petstore.keys import ENVIRONMENTS, Environment
+from petstore.keys import Environment
 from petstore.logs import configuration, event
 from petstore.settings import Settings
-from petstore.store import Store, Subject, open_store
+from petstore.store import OnCommit, StorePolicy, Subject, open_stores
 from petstore.web import asgi
 from petstore.web.app import App
 from petstore.web.http1 import Connection, HttpServer
@@ -35,10 +35,8 @@ class Backends:
     def __init__(self, settings: Settings) -> None:
         prepare(settings)
         self.gate = open_gate(settings.gate, settings.data, _gate_policy(settings))
-        self.stores: dict[Environment, Store] = {
-            environment: open_store(settings.store, settings.data, environment, _raise_version(self.gate, environment))
-            for environment in ENVIRONMENTS
-        }
+        policy = StorePolicy(settings.postgres_pool, settings.pgbouncer)
+        self.stores = open_stores(settings.store, settings.data, policy, partial(_raise_version, self.gate))
 
     async def __aenter__(self) -> "Backends":
         return self
@@ -176,10 +174,11 @@ def _seconds_in(file: Path) -> float:
 
 def _gate_policy(settings: Settings) -> GatePolicy:
     bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
-    return GatePolicy(bans, settings.address_per_minute)
+    given_clock = settings.clock_file is not None
+    return GatePolicy(bans, settings.address_per_minute, settings.gate_outage, given_clock)
 
 
-def _raise_version(gate: Gate, environment: Environment) -> Any:
+def _raise_version(gate: Gate, environment: Environment) -> OnCommit:
     async def on_commit(subject: Subject) -> None:
         await gate.raise_version(environment, subject)
 
@@ -203,7 +202,7 @@ def _work(settings: Settings) -> None:
 
 async def _serve_http(settings: Settings) -> None:
     service = Service(settings)
-    server = HttpServer(await service.start(), embedded=settings.store is None and settings.gate is None)
+    server = HttpServer(await service.start())
     service.every_second.append(server.tick)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -10,6 +10,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data: Path = Path("petstore-data")
     store: str | None = None
     gate: str | None = None
+    gate_outage: Literal["degrade", "refuse"] = "degrade"
+    postgres_pool: int = 8
+    pgbouncer: bool = False
 
     host: str = "127.0.0.1"
     port: int = 8080

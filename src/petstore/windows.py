@@ -48,7 +48,7 @@ class Outcome(IntEnum):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """What the headers need: the window spoken of, and, for a refusal, how long to wait. In milliseconds."""
+    """What the headers need: the window spoken of, when it resets and how long that is from now. In milliseconds."""
 
     outcome: Outcome
     window: Window
@@ -92,8 +92,9 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
             Windows, (minute_start, minute_used, day_start, day_used, strike_start, strikes, ban_start, ban_end, bans)
         )
         if day_left <= minute_left:  # a tie speaks of the longer window
-            return after, Decision(ADMITTED, "day", per_day, day_left - 1, day_start + DAY, 0)
-        return after, Decision(ADMITTED, "minute", per_minute, minute_left - 1, minute_start + MINUTE, 0)
+            return after, Decision(ADMITTED, "day", per_day, day_left - 1, day_start + DAY, day_start + DAY - now)
+        reset = minute_start + MINUTE
+        return after, Decision(ADMITTED, "minute", per_minute, minute_left - 1, reset, reset - now)
 
     # Strikes are counted within the open minute or, when only the day is exhausted, within a minute of their own.
     if minute_open:
@@ -123,9 +124,10 @@ def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int
     """The one window of a client address without a valid key: `start` and `used` to remember, and the decision."""
     if not -MINUTE < now - start < MINUTE:
         start, used = now, 0
+    reset = start + MINUTE
     if used >= per_minute:
-        return start, used, Decision(LIMITED, "minute", per_minute, 0, start + MINUTE, start + MINUTE - now)
-    return start, used + 1, Decision(ADMITTED, "minute", per_minute, per_minute - used - 1, start + MINUTE, 0)
+        return start, used, Decision(LIMITED, "minute", per_minute, 0, reset, reset - now)
+    return start, used + 1, Decision(ADMITTED, "minute", per_minute, per_minute - used - 1, reset, reset - now)
 
 
 def lifted(w: Windows) -> Windows:

@@ -1,6 +1,5 @@
 """Temporary bans: what earns one, how long it lasts, what it leaves alone, and the operator's hand on it."""
 
-import json
 import math
 import subprocess
 import time
@@ -9,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from petstore.plans import Limits
-from tests.servers import HOSTS, PETSTORE, Key, Server, serving
+from tests.commands import Commands
+from tests.servers import HOSTS, Key, Server, serving
 from tests.wire import Response, asking
 
 Start = Callable[..., Server]
@@ -51,16 +51,11 @@ def length(banned: Response) -> int:
 
 
 def bans_in_force(server: Server) -> dict[str, dict[str, float]]:
-    done = subprocess.run(
-        [*PETSTORE, "bans", "list", "--data", str(server.data), "--json"], capture_output=True, check=True
-    )
-    return {entry.pop("key_id"): entry for entry in json.loads(done.stdout)}
+    return {entry.pop("key_id"): entry for entry in Commands(server).json("bans", "list")}
 
 
 def lift(server: Server, key: Key) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PETSTORE, "bans", "lift", key.id, "--data", str(server.data)], capture_output=True, text=True
-    )
+    return Commands(server).run("bans", "lift", key.id)
 
 
 def test_more_strikes_in_one_window_than_the_limit_per_minute_ban(timed: Server) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Callable, Iterable
 
@@ -185,12 +184,8 @@ def test_responses_to_a_limited_address(start: Callable[..., Server]) -> None:
 def test_responses_when_the_store_cannot_be_written(fresh: Server) -> None:
     """Somebody else holds the write lock for longer than a request may wait."""
     key = fresh.key()
-    blocker = sqlite3.connect(fresh.data / "live.db", isolation_level=None)
-    blocker.execute("BEGIN IMMEDIATE")
-    try:
+    with fresh.writes_held_up():
         answer = ask(fresh, "POST /v1/pets", f"Content-Length: {len(VALID)}", key=key, body=VALID)
-    finally:
-        blocker.close()
     assert (answer.status, _code(answer)) == (503, "unavailable")
     assert int(answer.values("retry-after")[0]) >= 1
     healed = ask(fresh, "POST /v1/pets", f"Content-Length: {len(VALID)}", key=key, body=VALID)
@@ -202,10 +197,7 @@ def test_responses_when_the_store_cannot_be_written(fresh: Server) -> None:
 def test_responses_to_what_the_service_did_not_foresee(fresh: Server, client: httpx.Client) -> None:
     """A row that no version of the service can have written makes an operation fail in its middle."""
     key: Key = fresh.key()
-    with sqlite3.connect(fresh.data / "live.db") as tampered:
-        tampered.execute("PRAGMA ignore_check_constraints = ON")
-        tampered.execute("INSERT INTO pets VALUES (1, 'Rex', 1, 'lost')")
-    tampered.close()
+    fresh.spoil()
     answers = [ask(fresh, "GET /v1/pets", key=key), ask(fresh, "GET /v1/pets/1", key=key)]
     assert [(answer.status, _code(answer)) for answer in answers] == [(500, "internal_error")] * 2
     check(answers)

@@ -1,6 +1,5 @@
 """Idempotency-Key: a request that is sent again adds nothing again."""
 
-import sqlite3
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import httpx
@@ -144,16 +143,11 @@ def test_concurrent_requests_with_one_token_never_add_two_animals(
 def test_while_the_first_is_running_the_second_is_409(fresh: Server, client: httpx.Client) -> None:
     """Somebody else's write transaction holds the first one up until the second has its answer."""
     key = fresh.key()
-    blocker = sqlite3.connect(fresh.data / "live.db", isolation_level=None)
-    blocker.execute("BEGIN IMMEDIATE")
-    try:
-        with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool:
+        with fresh.writes_held_up():
             racing = [pool.submit(post, client, fresh, key, "a") for _ in range(2)]
             wait(racing, timeout=5, return_when=FIRST_COMPLETED)
-            blocker.execute("ROLLBACK")
-            answers = sorted((future.result() for future in racing), key=lambda answer: answer.status_code)
-    finally:
-        blocker.close()
+        answers = sorted((future.result() for future in racing), key=lambda answer: answer.status_code)
     assert [answer.status_code for answer in answers] == [201, 409]
     message_of(answers[1], "idempotency_conflict")
     again = post(client, fresh, key, "a")

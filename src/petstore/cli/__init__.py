@@ -65,8 +65,12 @@ def cli() -> None:
 def common_options(command: F) -> F:
     """--data, --store and --gate: which data a command acts on."""
     for option in (
-        click.option("--gate", envvar="PETSTORE_GATE", metavar="URL", help="The gate. [default: the file in DIR]"),
-        click.option("--store", envvar="PETSTORE_STORE", metavar="URL", help="The store. [default: the files in DIR]"),
+        click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
+                     help="PostgreSQL is behind PgBouncer in transaction mode."),
+        click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
+                     help="The gate: redis://… [default: the file in DIR]"),
+        click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
+                     help="The store: postgresql://… [default: the files in DIR]"),
         click.option(
             "--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
             default=Settings().data, show_default=True, help="The data folder.",

@@ -7,7 +7,7 @@ import click
 
 from petstore.cli import common_options, deed, json_option, print_json, print_table, run, when
 from petstore.errors import OperatorError
-from petstore.gate import Ban
+from petstore.gate import Ban, bans_in_force
 from petstore.service import Backends
 from petstore.settings import Settings
 
@@ -25,7 +25,7 @@ def list_(as_json: bool, **where: Any) -> None:
 
     async def work() -> list[Ban]:
         async with Backends(Settings(**where)) as backends:
-            return await backends.gate.bans(time.time())
+            return await bans_in_force(backends.gate, time.time())
 
     found = run(work())
     if as_json:

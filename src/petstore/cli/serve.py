@@ -54,6 +54,11 @@ _file = click.Path(path_type=Path, dir_okay=False)
               help="The longest ban, in seconds.")  # fmt: skip
 @click.option("--ban-strikes", default=_default.ban_strikes, show_default="the key's limit per minute",
               type=click.IntRange(min=0), help="Refused requests in one window before a ban.")  # fmt: skip
+@click.option("--gate-outage", default=_default.gate_outage, show_default=True,
+              type=click.Choice(["degrade", "refuse"]),
+              help="While Redis is away: go on with limits per node, or answer 503.")  # fmt: skip
+@click.option("--postgres-pool", default=_default.postgres_pool, show_default=True, type=click.IntRange(1, 1000),
+              help="Connections to PostgreSQL, per worker.")  # fmt: skip
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 def serve(**options: Any) -> None:
     """Start the service and run until Ctrl-C or SIGTERM.

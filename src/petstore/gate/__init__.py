@@ -4,13 +4,15 @@
 the catalogue. Whatever a worker remembers, it may use only while its version is the one the gate just named.
 """
 
+import ipaddress
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.plans import Limits
-from petstore.windows import BanPolicy, Decision
+from petstore.windows import SECOND, BanPolicy, Decision, Windows
 
 Subject = Literal["catalogue", "keys"]
 
@@ -47,10 +49,20 @@ class Gate(Protocol):
     async def raise_version(self, environment: Environment, subject: Subject) -> None:
         """From the next admit on, everywhere, what was read under an older version is stale."""
 
-    async def bans(self, now: float) -> list[Ban]: ...
-
     async def lift(self, key_id: str) -> bool:
         """End a key's ban and forget its earlier ones. False: it has none."""
+
+    async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
+        """What is remembered of these keys, in their order."""
+
+    def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
+        """What is remembered of all keys, some at a time."""
+
+    async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
+        """Remember this of these keys, in place of whatever was remembered."""
+
+    def degraded(self) -> bool:
+        """Whether a stand-in answers at the moment: limits then hold per node."""
 
     async def sweep(self, now: float) -> None:
         """Forget some of what can no longer matter; called about once a second."""
@@ -59,16 +71,61 @@ class Gate(Protocol):
 
 
 class GatePolicy(NamedTuple):
-    """What the operator may set."""
+    """What the operator may set; `given_clock` is for tests, which pass the time in."""
 
     bans: BanPolicy = BanPolicy()
     address_per_minute: int = 600
+    outage: Literal["degrade", "refuse"] = "degrade"
+    given_clock: bool = False
 
 
 def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
-    """The gate behind a URL; without one, the file in the data folder. Raises OperatorError for an unknown scheme."""
+    """The gate behind a URL; without one, the file in the data folder. To be called inside the event loop.
+
+    Raises OperatorError for a URL that it cannot understand.
+    """
     if url is None:
         from petstore.gate.local import LocalGate
 
         return LocalGate(data / "gate.mdb", policy)
-    raise OperatorError(f"--gate {url.split(':', 1)[0]}: not a gate that Petstore knows")
+    scheme = url.split(":", 1)[0]
+    if scheme not in ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster"):
+        raise OperatorError(f"--gate {scheme}: not a gate that Petstore knows; give redis://host:6379/0")
+    try:
+        from petstore.gate.redis import RedisGate
+        from petstore.gate.redis_links import open_link
+    except ImportError as error:
+        raise OperatorError(
+            f"--gate {scheme} needs the package {error.name}: pip install 'petstore[cluster]'"
+        ) from None
+
+    shared = RedisGate(open_link(url), policy)
+    if policy.outage == "refuse":
+        return shared
+    from petstore.gate.local import LocalGate
+    from petstore.gate.outage import DegradingGate
+
+    return DegradingGate(shared, LocalGate(data / "gate-outage.mdb", policy))
+
+
+async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
+    """Raises Unavailable."""
+    return [
+        Ban(key_id, w.ban_start / SECOND, w.ban_end / SECOND, w.bans)
+        async for rows in gate.all_windows()
+        for key_id, w in rows
+        if w.ban_end > now * SECOND
+    ]
+
+
+def bucket_of(address: str) -> bytes:
+    """An IPv4 address, or the /64 network of an IPv6 address: a whole network is usually one client's."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return b"?"
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is None:
+            return parsed.packed[:8]
+        parsed = parsed.ipv4_mapped
+    return parsed.packed

@@ -6,12 +6,13 @@ mapped, so that a full disk is an error and not a SIGBUS. All calls come from on
 """
 
 import contextlib
-import ipaddress
+import itertools
 import os
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,13 +20,14 @@ import lmdb
 import msgspec
 
 from petstore.errors import Unavailable
-from petstore.gate import Ban, GatePolicy, Subject
+from petstore.gate import GatePolicy, Subject, bucket_of
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.windows import SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
 
 INITIAL_SIZE = 16 * 1024 * 1024
 SWEEP_STEP = 250
+SOME = 1_000
 
 KEY, ADDRESS, VERSION = b"k", b"a", b"v"  # the first byte of a record's name tells its kind
 _windows = struct.Struct("<9q")
@@ -124,17 +126,6 @@ class LocalGate:
 
         self._step(step)
 
-    async def bans(self, now: float) -> list[Ban]:
-        def step(txn: Any) -> list[Ban]:
-            found = ((name, Windows._make(_windows.unpack(value))) for name, value in _records(txn, KEY))
-            return [
-                Ban(name[1:].decode(), w.ban_start / SECOND, w.ban_end / SECOND, w.bans)
-                for name, w in found
-                if w.ban_end > now * SECOND
-            ]
-
-        return self._step(step, write=False)
-
     async def lift(self, key_id: str) -> bool:
         name = KEY + key_id.encode()
 
@@ -145,6 +136,31 @@ class LocalGate:
             return before.bans > 0
 
         return self._step(step)
+
+    async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
+        def step(txn: Any) -> list[Windows]:
+            found = (txn.get(KEY + key_id.encode(), _NEW_KEY) for key_id in key_ids)
+            return [Windows._make(_windows.unpack(value)) for value in found]
+
+        return self._step(step, write=False)
+
+    async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
+        start = KEY
+        while rows := self._step(partial(_some_keys, start), write=False):
+            yield [(name[1:].decode(), Windows._make(_windows.unpack(value))) for name, value in rows]
+            start = rows[-1][0] + b"\0"
+
+    async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
+        packed = [(KEY + key_id.encode(), _windows.pack(*w)) for key_id, w in rows]
+
+        def step(txn: Any) -> None:
+            for name, value in packed:
+                txn.put(name, value)
+
+        self._step(step)
+
+    def degraded(self) -> bool:
+        return False
 
     async def sweep(self, now: float) -> None:
         self._sweep_from = self._step(lambda txn: _sweep(txn, self._sweep_from, SWEEP_STEP, int(now * SECOND)))
@@ -181,26 +197,11 @@ class LocalGate:
             raise Unavailable(f"the gate file cannot be used: {error}") from error
 
 
-def bucket_of(address: str) -> bytes:
-    """An IPv4 address, or the /64 network of an IPv6 address: a whole network is usually one client's."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return b"?"
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is None:
-            return parsed.packed[:8]
-        parsed = parsed.ipv4_mapped
-    return parsed.packed
-
-
-def _records(txn: Any, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _some_keys(start: bytes, txn: Any) -> list[tuple[bytes, bytes]]:
+    """The next records of keys from a name on."""
     with txn.cursor() as cursor:
-        if cursor.set_range(kind):
-            for name, value in cursor:
-                if name[:1] != kind:
-                    return
-                yield name, value
+        rows = itertools.islice(cursor, SOME) if cursor.set_range(start) else ()
+        return [(name, value) for name, value in rows if name[:1] == KEY]
 
 
 def _sweep(txn: Any, start: bytes, steps: int, now: int) -> bytes:

@@ -1,22 +1,41 @@
 """The store: animals, keys, deeds and usage of one environment, behind one contract and chosen by URL."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from petstore.errors import OperatorError
-from petstore.keys import Environment, KeyStore
+from petstore.keys import ENVIRONMENTS, Environment, KeyStore
 from petstore.ledger import Ledger
 from petstore.pets import Catalogue
+from petstore.store.tables import Row, Table
 
 Subject = Literal["catalogue", "keys"]
 # Called after a commit and before anyone is told of it, with what has changed.
 OnCommit = Callable[[Subject], Awaitable[None]]
 
+IDEMPOTENCY_LIFE = 86_400.0
 PATIENCE = 1.5  # seconds a write may wait for its turn: an answer is due within two
 
 
-class Store(Catalogue, KeyStore, Ledger, Protocol):
+class Transfer(Protocol):
+    """Rows as they are, for `petstore copy`."""
+
+    async def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
+        """In the order of the table's key, from behind `after` on."""
+
+    async def last_row(self, table: Table) -> Row | None: ...
+
+    async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
+        """Adds all or nothing. Rows come in the order of their key; ids that are given out later are higher."""
+
+    async def copying_from(self) -> str | None:
+        """The source of a copy into this store that is not finished."""
+
+    async def set_copying_from(self, source: str | None) -> None: ...
+
+
+class Store(Catalogue, KeyStore, Ledger, Transfer, Protocol):
     """One environment's store. Every method raises Unavailable when it cannot answer."""
 
     async def ping(self) -> None:
@@ -28,13 +47,32 @@ class Store(Catalogue, KeyStore, Ledger, Protocol):
     async def close(self) -> None: ...
 
 
-def open_store(url: str | None, data: Path, environment: Environment, on_commit: OnCommit) -> Store:
-    """The store behind a URL; without one, a SQLite file in the data folder. To be called inside the event loop.
+class StorePolicy(NamedTuple):
+    """What the operator may set for PostgreSQL."""
+
+    pool_size: int = 8
+    pgbouncer: bool = False
+
+
+def open_stores(
+    url: str | None, data: Path, policy: StorePolicy, on_commit: Callable[[Environment], OnCommit]
+) -> dict[Environment, Store]:
+    """The stores behind a URL; without one, SQLite files in the data folder. To be called inside the event loop.
 
     Raises OperatorError for an unknown scheme, or for a store that a newer version has written.
     """
     if url is None:
         from petstore.store.sqlite import SqliteStore
 
-        return SqliteStore(data / f"{environment}.db", environment, on_commit)
-    raise OperatorError(f"--store {url.split(':', 1)[0]}: not a store that Petstore knows")
+        return {each: SqliteStore(data / f"{each}.db", each, on_commit(each)) for each in ENVIRONMENTS}
+    scheme = url.split(":", 1)[0]
+    if scheme not in ("postgresql", "postgres"):
+        raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
+    try:
+        from petstore.store.postgres import PostgresStore, schema_of
+        from petstore.store.postgres_pool import PostgresPool
+    except ImportError as error:
+        raise OperatorError(f"--store {scheme} needs {error.name}: pip install 'petstore[cluster]'") from None
+    schemas = [schema_of(each) for each in ENVIRONMENTS]
+    pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas)
+    return {each: PostgresStore(pool, each, on_commit(each)) for each in ENVIRONMENTS}

@@ -19,6 +19,7 @@ from petstore.pets import Added, NewPet, Once, Page, Pet, PetStatus
 from petstore.store import OnCommit
 from petstore.store.sqlite_file import connect, migrate, translated
 from petstore.store.sqlite_writer import Writer
+from petstore.store.tables import Row, Table
 
 T = TypeVar("T")
 
@@ -198,6 +199,40 @@ class SqliteStore:
             f"SELECT key_id, hour, answer, count FROM usage WHERE hour >= ?{where} ORDER BY hour, key_id", bindings
         )
         return [Usage(*row) for row in rows]
+
+    # Moving rows to and from another store
+
+    async def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
+        columns, key = ", ".join(table.columns), ", ".join(table.key)
+        where = f"WHERE ({key}) > ({', '.join('?' * len(table.key))})" if after else ""
+        sql = f"SELECT {columns} FROM {table.name} {where} ORDER BY {key} LIMIT ?"
+        return self._rows(sql, (*(after or ()), limit))
+
+    async def last_row(self, table: Table) -> Row | None:
+        order = ", ".join(f"{column} DESC" for column in table.key)
+        found = self._rows(f"SELECT {', '.join(table.columns)} FROM {table.name} ORDER BY {order} LIMIT 1", ())
+        return found[0] if found else None
+
+    async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
+        places = ", ".join("?" * len(table.columns))
+        sql = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})"
+
+        def work(connection: apsw.Connection) -> None:
+            connection.executemany(sql, rows)
+
+        await self._writer.call(work, patience=3600)
+
+    async def copying_from(self) -> str | None:
+        rows = self._rows("SELECT source FROM copying", ())
+        return rows[0][0] if rows else None
+
+    async def set_copying_from(self, source: str | None) -> None:
+        def work(connection: apsw.Connection) -> None:
+            connection.execute("DELETE FROM copying")
+            if source is not None:
+                connection.execute("INSERT INTO copying VALUES (?)", (source,))
+
+        await self._writer.call(work)
 
     # The file itself
 

@@ -18,13 +18,12 @@ import msgspec
 
 from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
 from petstore.pets import Added, NewPet, Once, Pet, PetStatus
-from petstore.store import PATIENCE, OnCommit, Subject
+from petstore.store import IDEMPOTENCY_LIFE, PATIENCE, OnCommit, Subject
 from petstore.store.sqlite_file import BUSY_MILLISECONDS, Turn, connect, translated
 
 BATCH_MAX = 1_000
 QUEUE_MAX = 10_000
 WAL_MAX = 32 * 1024 * 1024
-IDEMPOTENCY_LIFE = 86_400.0
 PRUNE_EVERY = 60.0
 TICK = 0.25  # seconds between two looks at who has waited too long
 

@@ -138,7 +138,7 @@ class App:
             )  # fmt: skip
         headers = ""
         if place is not None and self._ietf_headers:
-            headers += _ietf_headers(decision, key, now)
+            headers += _ietf_headers(decision, key)
         if place is not None and self._cors is not None:
             headers += self._cors.expose(request)
         return headers
@@ -210,11 +210,10 @@ def _answer_class(status: int, decision: Decision) -> Answer:
     return "client_error" if status < 500 else "server_error"
 
 
-def _ietf_headers(decision: Decision, key: ApiKey | None, now: float) -> Lines:
+def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:
     """The fields of the IETF's draft, which say the same as X-RateLimit-* in other words."""
     policy = f'"minute";q={key.per_minute if key else decision.limit};w=60'
     if key:
         policy += f', "day";q={key.per_day};w=86400'
-    left = max(0, seconds(decision.reset - int(now * SECOND)))
-    now_left = f'"{decision.window}";r={decision.remaining};t={left}'
+    now_left = f'"{decision.window}";r={decision.remaining};t={seconds(decision.wait)}'
     return line("ratelimit-policy", policy) + line("ratelimit", now_left)

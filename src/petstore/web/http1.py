@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
     def _handle(self, request: HttpRequest) -> None:
         self._in_hand = request
         answer = self._server.app.answer(request)
-        if request.complete and self._server.embedded:
+        if request.complete:
             self._step(answer)
         else:
             self._server.run(self._answer(answer))
@@ -175,8 +175,8 @@ class Connection(asyncio.Protocol):
     def _step(self, answer: Coroutine[Any, Any, Reply], _: Any = None) -> None:
         """Go on with an answer until it is there or waits for something.
 
-        A task would do the same, at a tenth of the time that a read takes. With embedded backends and a whole body all
-        that an answer ever waits for is the writer's future.
+        A task would do the same, at a tenth of the time that a read takes. With a whole body all that an answer ever
+        waits for are the futures of the store and of the gate: what needs a task makes its own.
         """
         try:
             future = answer.send(None)
@@ -255,9 +255,8 @@ class Connection(asyncio.Protocol):
 class HttpServer:
     """All connections of one worker."""
 
-    def __init__(self, app: App, *, embedded: bool) -> None:
+    def __init__(self, app: App) -> None:
         self.app = app
-        self.embedded = embedded
         self.connections: set[Connection] = set()
         self.closing = False
         self.heads: dict[bytes, Head] = {}

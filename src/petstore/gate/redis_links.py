@@ -1,0 +1,264 @@
+"""The ways to Redis: one server, a primary that Sentinels name, or a Cluster. redis-py connects, authenticates and
+knows the topology; which command goes out when is decided here."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from importlib import resources
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from redis import exceptions
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import parse_url
+from redis.asyncio.sentinel import Sentinel
+
+from petstore.errors import OperatorError, Unavailable
+from petstore.gate.redis import (
+    KEY_STAGING,
+    OUTDATED,
+    VERSIONS,
+    Answer,
+    Request,
+    Step,
+    Versions,
+    answers_in,
+    keys_version_of,
+    packed,
+    versions_in,
+)
+
+CONNECT_SECONDS = 0.8
+SCAN_COUNT = 1_000
+SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
+SCHEMES = ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster")
+
+_VERSIONS_SIZE = 32
+_TROUBLE = (exceptions.RedisError, OSError, asyncio.IncompleteReadError)
+_OUTDATED: Answer = (OUTDATED, 0, 0, 0, 0, 0)
+
+
+def open_link(url: str) -> "SingleLink | ClusterLink":
+    """Raises OperatorError when the URL cannot be understood.
+
+    redis://host:port/db, rediss:// (TLS), valkey://, valkeys:// (TLS); redis+sentinel://host:port,host:port/name;
+    redis+cluster://host:port,host:port.
+    """
+    scheme = url.split(":", 1)[0]
+    try:
+        if scheme == "redis+sentinel":
+            return SingleLink(*_sentinels(url))
+        if scheme == "redis+cluster":
+            return ClusterLink(_hosts(url), _login(url))
+        options = parse_url(url.replace("valkey", "redis", 1))
+    except ValueError as error:
+        raise OperatorError(f"--gate: {error}") from error
+    return SingleLink(dict(options))
+
+
+def _login(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    found = {"username": parts.username, "password": parts.password}
+    return {name: unquote(value) for name, value in found.items() if value}
+
+
+def _hosts(url: str) -> list[tuple[str, int]]:
+    """Raises ValueError."""
+    hosts = []
+    for place in urlsplit(url).netloc.rpartition("@")[2].split(","):
+        host, _, port = place.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"{place}: give host:port, several with a comma in between")
+        hosts.append((host.strip("[]"), int(port)))
+    return hosts
+
+
+def _sentinels(url: str) -> tuple[dict[str, Any], Sentinel, str]:
+    service = urlsplit(url).path.strip("/")
+    if not service:
+        raise ValueError("name the service: redis+sentinel://host:26379,host:26379/name")
+    limits: Any = {"socket_timeout": CONNECT_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+    sentinels = Sentinel(_hosts(url), **limits)  # type: ignore[no-untyped-call]  # redis-py has no types here
+    return _login(url), sentinels, service
+
+
+class SingleLink:
+    """One connection to one server, which is found anew after every fault."""
+
+    def __init__(self, options: dict[str, Any], sentinels: Sentinel | None = None, service: str = "") -> None:
+        from redis.asyncio.connection import Connection
+
+        self._kind: Any = options.pop("connection_class", Connection)
+        self._options = {**options, "socket_connect_timeout": CONNECT_SECONDS, "decode_responses": False}
+        self._sentinels = sentinels
+        self._service = service
+        self._connection: Any = None
+        self._script = b""
+        self._turn = asyncio.Lock()  # one exchange at a time
+
+    async def step(self, now: str, bans: Sequence[int], raised: int, requests: Sequence[Request]) -> Step:
+        names = [VERSIONS, *[request.name for request in requests]]
+        reply: bytes = await self._evaluate(names, [now, *bans, raised, packed(requests)])
+        return Step(versions_in(reply), answers_in(memoryview(reply)[_VERSIONS_SIZE:]))
+
+    async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        place = b"0"
+        while True:
+            place, found = await self._call("SCAN", place, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            if found:
+                yield found
+            if place == b"0":
+                return
+
+    async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]:
+        return await self._call("MGET", *names) if names else []
+
+    async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
+        for name, value, life in records:
+            await self._call("SET", name, value, "PX", life)
+
+    async def close(self) -> None:
+        await self._drop()
+
+    async def _evaluate(self, names: Sequence[str], arguments: Sequence[Any]) -> Any:
+        if not self._script:
+            self._script = await self._call("SCRIPT", "LOAD", SCRIPT)
+        try:
+            return await self._call("EVALSHA", self._script, len(names), *names, *arguments)
+        except _ScriptMissing:  # the server was restarted, or another one took over
+            self._script = await self._call("SCRIPT", "LOAD", SCRIPT)
+            return await self._call("EVALSHA", self._script, len(names), *names, *arguments)
+
+    async def _call(self, *words: Any) -> Any:
+        """One command, one answer. After anything else than an answer the connection is not used again."""
+        async with self._turn:
+            return await self._exchange(words)
+
+    async def _exchange(self, words: tuple[Any, ...]) -> Any:
+        try:
+            if self._connection is None:
+                self._connection = await self._connect()
+            await self._connection.send_command(*words)
+            return await self._connection.read_response()
+        except exceptions.NoScriptError as error:
+            raise _ScriptMissing(str(error)) from error
+        except _TROUBLE as error:
+            await self._drop()
+            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
+        except BaseException:
+            await self._drop()
+            raise
+
+    async def _connect(self) -> Any:
+        options = dict(self._options)
+        if self._sentinels is not None:
+            options["host"], options["port"] = await self._sentinels.discover_master(self._service)
+        connection = self._kind(**options)
+        await connection.connect()
+        return connection
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(*_TROUBLE):
+                await connection.disconnect(nowait=True)
+
+
+class _ScriptMissing(Unavailable):
+    """Never leaves this file."""
+
+
+class ClusterLink:
+    """A Redis Cluster: records are spread over the shards, the versions lie in a slot of their own.
+
+    No script may touch two slots, so a step has two halves: first the versions, then, under those, the records. What
+    was asked under an outdated version of the keys is not sent, so nothing is counted for it.
+    """
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], login: dict[str, Any]) -> None:
+        from redis.asyncio.cluster import ClusterNode
+
+        self._cluster: Any = RedisCluster(
+            startup_nodes=[ClusterNode(host, port) for host, port in hosts],
+            socket_connect_timeout=CONNECT_SECONDS,
+            socket_timeout=CONNECT_SECONDS,
+            **login,
+        )
+        self._script = b""
+
+    async def step(self, now: str, bans: Sequence[int], raised: int, requests: Sequence[Request]) -> Step:
+        try:
+            if not self._script:
+                self._script = await self._cluster.script_load(SCRIPT)
+            first = [self._command([VERSIONS], [now, *bans, raised, b""])]
+            (reply,) = await self._all(first)
+            if isinstance(reply, Exception):
+                raise reply
+            versions = versions_in(reply)
+            return Step(versions, await self._records(now, bans, versions, requests))
+        except _TROUBLE as error:
+            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
+
+    async def _records(
+        self, now: str, bans: Sequence[int], versions: Versions, requests: Sequence[Request]
+    ) -> list[Answer | Unavailable]:
+        of_name: dict[str, list[int]] = {}
+        answers: list[Answer | Unavailable] = [_OUTDATED] * len(requests)
+        for number, request in enumerate(requests):
+            if request.what > KEY_STAGING or request.asked_under == keys_version_of(request.what, versions):
+                of_name.setdefault(request.name, []).append(number)
+        commands = [
+            self._command([name] * len(numbers), [now, *bans, "", packed(requests[n] for n in numbers)])
+            for name, numbers in of_name.items()
+        ]
+        replies = await self._all(commands) if commands else []
+        for numbers, reply in zip(of_name.values(), replies, strict=True):
+            if isinstance(reply, Exception):
+                outage = Unavailable(f"a shard of the gate failed: {type(reply).__name__}: {reply}")
+                found: Sequence[Answer | Unavailable] = [outage] * len(numbers)
+            else:
+                found = answers_in(reply)
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer
+        return answers
+
+    def _command(self, names: Sequence[str], arguments: Sequence[Any]) -> tuple[Any, ...]:
+        return ("EVALSHA", self._script, len(names), *names, *arguments)
+
+    async def _all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """One exchange with every shard that is concerned, all at once; a fault is the answer of its command."""
+        replies = await self._pipeline(commands)
+        if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
+            await self._cluster.script_load(SCRIPT)  # on all primaries; what was missing the script has done nothing
+            again = [n for n, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
+            for number, reply in zip(again, await self._pipeline([commands[n] for n in again]), strict=True):
+                replies[number] = reply
+        return replies
+
+    async def _pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        pipeline = self._cluster.pipeline()
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        return replies
+
+    async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        batch: list[bytes] = []
+        async for name in self._cluster.scan_iter(match=pattern, count=SCAN_COUNT):
+            batch.append(name)
+            if len(batch) == SCAN_COUNT:
+                yield batch
+                batch = []
+        yield batch
+
+    async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]:
+        return await self._pipeline([("GET", name) for name in names]) if names else []
+
+    async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
+        for reply in await self._pipeline([("SET", name, value, "PX", life) for name, value, life in records]):
+            if isinstance(reply, Exception):
+                raise Unavailable(f"a shard of the gate failed: {reply}")
+
+    async def close(self) -> None:
+        with contextlib.suppress(*_TROUBLE):
+            await self._cluster.aclose()

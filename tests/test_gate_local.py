@@ -1,0 +1,145 @@
+"""What is special about the local gate: many processes, damage, growth."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from petstore.errors import Unavailable
+from petstore.gate import Gate, GatePolicy
+from petstore.gate import local as local_gate
+from petstore.gate.local import INITIAL_SIZE, LocalGate, set_aside_if_damaged
+from petstore.plans import Limits
+from petstore.windows import ADMITTED, DAY, SECOND, BanPolicy
+from tests.places import GatePlace
+from tests.test_gate import NOW, PLENTY, ask
+
+
+def test_idle_records_are_removed_and_others_stay(tmp_path: Path) -> None:
+    async def work(gate: Gate) -> int:
+        for number in range(2_000):
+            await ask(gate, f"key_{number}", PLENTY)
+            await gate.admit_address("live", f"192.0.{number // 250}.{number % 250}", NOW)
+        await ask(gate, "key_busy", Limits(3, 3), NOW + DAY / SECOND)
+        for _ in range(20):
+            await gate.sweep(NOW + DAY / SECOND)
+        assert (await ask(gate, "key_busy", Limits(3, 3), NOW + DAY / SECOND)).remaining == 1
+        assert isinstance(gate, LocalGate)
+        return gate.records
+
+    assert GatePlace(tmp_path).use(work) == 3  # two environments' versions and the busy key
+
+
+def test_the_file_grows_with_the_keys_and_other_processes_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_gate, "INITIAL_SIZE", 256 * 1024)
+    go = multiprocessing.Event()
+    filler = multiprocessing.Process(target=_fill, args=(tmp_path, 4_000, go))
+    filler.start()
+
+    async def work(gate: Gate) -> None:
+        go.set()
+        filler.join()
+        assert (tmp_path / "gate.mdb").stat().st_size >= 512 * 1024
+        assert (await ask(gate, "key_3999", PLENTY)).remaining == PLENTY.per_day - 2
+        for number in range(4_000, 12_000):
+            await ask(gate, f"key_{number}", PLENTY)
+        assert (await ask(gate, "key_0", PLENTY)).remaining == PLENTY.per_day - 2
+
+    GatePlace(tmp_path).use(work)
+
+
+def test_the_file_has_real_blocks_so_that_a_full_disk_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
+    async def nothing(gate: Gate) -> None: ...
+
+    GatePlace(tmp_path).use(nothing)
+    assert (tmp_path / "gate.mdb").stat().st_blocks * 512 >= INITIAL_SIZE
+
+
+def _spend(data: Path, tries: int, ready: Event, admitted: "multiprocessing.Queue[int]") -> None:
+    ready.wait()
+
+    async def work(gate: Gate) -> int:
+        return sum([(await ask(gate, "key_a", Limits(1_000, 10**6))).outcome is ADMITTED for _ in range(tries)])
+
+    admitted.put(GatePlace(data).use(work, GatePolicy(BanPolicy(threshold=10**9))))
+
+
+def test_four_processes_share_one_quota_exactly(tmp_path: Path) -> None:
+    ready = multiprocessing.Event()
+    admitted: multiprocessing.Queue[int] = multiprocessing.Queue()
+    processes = [multiprocessing.Process(target=_spend, args=(tmp_path, 700, ready, admitted)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    ready.set()
+    counts = [admitted.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(timeout=60)
+    assert sum(counts) == 1_000
+
+
+def _fill(data: Path, count: int, go: Event) -> None:
+    go.wait()
+
+    async def work(gate: Gate) -> None:
+        for number in range(count):
+            await ask(gate, f"key_{number}", PLENTY)
+
+    GatePlace(data).use(work)
+
+
+def _spend_for_ever(data: Path) -> None:
+    GatePlace(data).use(lambda gate: _endless(gate))
+
+
+async def _endless(gate: Gate) -> None:
+    while True:
+        await ask(gate, "key_a", PLENTY)
+
+
+def test_processes_killed_while_counting_leave_a_gate_that_works(tmp_path: Path) -> None:
+    dice = random.Random(7)
+    used = []
+    for _ in range(20):
+        process = multiprocessing.Process(target=_spend_for_ever, args=(tmp_path,))
+        process.start()
+        time.sleep(dice.uniform(0.01, 0.05))  # a random moment to be killed at, not a wait for anything
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert set_aside_if_damaged(tmp_path / "gate.mdb") is None
+        remaining = GatePlace(tmp_path).use(lambda gate: ask(gate, "key_a", PLENTY)).remaining
+        used.append(PLENTY.per_day - remaining)
+    assert used == sorted(used)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "overwritten", "empty", "holes"])
+def test_a_damaged_file_is_set_aside_and_made_anew(tmp_path: Path, damage: str) -> None:
+    async def fill(gate: Gate) -> None:
+        for number in range(3_000):
+            await ask(gate, f"key_{number}", PLENTY)
+
+    GatePlace(tmp_path).use(fill)
+    path = tmp_path / "gate.mdb"
+    if damage == "truncated":
+        os.truncate(path, 40_000)
+    elif damage == "holes":
+        content = bytearray(path.read_bytes())
+        content[8192:-8192] = bytes(len(content) - 16384)
+        path.write_bytes(content)
+    else:
+        path.write_bytes(b"" if damage == "empty" else os.urandom(100_000))
+    aside = set_aside_if_damaged(path)
+    assert aside is not None and aside.exists()
+    assert GatePlace(tmp_path).use(lambda gate: ask(gate, "key_1", Limits(5, 5))).remaining == 4
+
+
+def test_a_file_that_cannot_be_opened_is_an_outage(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        LocalGate(tmp_path / "no such folder" / "gate.mdb", GatePolicy())

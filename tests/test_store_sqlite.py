@@ -1,0 +1,172 @@
+"""What is special about the SQLite store: files, migrations, group commit, several writers."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from petstore.errors import OperatorError, Unavailable
+from petstore.ledger import Deed
+from petstore.pets import Added, NewPet, Once
+from petstore.store import Store
+from petstore.store import sqlite_writer as writer_module
+from petstore.store.sqlite_file import MIGRATIONS, connect
+from tests.places import StorePlace
+
+DEED = Deed(5.0, "a test", "test", "x")
+NOW = 1_800_000_000.0
+
+
+async def batches(*names: str) -> AsyncIterator[list[NewPet]]:
+    for name in names:
+        yield [NewPet(name, 1)]
+
+
+def test_an_id_is_never_reused_even_when_the_newest_animal_is_gone(tmp_path: Path) -> None:
+    async def add(store: Store) -> int:
+        return (await store.add(NewPet("Rex", 1), NOW)).pet.id
+
+    newest = StorePlace(tmp_path).use(add)
+    with sqlite3.connect(tmp_path / "live.db") as by_hand:
+        by_hand.execute("DELETE FROM pets")
+    by_hand.close()
+    assert StorePlace(tmp_path).use(add) > newest
+
+
+def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    commit = writer_module.Writer._commit
+
+    def counting(
+        self: writer_module.Writer, connection: apsw.Connection, batch: list[object], rows: str | None
+    ) -> object:
+        sizes.append(len(batch))
+        return commit(self, connection, batch, rows)  # type: ignore[arg-type]  # the same list
+
+    monkeypatch.setattr(writer_module.Writer, "_commit", counting)
+
+    async def work(store: Store) -> list[Added]:
+        return await asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(500)))
+
+    added = StorePlace(tmp_path).use(work)
+    assert [(a.pet.name, a.pet.category_id) for a in added] == [(f"Pet {i}", i) for i in range(500)]
+    assert len({a.pet.id for a in added}) == 500
+    assert sum(sizes) == 500 and len(sizes) < 100
+
+
+@pytest.mark.parametrize("sql", ["_PAGE", "_PAGE_BY_STATUS"])
+def test_a_page_is_found_by_index_alone(tmp_path: Path, sql: str) -> None:
+    from petstore.store import sqlite
+
+    StorePlace(tmp_path).use(lambda store: store.ping())
+    connection = connect(tmp_path / "live.db", readonly=True)
+    bindings = (0, 21) if sql == "_PAGE" else ("sold", 0, 21)
+    plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + getattr(sqlite, sql), bindings)]
+    connection.close()
+    assert plan and all(step.startswith("SEARCH") for step in plan), plan
+
+
+def test_idempotency_records_are_pruned_after_a_day(tmp_path: Path) -> None:
+    async def work(store: Store) -> None:
+        for i in range(10):
+            await store.add(NewPet("Rex", 1), NOW + i, Once("key_a", f"t{i}", b""))
+        await store.add(NewPet("Rex", 1), NOW + 100_000, Once("key_a", "new", b""))
+
+    StorePlace(tmp_path).use(work)
+    connection = connect(tmp_path / "live.db", readonly=True)
+    assert connection.execute("SELECT token FROM idempotency").fetchall() == [("new",)]
+    connection.close()
+
+
+def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) -> None:
+    async def work(store: Store) -> None:
+        await store.add(NewPet("Rex", 1), NOW)
+        hog = connect(tmp_path / "live.db")
+        hog.execute("BEGIN IMMEDIATE")
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Unavailable):
+            await store.add(NewPet("Max", 1), NOW)
+        assert asyncio.get_running_loop().time() - began < 2
+        assert len((await store.page(after=0, limit=5, status=None)).pets) == 1  # reads go on
+        hog.execute("ROLLBACK")
+        hog.close()
+        assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+
+    StorePlace(tmp_path).use(work)
+
+
+def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[apsw.Connection] = []
+
+    def watched(path: Path) -> apsw.Connection:
+        opened.append(connect(path))
+        return opened[-1]
+
+    monkeypatch.setattr(writer_module, "connect", watched)
+
+    async def work(store: Store) -> None:
+        await store.add(NewPet("Rex", 1), NOW)
+        # SQLite's own limit on the file: the same error as a full disk, without filling one.
+        opened[0].execute(f"PRAGMA max_page_count = {opened[0].pragma('page_count')}")
+        with pytest.raises(Unavailable, match="FullError"):
+            await asyncio.gather(*(store.add(NewPet("x" * 250, 1), NOW) for _ in range(200)))
+        assert [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets] == ["Rex"]
+        opened[0].execute("PRAGMA max_page_count = 1000000")
+        assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+
+    StorePlace(tmp_path).use(work)
+
+
+def test_a_file_of_a_newer_version_is_refused_with_a_clear_message(tmp_path: Path) -> None:
+    StorePlace(tmp_path).use(lambda store: store.ping())
+    by_hand = sqlite3.connect(tmp_path / "live.db")
+    by_hand.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    by_hand.close()
+    with pytest.raises(OperatorError, match=r"newer Petstore.*upgrade"):
+        StorePlace(tmp_path).use(lambda store: store.ping())
+
+
+def test_a_file_that_is_no_database_is_refused_with_a_clear_message(tmp_path: Path) -> None:
+    (tmp_path / "live.db").write_bytes(b"something else entirely, longer than a header" * 50)
+    with pytest.raises(OperatorError, match="not a Petstore database"):
+        StorePlace(tmp_path).use(lambda store: store.ping())
+
+
+def test_files_are_durable_and_use_a_write_ahead_log(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "live.db")
+    assert connection.pragma("journal_mode") == "wal"
+    assert connection.pragma("synchronous") == 2  # FULL
+    connection.close()
+
+
+def test_the_log_stays_bounded_under_a_permanent_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "WAL_MAX", 256 * 1024)
+
+    async def work(store: Store) -> int:
+        reader = connect(tmp_path / "live.db", readonly=True)
+        largest = 0
+        for _ in range(600):
+            await asyncio.gather(*(store.add(NewPet("x" * 250, 1), NOW) for _ in range(10)))
+            reader.execute("SELECT count(*) FROM pets").fetchall()
+            largest = max(largest, (tmp_path / "live.db-wal").stat().st_size)
+        reader.close()
+        return largest
+
+    assert StorePlace(tmp_path).use(work) < 8 * 1024 * 1024
+
+
+def test_integrity_check_finds_damage(tmp_path: Path) -> None:
+    StorePlace(tmp_path).use(lambda store: store.import_pets(batches(*["x" * 200] * 500), DEED))
+    path = tmp_path / "live.db"
+    assert StorePlace(tmp_path).use(lambda store: store.faults()) == []
+    content = bytearray(path.read_bytes())
+    content[-3 * 4096 :] = bytes(3 * 4096)
+    path.write_bytes(content)
+    assert StorePlace(tmp_path).use(lambda store: store.faults()) != []
