@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -177,7 +178,9 @@ class Postgres(Process):
             finally:
                 await connection.close()
 
-        return asyncio.run(work())
+        # In a thread of its own: a test that drives a browser has an event loop running in this one.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(work())).result()
 
     @contextlib.contextmanager
     def transaction(self, url: str) -> Iterator[Callable[[str], None]]:
@@ -197,7 +200,7 @@ _shared: dict[type[Process], Any] = {}
 def shared(kind: type[Kind]) -> Kind:
     """The server of this kind that all tests of this process share; each takes a database of its own."""
     if kind not in _shared:
-        _shared[kind] = kind()
+        _shared[kind] = kind()  # type: ignore[call-arg]  # a kind knows its name
         _shared[kind].start()
     server: Kind = _shared[kind]
     return server

@@ -1,6 +1,7 @@
 """The operator's commands for keys, bans and animals, as text and as JSON, and a running service that obeys them."""
 
 import getpass
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ COMMANDS = [
     ["keys", "revoke"], ["pets"], ["pets", "list"], ["pets", "add"], ["pets", "set-status"], ["pets", "import"],
     ["pets", "export"], ["bans"], ["bans", "list"], ["bans", "lift"], ["check"],
 ]  # fmt: skip
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Commands:
+    return Commands(Server(tmp_path / "data"))
 
 
 def make_key(petstore: Commands, *options: str) -> dict[str, Any]:
@@ -220,19 +226,30 @@ def test_bad_command_on_animals_is_refused_in_one_line(petstore: Commands, words
     assert names in petstore.fails_in_one_line("pets", *words)
 
 
-def test_check_finds_sound_data_sound(petstore: Commands) -> None:
-    make_key(petstore)
-    report = petstore.json("check")
+def test_check_finds_sound_data_sound(embedded: Commands) -> None:
+    make_key(embedded)
+    report = embedded.json("check")
     assert report["ok"] is True
     assert {"gate", "store, live", "store, staging", "free space"} == set(report["findings"])
-    assert all(line.startswith("ok ") for line in petstore.text("check").splitlines())
+    assert all(line.startswith("ok ") for line in embedded.text("check").splitlines())
+
+
+def test_check_finds_a_database_that_could_lose_animals(tmp_path: Path) -> None:
+    """The tests' own server runs with fsync = off, which is all that is wrong with it."""
+    petstore = Commands(Server(tmp_path / "data", "cluster"))
+    make_key(petstore)
+    done = petstore.run("check", "--json")
+    assert done.returncode == 1
+    findings = json.loads(done.stdout)["findings"]
+    assert {"gate", "store, live", "store, staging", "free space"} == set(findings)
+    assert {line.split("=")[0] for faults in findings.values() for line in faults} == {"PostgreSQL runs with fsync "}
 
 
 @pytest.mark.parametrize(("name", "subject"), [("gate.mdb", "gate"), ("live.db", "store")])
-def test_check_finds_damaged_data(petstore: Commands, name: str, subject: str) -> None:
-    make_key(petstore)
-    (petstore.data / name).write_bytes(b"damaged" * 10_000)
-    done = petstore.run("check")
+def test_check_finds_damaged_data(embedded: Commands, name: str, subject: str) -> None:
+    make_key(embedded)
+    (embedded.data / name).write_bytes(b"damaged" * 10_000)
+    done = embedded.run("check")
     assert done.returncode == 1
     assert [line for line in done.stdout.splitlines() if line.startswith("FAULT") and subject in line]
     assert "Traceback" not in done.stderr
@@ -247,8 +264,8 @@ def test_wrong_words_are_refused_in_one_line(petstore: Commands, words: list[str
     petstore.fails_in_one_line(*words)
 
 
-def test_data_option_wins_over_the_variable(petstore: Commands, tmp_path: Path) -> None:
-    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1", "--data", str(tmp_path / "other"))
-    assert petstore.json("pets", "list") == []
-    assert len(petstore.json("pets", "list", "--data", str(tmp_path / "other"))) == 1
-    assert petstore.data.is_dir()
+def test_data_option_wins_over_the_variable(embedded: Commands, tmp_path: Path) -> None:
+    embedded.text("pets", "add", "--name", "Rex", "--category-id", "1", "--data", str(tmp_path / "other"))
+    assert embedded.json("pets", "list") == []
+    assert len(embedded.json("pets", "list", "--data", str(tmp_path / "other"))) == 1
+    assert embedded.data.is_dir()

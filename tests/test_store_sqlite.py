@@ -12,8 +12,8 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.ledger import Deed
 from petstore.pets import Added, NewPet, Once
 from petstore.store import Store
-from petstore.store import sqlite_writer as writer_module
-from petstore.store.sqlite_file import MIGRATIONS, connect
+from petstore.store.sqlite import writer as writer_module
+from petstore.store.sqlite.file import MIGRATIONS, connect
 from tests.places import StorePlace
 
 DEED = Deed(5.0, "a test", "test", "x")
@@ -61,7 +61,7 @@ def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(
 
 @pytest.mark.parametrize("sql", ["_PAGE", "_PAGE_BY_STATUS"])
 def test_a_page_is_found_by_index_alone(tmp_path: Path, sql: str) -> None:
-    from petstore.store import sqlite
+    from petstore.store.sqlite import catalogue as sqlite
 
     StorePlace(tmp_path).use(lambda store: store.ping())
     connection = connect(tmp_path / "live.db", readonly=True)

@@ -46,6 +46,9 @@ async def _findings(settings: Settings) -> dict[str, list[str]]:
             return findings
     try:
         async with Backends(settings) as backends:
+            if settings.gate is not None:
+                await backends.gate.keys_version("live")
+                findings["gate"] = ["Redis does not answer"] if backends.gate.degraded() else []
             for environment, store in backends.stores.items():
                 findings[f"store, {environment}"] = await store.faults()
     except PetstoreError as error:

@@ -6,6 +6,7 @@ the catalogue. Whatever a worker remembers, it may use only while its version is
 
 import ipaddress
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -105,7 +106,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     from petstore.gate.local import LocalGate
     from petstore.gate.outage import DegradingGate
 
-    return DegradingGate(shared, LocalGate(data / "gate-outage.mdb", policy))
+    return DegradingGate(shared, partial(LocalGate, data / "gate-outage.mdb", policy))
 
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:

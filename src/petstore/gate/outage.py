@@ -1,7 +1,7 @@
 """What a node does while its Redis is away, if the operator wants it to go on: windows of its own, and no memory."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, Subject
@@ -19,9 +19,10 @@ class DegradingGate:
     no page is served from memory.
     """
 
-    def __init__(self, shared: RedisGate, own: Gate) -> None:
+    def __init__(self, shared: RedisGate, open_own: Callable[[], Gate]) -> None:
         self._shared = shared
-        self._own = own
+        self._open_own = open_own
+        self._opened: Gate | None = None
         self._no_version = itertools.count(-2, -1)
 
     async def admit(
@@ -77,8 +78,16 @@ class DegradingGate:
         return self._shared.down
 
     async def sweep(self, now: float) -> None:
-        await self._own.sweep(now)
+        if self._opened is not None:
+            await self._opened.sweep(now)
 
     async def close(self) -> None:
         await self._shared.close()
-        await self._own.close()
+        if self._opened is not None:
+            await self._opened.close()
+
+    @property
+    def _own(self) -> Gate:
+        if self._opened is None:
+            self._opened = self._open_own()
+        return self._opened

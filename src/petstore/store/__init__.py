@@ -69,8 +69,9 @@ def open_stores(
     if scheme not in ("postgresql", "postgres"):
         raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
     try:
-        from petstore.store.postgres import PostgresStore, schema_of
-        from petstore.store.postgres_pool import PostgresPool
+        from petstore.store.postgres import PostgresStore
+        from petstore.store.postgres.base import schema_of
+        from petstore.store.postgres.pool import PostgresPool
     except ImportError as error:
         raise OperatorError(f"--store {scheme} needs {error.name}: pip install 'petstore[cluster]'") from None
     schemas = [schema_of(each) for each in ENVIRONMENTS]

@@ -54,7 +54,8 @@ class Site:
             for store in self._stores.values():
                 await store.ping()
             await self._gate.keys_version("live")
-            return _probe(b'{"status":"ready"}')
+            # A node whose Redis is away still serves, if its operator wants that: then it is ready, and says so.
+            return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
         file = self._files[path]()
         if etag_matches(request.headers("if-none-match"), file.etag):
             return Reply(304, file.headers)

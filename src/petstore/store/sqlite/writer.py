@@ -19,7 +19,7 @@ import msgspec
 from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
 from petstore.pets import Added, NewPet, Once, Pet, PetStatus
 from petstore.store import IDEMPOTENCY_LIFE, PATIENCE, OnCommit, Subject
-from petstore.store.sqlite_file import BUSY_MILLISECONDS, Turn, connect, translated
+from petstore.store.sqlite.file import BUSY_MILLISECONDS, Turn, connect, translated
 
 BATCH_MAX = 1_000
 QUEUE_MAX = 10_000

@@ -9,7 +9,7 @@ import asyncpg
 from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
 from petstore.pets import Added, NewPet, Once, Pet, PetStatus
 from petstore.store import IDEMPOTENCY_LIFE, OnCommit
-from petstore.store.postgres_pool import Connection, PostgresPool
+from petstore.store.postgres.pool import Connection, PostgresPool
 
 BATCH_MAX = 500
 QUEUE_MAX = 10_000

@@ -1,0 +1,35 @@
+"""The store of many machines: PostgreSQL, one schema per environment.
+
+Reads take a connection each; new animals go to the writer, which puts all that waits into one statement.
+"""
+
+from petstore.errors import Unavailable
+from petstore.store.postgres.catalogue import PostgresCatalogue
+from petstore.store.postgres.keys import PostgresKeys
+from petstore.store.postgres.ledger import PostgresLedger
+from petstore.store.postgres.transfer import PostgresTransfer
+
+
+class PostgresStore(PostgresCatalogue, PostgresKeys, PostgresLedger, PostgresTransfer):
+    """See `Store` for what each method promises."""
+
+    async def ping(self) -> None:
+        """A read, and whether writes would be taken."""
+        rows = await self._rows(
+            f"SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool,"
+            f" (SELECT count(*) FROM (SELECT id FROM {self._schema}.pets LIMIT 1) AS one)"
+        )
+        if rows[0][0]:
+            raise Unavailable("the store is read-only: a replica, or a primary that was demoted")
+
+    async def faults(self) -> list[str]:
+        rows = await self._rows("SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes')")
+        found = [f"PostgreSQL runs with {name} = off: a power cut can lose animals" for name, on in rows if on == "off"]
+        commit = (await self._rows("SELECT current_setting('synchronous_commit')"))[0][0]
+        if commit == "off":
+            found.append("PostgreSQL runs with synchronous_commit = off: a crash can lose animals")
+        return found
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await self._pool.close()

@@ -1,0 +1,99 @@
+"""Animals in PostgreSQL: a read takes a connection, new animals go to the writer."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from petstore.errors import IdempotencyConflict
+from petstore.keys import Environment
+from petstore.ledger import Deed
+from petstore.pets import Added, NewPet, Once, Page, Pet, PetStatus
+from petstore.store import OnCommit
+from petstore.store.postgres.base import PostgresBase
+from petstore.store.postgres.pool import LONG, Connection, PostgresPool, at_leisure
+from petstore.store.postgres.writer import PostgresWriter
+
+_STATUS = {status.value: status for status in PetStatus}
+
+
+class PostgresCatalogue(PostgresBase):
+    """See `Catalogue` for what each method promises."""
+
+    def __init__(self, pool: PostgresPool, environment: Environment, on_commit: OnCommit) -> None:
+        super().__init__(pool, environment, on_commit)
+        self._writer = PostgresWriter(pool, self._schema, on_commit)
+        self._running: set[tuple[str, str]] = set()
+        pet = f"SELECT id, name, category_id, status FROM {self._schema}.pets"
+        self._page_sql = f"{pet} WHERE id > $1 ORDER BY id LIMIT $2"
+        self._page_by_status_sql = f"{pet} WHERE status = $3 AND id > $1 ORDER BY id LIMIT $2"
+        self._pet_sql = f"{pet} WHERE id = $1"
+
+    async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
+        if status is None:
+            rows = await self._rows(self._page_sql, after, limit + 1)
+        else:
+            rows = await self._rows(self._page_by_status_sql, after, limit + 1, status.value)
+        return Page([_pet(row) for row in rows[:limit]], len(rows) > limit)
+
+    async def pet(self, pet_id: int) -> Pet | None:
+        rows = await self._rows(self._pet_sql, pet_id)
+        return _pet(rows[0]) if rows else None
+
+    async def stamp(self) -> object:
+        # Equal snapshots see the same transactions. On a busy server it always differs, which costs a read a second.
+        return (await self._rows("SELECT pg_current_snapshot()::text"))[0][0]
+
+    async def add(self, new: NewPet, now: float, once: Once | None = None) -> Added:
+        if once is None:
+            return await self._writer.add(new, now, None)
+        name = (once.key_id, once.token)
+        if name in self._running:
+            raise IdempotencyConflict("The first request with this Idempotency-Key is still running; retry shortly.")
+        self._running.add(name)
+        try:
+            return await self._writer.add(new, now, once)
+        finally:
+            self._running.discard(name)
+
+    async def set_status(self, pet_id: int, status: PetStatus, deed: Deed) -> Pet | None:
+        async def work(connection: Connection) -> Pet | None:
+            row = await connection.fetchrow(
+                f"UPDATE {self._schema}.pets SET status = $2 WHERE id = $1 RETURNING id, name, category_id, status",
+                pet_id,
+                status.value,
+            )
+            if row is not None:
+                await self._record(connection, deed)
+            return _pet(row) if row else None
+
+        return await self._change(work, "catalogue")
+
+    async def import_pets(self, batches: AsyncIterator[list[NewPet]], deed: Deed) -> int:
+        async def work(connection: Connection) -> int:
+            count = 0
+            async with at_leisure(connection):
+                async for batch in batches:
+                    await connection.copy_records_to_table(
+                        "pets",
+                        schema_name=self._schema,
+                        columns=["name", "category_id", "status"],
+                        records=[(pet.name, pet.category_id, pet.status.value) for pet in batch],
+                    )
+                    count += len(batch)
+                await self._record(connection, msgspec.structs.replace(deed, detail=f"{count} animals"))
+            return count
+
+        count = await self._pool.run(work, LONG)
+        await self._on_commit("catalogue")
+        return count
+
+    async def count(self) -> dict[PetStatus, int]:
+        rows = await self._rows(f"SELECT status, count(*) FROM {self._schema}.pets GROUP BY status")
+        found: dict[str, int] = dict(rows)
+        return {status: found.get(status.value, 0) for status in PetStatus}
+
+
+def _pet(row: Sequence[Any]) -> Pet:
+    pet_id, name, category_id, status = row
+    return Pet(pet_id, name, category_id, _STATUS[status])

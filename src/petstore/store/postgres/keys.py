@@ -1,0 +1,79 @@
+"""API keys in PostgreSQL."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from petstore.keys import ApiKey
+from petstore.ledger import Deed
+from petstore.store.postgres.base import PostgresBase
+from petstore.store.postgres.pool import Connection
+
+_KEY = "k.id, k.name, k.plan, k.per_minute, k.per_day, k.scopes, k.created, k.expires, k.revoked, k.last_used"
+
+
+class PostgresKeys(PostgresBase):
+    """See `KeyStore` for what each method promises."""
+
+    async def find_key(self, digest: bytes) -> ApiKey | None:
+        rows = await self._rows(
+            f"SELECT {_KEY}, s.expires FROM {self._schema}.secrets AS s JOIN {self._schema}.keys AS k"
+            " ON k.id = s.key_id WHERE s.digest = $1",
+            digest,
+        )
+        if not rows:
+            return None
+        *row, until = rows[0]
+        key = self._key(row)
+        if until is None or (key.expires is not None and key.expires <= until):
+            return key
+        return msgspec.structs.replace(key, expires=until)
+
+    async def key(self, key_id: str) -> ApiKey | None:
+        rows = await self._rows(f"SELECT {_KEY} FROM {self._schema}.keys AS k WHERE k.id = $1", key_id)
+        return self._key(rows[0]) if rows else None
+
+    async def keys(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
+        rows = await self._rows(
+            f"SELECT {_KEY} FROM {self._schema}.keys AS k WHERE k.id > $1 ORDER BY k.id LIMIT $2", after, limit
+        )
+        return [self._key(row) for row in rows]
+
+    async def add_key(self, key: ApiKey, digest: bytes, deed: Deed) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.execute(
+                f"INSERT INTO {self._schema}.keys VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+                key.id, key.name, key.plan, key.per_minute, key.per_day, " ".join(key.scopes),
+                key.created, key.expires, key.revoked, key.last_used,
+            )  # fmt: skip
+            await connection.execute(f"INSERT INTO {self._schema}.secrets VALUES ($1, $2, NULL)", digest, key.id)
+            await self._record(connection, deed)
+
+        await self._change(work, "keys")
+
+    async def rotate_key(self, key_id: str, digest: bytes, old_until: float, deed: Deed) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.execute(
+                f"UPDATE {self._schema}.secrets SET expires = least(coalesce(expires, $1), $1) WHERE key_id = $2",
+                old_until,
+                key_id,
+            )
+            await connection.execute(f"INSERT INTO {self._schema}.secrets VALUES ($1, $2, NULL)", digest, key_id)
+            await self._record(connection, deed)
+
+        await self._change(work, "keys")
+
+    async def revoke_key(self, key_id: str, deed: Deed) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.execute(f"UPDATE {self._schema}.keys SET revoked = $1 WHERE id = $2", deed.at, key_id)
+            await self._record(connection, deed)
+
+        await self._change(work, "keys")
+
+    def _key(self, row: Sequence[Any]) -> ApiKey:
+        key_id, name, plan, per_minute, per_day, scopes, created, expires, revoked, last_used = row
+        return ApiKey(
+            id=key_id, name=name, environment=self._environment, plan=plan, per_minute=per_minute, per_day=per_day,
+            scopes=tuple(scopes.split()), created=created, expires=expires, revoked=revoked, last_used=last_used,
+        )  # fmt: skip

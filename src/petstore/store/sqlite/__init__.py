@@ -1,0 +1,39 @@
+"""The embedded store: one SQLite file per environment.
+
+Reads run in the event loop's thread on a connection of their own, as prepared statements of some microseconds.
+Writes go to the writer. Other processes may write at the same time.
+"""
+
+import asyncio
+
+import apsw
+
+from petstore.store.sqlite.catalogue import SqliteCatalogue
+from petstore.store.sqlite.file import connect
+from petstore.store.sqlite.keys import SqliteKeys
+from petstore.store.sqlite.ledger import SqliteLedger
+from petstore.store.sqlite.transfer import SqliteTransfer
+
+
+class SqliteStore(SqliteCatalogue, SqliteKeys, SqliteLedger, SqliteTransfer):
+    """See `Store` for what each method promises."""
+
+    async def ping(self) -> None:
+        self._rows("SELECT id FROM pets LIMIT 1", ())
+
+    async def faults(self) -> list[str]:
+        def work() -> list[str]:
+            connection = connect(self._path)
+            try:
+                found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check; PRAGMA foreign_key_check")]
+            except apsw.CorruptError as error:
+                found = [str(error)]
+            finally:
+                connection.close()
+            return [text for text in found if text != "ok"]
+
+        return await asyncio.to_thread(work)
+
+    async def close(self) -> None:
+        await self._writer.close()
+        self._read.close()
