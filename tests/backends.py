@@ -31,11 +31,13 @@ def missing(what: str) -> None:
     pytest.skip(text)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(highest: int = 65_535) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port <= highest:
+            return port
 
 
 class Process:
@@ -99,6 +101,7 @@ class Process:
 class Redis(Process):
     def __init__(self, *options: str) -> None:
         super().__init__("redis")
+        self.port = free_port(55_535)  # nodes of a Redis Cluster talk to each other on a port 10,000 higher
         self._program = _redis_program()
         self._options = options
         self._databases = itertools.count()
@@ -212,7 +215,10 @@ def remove_shared() -> None:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
 
 
 def _redis_program() -> str:

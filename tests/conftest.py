@@ -9,6 +9,7 @@ import pytest
 from tests.backends import Postgres, Redis, remove_shared, shared
 from tests.commands import Commands
 from tests.places import GatePlace, StorePlace
+from tests.redis_topologies import RedisCluster, cluster_running
 from tests.servers import HOSTS, Host, Key, Server, serving
 
 
@@ -35,11 +36,19 @@ def store_at(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
     return StorePlace(tmp_path, url)
 
 
-@pytest.fixture(params=["lmdb", "redis"])
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    with cluster_running() as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["lmdb", "redis", "redis-cluster"])
 def gate_at(request: pytest.FixtureRequest, tmp_path: Path) -> GatePlace:
     """An empty place for a gate, on each backend in turn."""
-    url = shared(Redis).url() if request.param == "redis" else None
-    return GatePlace(tmp_path, url)
+    if request.param == "lmdb":
+        return GatePlace(tmp_path)
+    servers = shared(Redis) if request.param == "redis" else request.getfixturevalue("redis_cluster")
+    return GatePlace(tmp_path, servers.url())
 
 
 @pytest.fixture(scope="session", params=HOSTS, ids=list(HOSTS.values()))

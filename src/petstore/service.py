@@ -19,7 +19,7 @@ from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.keys import Environment
 from petstore.logs import configuration, event
 from petstore.settings import Settings
-from petstore.store import OnCommit, StorePolicy, Subject, open_stores
+from petstore.store import OnCommit, Store, StorePolicy, Subject, open_stores
 from petstore.web import asgi
 from petstore.web.app import App
 from petstore.web.http1 import Connection, HttpServer
@@ -34,9 +34,8 @@ class Backends:
 
     def __init__(self, settings: Settings) -> None:
         prepare(settings)
-        self.gate = open_gate(settings.gate, settings.data, _gate_policy(settings))
-        policy = StorePolicy(settings.postgres_pool, settings.pgbouncer)
-        self.stores = open_stores(settings.store, settings.data, policy, partial(_raise_version, self.gate))
+        self.gate = open_gate_for(settings)
+        self.stores = open_stores_for(settings, self.gate)
 
     async def __aenter__(self) -> "Backends":
         return self
@@ -172,17 +171,26 @@ def _seconds_in(file: Path) -> float:
         return 0.0
 
 
-def _gate_policy(settings: Settings) -> GatePolicy:
+def open_gate_for(settings: Settings) -> Gate:
+    """Raises OperatorError."""
     bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
     given_clock = settings.clock_file is not None
-    return GatePolicy(bans, settings.address_per_minute, settings.gate_outage, given_clock)
+    policy = GatePolicy(bans, settings.address_per_minute, settings.gate_outage, given_clock)
+    return open_gate(settings.gate, settings.data, policy)
 
 
-def _raise_version(gate: Gate, environment: Environment) -> OnCommit:
-    async def on_commit(subject: Subject) -> None:
-        await gate.raise_version(environment, subject)
+def open_stores_for(settings: Settings, gate: Gate | None) -> dict[Environment, Store]:
+    """Stores that raise the gate's versions with every commit. Raises OperatorError."""
 
-    return on_commit
+    def on_commit(environment: Environment) -> OnCommit:
+        async def raise_version(subject: Subject) -> None:
+            if gate is not None:
+                await gate.raise_version(environment, subject)
+
+        return raise_version
+
+    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer)
+    return open_stores(settings.store, settings.data, policy, on_commit)
 
 
 def serve(settings: Settings) -> None:

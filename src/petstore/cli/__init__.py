@@ -6,6 +6,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ COMMANDS = {
     "keys": ("petstore.cli.keys", "Issue, list, show, rotate and revoke API keys."),
     "pets": ("petstore.cli.pets", "List, add, import and export animals; change a status."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
+    "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
     "check": ("petstore.cli.check", "Check the data: integrity, schema, free space."),
 }
 
@@ -114,6 +116,17 @@ def print_table(columns: list[str], rows: list[list[str]], empty: str) -> None:
     console = Console()
     # On a pipe nothing is cut: a script wants whole values.
     console.print(table, width=None if console.is_terminal else 10_000, crop=False)
+
+
+def progress(label: str, length: int) -> AbstractContextManager[Any]:
+    """A bar on a terminal; silence in a script."""
+    return click.progressbar(
+        length=length,
+        label=label,
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+        update_min_steps=max(1, length // 200),
+    )
 
 
 def print_fields(fields: dict[str, str]) -> None:

@@ -131,6 +131,10 @@ async def _first_key(settings: Settings) -> str | None:
     """On an empty data folder: one free key, so that the first request can be made at once."""
     async with service.Backends(settings) as backends:
         for store in backends.stores.values():
+            unfinished = await store.copying_from()
+            if unfinished is not None:
+                raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
+        for store in backends.stores.values():
             if await store.keys(limit=1):
                 return None
         key = new_key("live", "free", now=time.time(), name="first key")

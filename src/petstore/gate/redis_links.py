@@ -119,6 +119,9 @@ class SingleLink:
 
     async def close(self) -> None:
         await self._drop()
+        for sentinel in self._sentinels.sentinels if self._sentinels else ():
+            with contextlib.suppress(*_TROUBLE):
+                await sentinel.aclose()
 
     async def _evaluate(self, names: Sequence[str], arguments: Sequence[Any]) -> Any:
         if not self._script:
@@ -137,7 +140,8 @@ class SingleLink:
     async def _exchange(self, words: tuple[Any, ...]) -> Any:
         try:
             if self._connection is None:
-                self._connection = await self._connect()
+                self._connection = await self._prepared()
+                await self._connection.connect()
             await self._connection.send_command(*words)
             return await self._connection.read_response()
         except exceptions.NoScriptError as error:
@@ -149,13 +153,12 @@ class SingleLink:
             await self._drop()
             raise
 
-    async def _connect(self) -> Any:
+    async def _prepared(self) -> Any:
+        """A connection to the server, or to the one that is the primary at the moment."""
         options = dict(self._options)
         if self._sentinels is not None:
             options["host"], options["port"] = await self._sentinels.discover_master(self._service)
-        connection = self._kind(**options)
-        await connection.connect()
-        return connection
+        return self._kind(**options)
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

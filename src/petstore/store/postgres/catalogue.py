@@ -20,6 +20,8 @@ _STATUS = {status.value: status for status in PetStatus}
 class PostgresCatalogue(PostgresBase):
     """See `Catalogue` for what each method promises."""
 
+    immediate = False
+
     def __init__(self, pool: PostgresPool, environment: Environment, on_commit: OnCommit) -> None:
         super().__init__(pool, environment, on_commit)
         self._writer = PostgresWriter(pool, self._schema, on_commit)
