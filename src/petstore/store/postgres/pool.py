@@ -13,6 +13,7 @@ from petstore.store import PATIENCE
 
 WAITING_MAX = 1_000  # requests that may wait for a connection
 CONNECT_SECONDS = 1.2
+FAREWELL_SECONDS = 0.2
 STATEMENT_MILLISECONDS = int(PATIENCE * 900)  # less than the patience, so that the reason can be told
 MIGRATION_LOCK = 7_387_783  # any number, the same on every node
 LONG = 3600.0  # patience of an operator's command, in seconds
@@ -77,12 +78,13 @@ class PostgresPool:
             if waiting:
                 self._waiting -= 1
             if pool is not None and connection is not None:
-                await pool.release(connection)
+                await _give_back(pool, connection)
 
     async def _failed(self, error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> Unavailable:
         """Whatever the server complained of is told; a connection that may be out of step, or worse, is not kept."""
         if connection is not None and (not isinstance(error, asyncpg.PostgresError) or _is_gone(error)):
-            connection.terminate()
+            with contextlib.suppress(asyncpg.InterfaceError):  # the pool has let go of it already
+                connection.terminate()
         if pool is not None and _is_gone(error):
             await pool.expire_connections()
         if isinstance(error, TimeoutError):
@@ -112,6 +114,7 @@ class PostgresPool:
             "timeout": CONNECT_SECONDS,
             "server_settings": {"application_name": "petstore"},
             "max_inactive_connection_lifetime": 60,
+            "reset": _nothing_to_reset,
         }
         if self._pgbouncer:
             # In transaction mode each transaction may meet another server connection, which does not know what the
@@ -132,11 +135,22 @@ class PostgresPool:
             self._pool.terminate()
 
 
+async def _nothing_to_reset(connection: Connection) -> None:
+    """Nobody here leaves anything in a session, and asyncpg's own way would be another statement for each."""
+
+
+async def _give_back(pool: asyncpg.Pool, connection: Connection) -> None:
+    with contextlib.suppress(asyncpg.InterfaceError, asyncpg.PostgresError, OSError):
+        # A connection that has to be closed is closed with a word of farewell, which a server that hangs does not hear.
+        await pool.release(connection, timeout=FAREWELL_SECONDS)
+
+
 def _is_gone(error: Exception) -> bool:
     """Whether other connections to this server are likely to be of no use either."""
     gone = (
         asyncpg.PostgresConnectionError,
         asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
         asyncpg.OperatorInterventionError,  # shut down, crashed, starting up
         asyncpg.ReadOnlySQLTransactionError,  # 25006: no longer the primary, though it answers
         OSError,

@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 
-from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
+from petstore.errors import IdempotencyMismatch, Unavailable
 from petstore.pets import Added, NewPet, Once, Pet, PetStatus
 from petstore.store import IDEMPOTENCY_LIFE, OnCommit
 from petstore.store.postgres.pool import Connection, PostgresPool
@@ -62,7 +62,7 @@ class _Job:
         self.once = once
 
 
-Result = Added | PetstoreError
+Result = Added | Exception
 
 
 class PostgresWriter:
@@ -107,14 +107,14 @@ class PostgresWriter:
             results: Sequence[Result] = await self._pool.run(lambda connection: self._commit(connection, batch))
             if any(isinstance(result, Added) and not result.replayed for result in results):
                 await self._on_commit("catalogue")
-        except PetstoreError as error:
+        except Exception as error:
             # Those who waited behind this batch waited for the same outage: they hear of it now, not later.
             batch, self._waiting = batch + self._waiting, []
             results = [error] * len(batch)
         for job, result in zip(batch, results, strict=True):
             if job.future.done():
                 continue
-            if isinstance(result, PetstoreError):
+            if isinstance(result, Exception):
                 job.future.set_exception(result)
             else:
                 job.future.set_result(result)
