@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import backends
+
 BENCH = Path(__file__).parent
 # Not the system's temporary folder, which may live in memory, where a durable write costs nothing.
 BUILD = BENCH / "build"
@@ -97,8 +99,8 @@ def ready_petstore() -> None:
         raise Missing("petstore is not installed beside this Python (pip install -e .)")
 
 
-def launch_petstore(folder: Path, port: int, animals: int) -> Launch:
-    petstore, data = str(petstore_command()), ["--data", str(folder / "data")]
+def launch_petstore(folder: Path, port: int, animals: int, *where: str) -> Launch:
+    petstore, data = str(petstore_command()), ["--data", str(folder / "data"), *where]
     limits = ["--per-minute", UNLIMITED, "--per-day", UNLIMITED]
     made = run([petstore, "keys", "create", *data, "--plan", "enterprise", *limits, "--json"])
     lines = folder / "animals.jsonl"
@@ -106,6 +108,11 @@ def launch_petstore(folder: Path, port: int, animals: int) -> Launch:
         file.writelines(json.dumps(animal(number)) + "\n" for number in range(1, animals + 1))
     run([petstore, "pets", "import", str(lines), *data])
     return Launch([petstore, "serve", *data, "--port", str(port), "--workers", "1"], json.loads(made)["key"])
+
+
+def launch_petstore_cluster(folder: Path, port: int, animals: int) -> Launch:
+    where = ["--store", backends.postgres().url(), "--gate", backends.redis().url()]
+    return launch_petstore(folder, port, animals, *where)
 
 
 # Go
@@ -151,16 +158,25 @@ def ready_fastapi() -> None:
 
 
 def launch_fastapi(folder: Path, port: int, animals: int) -> Launch:
+    return launch_peer("fastapi_app.py", port, animals, PEER_DB=str(folder / "pets.db"))
+
+
+def launch_fastapi_cluster(folder: Path, port: int, animals: int) -> Launch:
+    store = backends.postgres().url().replace("postgresql://", "postgresql+asyncpg://")
+    return launch_peer("fastapi_cluster_app.py", port, animals, PEER_STORE=store, PEER_GATE=backends.redis().url())
+
+
+def launch_peer(file: str, port: int, animals: int, **where: str) -> Launch:
     key = secrets.token_urlsafe(32)
     settings = {
-        "PEER_DB": str(folder / "pets.db"),
+        **where,
         "PEER_PORT": str(port),
         "PEER_KEY": key,
         "PEER_PER_MINUTE": UNLIMITED,
         "PEER_PER_DAY": UNLIMITED,
         "PEER_SEED": str(animals),
     }
-    return Launch([str(VENV / "bin/python"), str(BENCH / "peers/fastapi_app.py")], key, settings)
+    return Launch([str(VENV / "bin/python"), str(BENCH / "peers" / file)], key, settings)
 
 
 CONTENDERS = {
@@ -170,6 +186,13 @@ CONTENDERS = {
         Contender("go", "Go net/http + go-sqlite3, all cores", ready_go, launch_go),
         Contender("go-tuned", "the same with a page cache and group commit", ready_go, launch_tuned_go),
         Contender("fastapi", "FastAPI + SQLAlchemy + limits on uvicorn, 1 worker", ready_fastapi, launch_fastapi),
+        Contender("petstore-cluster", "petstore on PostgreSQL + Redis", ready_petstore, launch_petstore_cluster),
+        Contender(
+            "fastapi-cluster",
+            "FastAPI + SQLAlchemy(asyncpg) + limits(redis) on uvicorn, 1 worker",
+            ready_fastapi,
+            launch_fastapi_cluster,
+        ),
     )
 }
 

@@ -14,6 +14,8 @@ import report
 from contenders import BENCH, CONTENDERS, Broken, Missing, Running, started
 from load import ROWS, LoadFailed, Sample, run_wrk
 
+import backends
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -34,7 +36,7 @@ def read_options() -> Options:
     parser.add_argument(
         "--contenders",
         default="petstore,go,fastapi",
-        help=f"of {','.join(CONTENDERS)} (default all but go-tuned)",
+        help=f"of {','.join(CONTENDERS)} (the first is compared with the others)",
     )
     parser.add_argument("--out", type=Path, default=BENCH / "results/race.json", help="the file to write")
     given = parser.parse_args()
@@ -71,6 +73,8 @@ def main() -> int:
     except KeyboardInterrupt:
         say("\nStopped; every contender was ended.")
         return 130
+    finally:
+        backends.end()
     settings = {"seconds": options.seconds, "rounds": options.rounds, "animals": options.animals}
     report.write(options.out, results, skipped, settings)
     print(f"\n{report.table(results)}\n\nMedians of {options.rounds} rounds; details in {options.out}")
