@@ -10,6 +10,7 @@ from tests.backends import Postgres, Redis, remove_shared, shared
 from tests.commands import Commands
 from tests.places import GatePlace, StorePlace
 from tests.redis_topologies import RedisCluster, cluster_running
+from tests.served import Served
 from tests.servers import HOSTS, Host, Key, Server, serving
 
 
@@ -103,3 +104,17 @@ def client() -> Iterator[httpx.Client]:
 def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
     """The command line on empty data, on each pair of backends."""
     return Commands(Server(tmp_path / "data", request.param))
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Starts `petstore serve` as an operator does, on the test's own data; stopped at the end."""
+    started: list[Served] = []
+
+    def serve(*options: str, workers: int = 1) -> Served:
+        started.append(Served(tmp_path / "data", *options, workers=workers))
+        return started[-1].start()
+
+    yield serve
+    for own in started:
+        own.stop()
