@@ -78,9 +78,9 @@ def read(node: Running) -> Reading:
 
 
 def measure(node: Running, row: str, seconds: float) -> Cost:
-    run_wrk(node.url, node.key, row, seconds=1, animals=ANIMALS, tag=f"{row} warm up")
+    run_wrk(node, row, seconds=1, animals=ANIMALS, tag=f"{row} warm up")
     before = read(node)
-    sample = run_wrk(node.url, node.key, row, seconds=seconds, animals=ANIMALS, tag=row)
+    sample = run_wrk(node, row, seconds=seconds, animals=ANIMALS, tag=row)
     after = read(node)
     each = sample.requests / 1e6
     return Cost(

@@ -12,8 +12,8 @@ Choices, and why:
 
 Generous to this peer: its cached keys are never looked at again, so that a revoked one would go on.
 
-Settings come from the environment: PEER_STORE, PEER_GATE, PEER_PORT, PEER_KEY, PEER_PER_MINUTE, PEER_PER_DAY and
-PEER_SEED.
+Settings come from the environment: PEER_STORE, PEER_GATE, PEER_PORT, PEER_KEY, PEER_SPENT_KEY,
+PEER_PER_MINUTE, PEER_PER_DAY and PEER_SEED.
 """
 
 import asyncio
@@ -179,12 +179,14 @@ async def prepare() -> None:
         for i in range(1, int(os.environ.get("PEER_SEED", "0")) + 1)
     ]
     per_minute, per_day = os.environ.get("PEER_PER_MINUTE", "60"), os.environ.get("PEER_PER_DAY", "1000")
-    digest = hashlib.sha256(os.environ.get("PEER_KEY", "").encode()).digest()
+    keys = [("PEER_KEY", int(per_minute), int(per_day)), ("PEER_SPENT_KEY", 1, 1)]
+    rows = [
+        {"hash": hashlib.sha256(os.environ.get(name, "").encode()).digest(), "per_minute": minute, "per_day": day}
+        for name, minute, day in keys
+    ]
     async with ENGINE.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-        await connection.execute(
-            insert(KeyRow), [{"hash": digest, "per_minute": int(per_minute), "per_day": int(per_day)}]
-        )
+        await connection.execute(insert(KeyRow), rows)
         for start in range(0, len(animals), 5_000):
             await connection.execute(insert(PetRow), animals[start : start + 5_000])
     await ENGINE.dispose()
