@@ -45,6 +45,11 @@ class Address:
         return Failure(error, f"no answer from {self.base_url}: {str(error) or type(error).__name__}", unsent=unsent)
 
 
+def check_one(client: object, transport: object) -> None:
+    if client is not None and transport is not None:
+        raise ValueError("pass http_client or transport, not both: a client has a transport of its own")
+
+
 def answer_of(response: httpx.Response, body: bytes) -> Answer:
     headers: dict[str, str] = {}
     for raw_name, raw_value in response.headers.raw:
@@ -86,6 +91,7 @@ class ThreadShell:
         transport: httpx.BaseTransport | None,
         sleep: Callable[[float], object],
     ) -> None:
+        check_one(client, transport)
         self._address = address
         self._client = client or httpx.Client(transport=transport, headers=USER_AGENT)
         self._is_ours = client is None
@@ -138,6 +144,7 @@ class TaskShell:
         transport: httpx.AsyncBaseTransport | None,
         sleep: Callable[[float], Awaitable[object]] | None,
     ) -> None:
+        check_one(client, transport)
         self._address = address
         self._client = client or httpx.AsyncClient(transport=transport, headers=USER_AGENT)
         self._is_ours = client is None
