@@ -193,6 +193,13 @@ def test_what_is_not_the_networks_fault_is_not_hidden_and_gives_the_place_back(k
         assert client.clock.slept == []
 
 
+def test_a_transport_that_runs_out_of_answers_is_not_taken_for_a_result(kind: Kind) -> None:
+    """`next(answers)` in a test's transport is common, and its StopIteration also is how a flow returns."""
+    service = Service(StopIteration())
+    with Client(kind, service) as client, pytest.raises((StopIteration, RuntimeError)):
+        client.create_pet("Rex", 7)
+
+
 def test_each_try_is_told_to_the_hook_and_to_the_log(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "petstore_client")
     service = Service(refusal(500, "internal_error"), response(201, REX))

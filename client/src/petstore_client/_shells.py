@@ -99,17 +99,19 @@ class ThreadShell:
 
     def run(self, flow: Flow[T]) -> T:
         """Raises what the flow raises."""
+        outcome: Answer | Failure | None = None
         try:
-            step = next(flow)
             while True:
+                try:
+                    step = next(flow) if outcome is None else flow.send(outcome)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
                 if isinstance(step, Send):
-                    step = flow.send(self._send(step))
+                    outcome = self._send(step)
                 else:
                     self._sleep(step.seconds)
-                    step = next(flow)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+                    outcome = None
         finally:
             flow.close()
 
@@ -152,17 +154,19 @@ class TaskShell:
 
     async def run(self, flow: Flow[T]) -> T:
         """Raises what the flow raises."""
+        outcome: Answer | Failure | None = None
         try:
-            step = next(flow)
             while True:
+                try:
+                    step = next(flow) if outcome is None else flow.send(outcome)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
                 if isinstance(step, Send):
-                    step = flow.send(await self._send(step))
+                    outcome = await self._send(step)
                 else:
                     await self._sleep(step.seconds)
-                    step = next(flow)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+                    outcome = None
         finally:
             flow.close()
 
