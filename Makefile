@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TYPESCRIPT := client/tests/typescript
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test check bench bench-quick lock clean
@@ -19,16 +20,20 @@ $(VENV)/.installed: pyproject.toml requirements.lock | $(VENV)/bin/python
 	$(PIP) install --constraint requirements.lock --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml requirements.lock | $(VENV)/bin/python
-	$(PIP) install --constraint requirements.lock --editable '.[cluster,console,dev]'
+$(VENV)/.installed-dev: pyproject.toml client/pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(PIP) install --constraint requirements.lock --editable '.[cluster,console,dev]' --editable ./client
 	@touch $@ $(VENV)/.installed
+
+# The tools of one test, which is skipped without them: a machine without npm, or without a network, is no failure here.
+$(TYPESCRIPT)/node_modules/.package-lock.json: $(TYPESCRIPT)/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix $(TYPESCRIPT) --silent && touch $@; fi || true
 
 setup: $(VENV)/.installed ## Make .venv; afterwards .venv/bin/petstore is the command
 
 serve: setup ## Start the service on 127.0.0.1:8080 (options: make serve ARGS="--port 9000")
 	@$(BIN)/petstore serve $(ARGS)
 
-test: $(VENV)/.installed-dev ## Run all tests (some of them: make test ARGS="-k limits")
+test: $(VENV)/.installed-dev $(TYPESCRIPT)/node_modules/.package-lock.json ## Run all tests (some of them: make test ARGS="-k limits")
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, types and the direction of imports
@@ -46,7 +51,8 @@ bench-quick: $(VENV)/.installed-dev ## The same in under two minutes: fewer rows
 lock: $(VENV)/.installed-dev ## Pin the newest versions of all dependencies in requirements.lock
 	$(PIP) install pip-tools
 	$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-annotate --no-header \
-	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements.lock pyproject.toml
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements.lock pyproject.toml client/pyproject.toml
 
 clean: ## Remove .venv and caches (never data)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/.venv bench/build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/.venv bench/build \
+	  $(TYPESCRIPT)/node_modules
