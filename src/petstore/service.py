@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import ssl
@@ -18,6 +19,7 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.keys import Environment
 from petstore.logs import configuration, event
+from petstore.monitoring import Monitoring
 from petstore.settings import Settings
 from petstore.store import OnCommit, StorePolicy, Subject, open_stores
 from petstore.web import asgi
@@ -61,8 +63,9 @@ class Service:
         self.every_second: list[Callable[[], None]] = []
 
     async def start(self) -> App:
+        self._monitoring = Monitoring(self._settings)
         self._backends = Backends(self._settings)
-        self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock)
+        self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self.every_second += [place.pets.bodies.sweep for place in self.app.places]
         self._chores = asyncio.create_task(self._every_second())
         # What is loaded by now stays: the collector need not look at it again and again.
@@ -76,13 +79,20 @@ class Service:
         self._chores.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._chores
+        self.app.settle(math.inf)
         await self._flush_usage()
         await self._backends.close()
+        self._monitoring.close()
+
+    async def _scrape(self, accept: str) -> tuple[str, bytes]:
+        self.app.settle(time.perf_counter())
+        return await self._monitoring.scrape(accept)
 
     async def _every_second(self) -> None:
         parent = os.getppid()
         tick = 0
         while True:
+            due = time.perf_counter() + 1
             await asyncio.sleep(1)
             tick += 1
             if os.getppid() != parent:  # the supervisor was killed: a worker on its own would hold the port for ever
@@ -90,6 +100,9 @@ class Service:
                 os._exit(1)
             for chore in self.every_second:
                 chore()
+            now = time.perf_counter()
+            self.app.settle(now)
+            self._monitoring.tick(now - due)
             with contextlib.suppress(Unavailable):
                 await self._backends.gate.sweep(self._clock())
             if tick % FLUSH_EVERY == 0:
@@ -98,7 +111,7 @@ class Service:
     async def _flush_usage(self) -> None:
         for place in self.app.places:
             with contextlib.suppress(Unavailable):  # kept for the next time
-                await place.usage.flush(self._clock())
+                await place.traffic.flush(self._clock())
 
 
 class RsgiService:

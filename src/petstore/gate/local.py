@@ -21,6 +21,7 @@ import msgspec
 
 from petstore.errors import Unavailable
 from petstore.gate import GatePolicy, Subject, bucket_of
+from petstore.health import Health
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.windows import SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
@@ -48,6 +49,7 @@ class LocalGate:
         self._bans = policy.bans
         self._address_per_minute = policy.address_per_minute
         self._path = path
+        self._health = Health("gate")
         self._sweep_from = b""
         self._names: dict[Environment, bytes] = {"live": VERSION + b"live", "staging": VERSION + b"staging"}
         try:
@@ -165,6 +167,8 @@ class LocalGate:
     async def sweep(self, now: float) -> None:
         self._sweep_from = self._step(lambda txn: _sweep(txn, self._sweep_from, SWEEP_STEP, int(now * SECOND)))
         self._env.reader_check()
+        if self._health.down:
+            self._health.worked()
 
     async def close(self) -> None:
         self._env.close()
@@ -191,9 +195,11 @@ class LocalGate:
             try:
                 allocate(self._path, size)
             except OSError as full:
+                self._health.failed(full)
                 raise Unavailable(f"the gate file cannot grow: {full}") from full
             self._env.set_mapsize(size)
         else:
+            self._health.failed(error)
             raise Unavailable(f"the gate file cannot be used: {error}") from error
 
 

@@ -45,6 +45,7 @@ class PetOperations:
         self._pets_url = f"{base}/pets"
         self._remembered: dict[ListQuery | int, Rendered] = {}
         self._remembered_bytes = 0
+        self._misses = 0
         self._version = -1
         self._stamp: object = None
         self._fresh_until = 0.0
@@ -135,7 +136,13 @@ class PetOperations:
         self._stamp = stamp
         self._fresh_until = now + FRESH_SECONDS
 
+    def take_misses(self) -> int:
+        """How often something was not at hand, since the last time."""
+        misses, self._misses = self._misses, 0
+        return misses
+
     def _remember(self, name: ListQuery | int, version: int, rendered: Rendered) -> Rendered:
+        self._misses += 1
         # A newer version may have come in while this was read from the store.
         if version == self._version:
             self._remembered_bytes += len(rendered.body) + 1024
