@@ -8,13 +8,13 @@ import shutil
 from pathlib import Path
 
 from petstore import __version__, metrics
+from petstore.folder import LAST_BACKUP
 from petstore.keys import ENVIRONMENTS
 from petstore.logs import event
 from petstore.metrics.shared import Values, Workers, of_this_process
 from petstore.settings import Settings
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-LAST_BACKUP = "last-backup"  # in the data folder; touched by every backup
 
 
 class Monitoring:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from petstore.errors import OperatorError, Unavailable
+from petstore.folder import Hold
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.keys import Environment
 from petstore.logs import configuration, event
@@ -35,10 +36,15 @@ class Backends:
     """The stores of both environments and the gate, opened inside a running event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        prepare(settings)
-        self.gate = open_gate(settings.gate, settings.data, _gate_policy(settings))
-        policy = StorePolicy(settings.postgres_pool, settings.pgbouncer)
-        self.stores = open_stores(settings.store, settings.data, policy, partial(_raise_version, self.gate))
+        """Raises OperatorError and Unavailable."""
+        self._hold = Hold(settings.data)
+        try:
+            self.gate = open_gate(settings.gate, settings.data, _gate_policy(settings))
+            policy = StorePolicy(settings.postgres_pool, settings.pgbouncer)
+            self.stores = open_stores(settings.store, settings.data, policy, partial(_raise_version, self.gate))
+        except BaseException:
+            self._hold.release()
+            raise
 
     async def __aenter__(self) -> "Backends":
         return self
@@ -52,6 +58,7 @@ class Backends:
         for store in self.stores.values():
             await store.close()
         await self.gate.close()
+        self._hold.release()
 
 
 class Service:
@@ -151,13 +158,8 @@ class AsgiService:
 
 
 def prepare(settings: Settings) -> None:
-    """Make the data folder. Raises OperatorError when it cannot be used."""
-    try:
-        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise OperatorError(f"--data {settings.data}: {error.strerror}") from error
-    if not os.access(settings.data, os.R_OK | os.W_OK | os.X_OK):
-        raise OperatorError(f"--data {settings.data}: no rights to write there")
+    """Make the data folder, or finish a restore that was cut short. Raises OperatorError when it cannot be used."""
+    Hold(settings.data).release()
 
 
 def mend_gate(settings: Settings) -> None:
@@ -199,11 +201,13 @@ def _raise_version(gate: Gate, environment: Environment) -> OnCommit:
 
 
 def serve(settings: Settings) -> None:
-    """Run the service until it is told to stop."""
+    """Run the service until it is told to stop. Raises OperatorError."""
+    hold = Hold(settings.data)  # by the main process too: between two workers the folder is not free
     if settings.server == "granian":
         _serve_by_granian(settings)
     else:
         supervise(settings.workers, partial(_work, settings))
+    hold.release()
 
 
 def _work(settings: Settings) -> None:

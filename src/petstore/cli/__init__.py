@@ -6,6 +6,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,9 @@ COMMANDS = {
     "keys": ("petstore.cli.keys", "Issue, list, show, rotate and revoke API keys."),
     "pets": ("petstore.cli.pets", "List, add, import and export animals; change a status."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
-    "check": ("petstore.cli.check", "Check the data: integrity, schema, free space."),
+    "backup": ("petstore.cli.backup", "Write all data to one file while the service runs."),
+    "restore": ("petstore.cli.backup", "Bring a backup back."),
+    "check": ("petstore.cli.check", "Check data, settings, free space and clock."),
 }
 
 
@@ -120,6 +123,17 @@ def print_fields(fields: dict[str, str]) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         click.echo(f"{name:<{width}}  {value}")
+
+
+def progress(label: str, length: int) -> AbstractContextManager[Any]:
+    """A bar on a terminal; silence in a script."""
+    return click.progressbar(
+        length=length,
+        label=label,
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+        update_min_steps=max(1, length // 200),
+    )
 
 
 def when(at: float | None) -> str:

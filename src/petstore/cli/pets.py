@@ -5,14 +5,13 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
 import click
 import msgspec
 
-from petstore.cli import common_options, deed, env_option, json_option, print_json, print_table, run
+from petstore.cli import common_options, deed, env_option, json_option, print_json, print_table, progress, run
 from petstore.errors import InvalidBody, OperatorError
 from petstore.pets import INT64_MAX, INT64_MIN, NewPet, Pet, PetStatus, new_pet, parse_new_pet
 from petstore.service import Backends
@@ -122,7 +121,7 @@ def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
 
     async def work() -> int:
         async with Backends(Settings(**where)) as backends:
-            with file.open("rb") as source, _progress("Importing", size) as bar:
+            with file.open("rb") as source, progress("Importing", size) as bar:
                 batches = _checked(file, rows(source), source, bar)
                 return await backends.stores[environment].import_pets(batches, deed("import", file.name))
 
@@ -151,7 +150,7 @@ def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
             table = csv.writer(target, lineterminator="\n") if form == ".csv" else None
             if table:
                 table.writerow(COLUMNS)
-            with _progress("Exporting", sum((await store.count()).values())) as bar:
+            with progress("Exporting", sum((await store.count()).values())) as bar:
                 more = True
                 while more:
                     page, more = await store.page(after=after, limit=BATCH, status=None)
@@ -234,17 +233,6 @@ async def _checked(
         raise OperatorError(f"{file}: {len(bad):,} bad rows, so nothing was imported" + "".join(bad))
     yield batch
     bar.update(source.tell() - bar.pos)
-
-
-def _progress(label: str, length: int) -> AbstractContextManager[Any]:
-    """A bar on a terminal; silence in a script."""
-    return click.progressbar(
-        length=length,
-        label=label,
-        file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
-        update_min_steps=max(1, length // 200),
-    )
 
 
 def _print_pet(pet: Pet, as_json: bool) -> None:

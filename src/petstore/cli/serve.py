@@ -75,7 +75,8 @@ def serve(**options: Any) -> None:
     """
     settings = Settings(**options)
     logs.configure()
-    _check(settings)
+    check_settings(settings)
+    _check_port(settings)
     service.prepare(settings)
     service.mend_gate(settings)
     first_key = run(_first_key(settings))
@@ -93,7 +94,7 @@ def asgi() -> service.AsgiService:
     return service.AsgiService(settings)
 
 
-def _check(settings: Settings) -> None:
+def check_settings(settings: Settings) -> None:
     """Whatever would fail later in a worker fails here in one line. Raises OperatorError."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
@@ -108,7 +109,6 @@ def _check(settings: Settings) -> None:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
-    _check_port(settings)
 
 
 def _check_port(settings: Settings) -> None:

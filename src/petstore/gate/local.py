@@ -22,7 +22,7 @@ import msgspec
 from petstore.errors import Unavailable
 from petstore.gate import GatePolicy, Subject, bucket_of
 from petstore.health import Health
-from petstore.keys import Environment
+from petstore.keys import ENVIRONMENTS, Environment
 from petstore.plans import Limits
 from petstore.windows import SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
 
@@ -245,6 +245,32 @@ def set_aside_if_damaged(path: Path) -> Path | None:
     with contextlib.suppress(FileNotFoundError):
         path.with_name(path.name + "-lock").unlink()
     return aside
+
+
+def copy_out(path: Path, target: Path) -> None:
+    """A copy of one moment, while others go on. Raises Unavailable."""
+    try:
+        with _beside(path, readonly=True) as env:
+            env.copy(str(target))
+    except (lmdb.Error, OSError) as error:
+        raise Unavailable(f"the gate file cannot be copied: {error}") from error
+
+
+def renew_versions(path: Path) -> None:
+    """Give a file that has come back from a backup versions that nobody can remember. Raises Unavailable."""
+    try:
+        with _beside(path, readonly=False) as env, env.begin(write=True) as txn:
+            for environment in ENVIRONMENTS:
+                txn.put(VERSION + environment.encode(), _versions.pack(time.time_ns(), time.time_ns()))
+    except (lmdb.Error, OSError) as error:
+        raise Unavailable(f"the gate file cannot be written: {error}") from error
+    path.with_name(path.name + "-lock").unlink(missing_ok=True)
+
+
+def _beside(path: Path, *, readonly: bool) -> Any:
+    """The file, opened by a process that is no worker."""
+    size = max(INITIAL_SIZE, path.stat().st_size)
+    return lmdb.open(str(path), subdir=False, create=False, map_size=size, readonly=readonly, mode=0o600)
 
 
 def readable(path: Path) -> bool:
