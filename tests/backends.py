@@ -158,6 +158,11 @@ class Postgres(Process):
             return False
         return True
 
+    @property
+    def programs(self) -> Path:
+        """Where pg_dump and pg_restore of the server's own version are."""
+        return self._bin
+
     def url(self) -> str:
         """An empty database of this server."""
         name = f"petstore_{next(self._databases)}"

@@ -26,8 +26,10 @@ COMMANDS = {
     "keys": ("petstore.cli.keys", "Issue, list, show, rotate and revoke API keys."),
     "pets": ("petstore.cli.pets", "List, add, import and export animals; change a status."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
+    "backup": ("petstore.cli.backup", "Write all data to one file while the service runs."),
+    "restore": ("petstore.cli.backup", "Bring a backup back."),
     "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
-    "check": ("petstore.cli.check", "Check the data: integrity, schema, free space."),
+    "check": ("petstore.cli.check", "Check data, settings, free space and clock."),
 }
 
 
@@ -118,6 +120,12 @@ def print_table(columns: list[str], rows: list[list[str]], empty: str) -> None:
     console.print(table, width=None if console.is_terminal else 10_000, crop=False)
 
 
+def print_fields(fields: dict[str, str]) -> None:
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        click.echo(f"{name:<{width}}  {value}")
+
+
 def progress(label: str, length: int) -> AbstractContextManager[Any]:
     """A bar on a terminal; silence in a script."""
     return click.progressbar(
@@ -127,12 +135,6 @@ def progress(label: str, length: int) -> AbstractContextManager[Any]:
         hidden=not sys.stderr.isatty(),
         update_min_steps=max(1, length // 200),
     )
-
-
-def print_fields(fields: dict[str, str]) -> None:
-    width = max(len(name) for name in fields)
-    for name, value in fields.items():
-        click.echo(f"{name:<{width}}  {value}")
 
 
 def when(at: float | None) -> str:

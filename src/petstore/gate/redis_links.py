@@ -117,6 +117,10 @@ class SingleLink:
         for name, value, life in records:
             await self._call("SET", name, value, "PX", life)
 
+    async def command(self, *words: str) -> Any:
+        """Any command, for those who look at the server itself. Raises Unavailable."""
+        return await self._call(*words)
+
     async def close(self) -> None:
         await self._drop()
         for sentinel in self._sentinels.sentinels if self._sentinels else ():
@@ -261,6 +265,13 @@ class ClusterLink:
         for reply in await self._pipeline([("SET", name, value, "PX", life) for name, value, life in records]):
             if isinstance(reply, Exception):
                 raise Unavailable(f"a shard of the gate failed: {reply}")
+
+    async def command(self, *words: str) -> Any:
+        """Any command, to one of the servers. Raises Unavailable."""
+        try:
+            return await self._cluster.execute_command(*words, target_nodes=RedisCluster.RANDOM)
+        except _TROUBLE as error:
+            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
         with contextlib.suppress(*_TROUBLE):

@@ -48,6 +48,7 @@ class PetOperations:
         self._pets_url = f"{base}/pets"
         self._remembered: dict[ListQuery | int, Rendered] = {}
         self._remembered_bytes = 0
+        self._misses = 0
         self._version = -1
         self._stamp: object = None
         self._being_read: dict[ListQuery | int, asyncio.Future[Rendered]] = {}
@@ -150,6 +151,11 @@ class PetOperations:
                 self._forget()
                 self._stamp = stamp
 
+    def take_misses(self) -> int:
+        """How often something was not at hand, since the last time."""
+        misses, self._misses = self._misses, 0
+        return misses
+
     def _forget(self) -> None:
         self._remembered = {}
         self._remembered_bytes = 0
@@ -162,6 +168,7 @@ class PetOperations:
         Where a read takes its time, those who want the same at the same time share it: a new version of a page that a
         thousand clients ask for is read once.
         """
+        self._misses += 1
         remembered = self._remembered
         if self._catalogue.immediate:
             rendered = await work

@@ -1,10 +1,12 @@
 """What the rooms of the PostgreSQL store share: the pool, the schema, and how a change is made and told."""
 
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import asyncpg
 
 from petstore.errors import Unavailable
+from petstore.health import Health
 from petstore.keys import Environment
 from petstore.ledger import Deed
 from petstore.store import OnCommit, Subject
@@ -12,6 +14,18 @@ from petstore.store.postgres.pool import Connection, PostgresPool, Work
 from petstore.store.tables import Row
 
 T = TypeVar("T")
+
+
+async def watched(health: Health, call: Awaitable[T]) -> T:
+    """What the call returns, or raises; how it ends is noted."""
+    try:
+        result = await call
+    except Unavailable as outage:
+        health.failed(outage)
+        raise
+    if health.down:
+        health.worked()
+    return result
 
 
 def schema_of(environment: Environment) -> str:
@@ -24,9 +38,11 @@ class PostgresBase:
         self._environment: Environment = environment
         self._on_commit = on_commit
         self._schema = schema_of(environment)
+        self._reads = Health("store", environment, "read")
+        self._writes = Health("store", environment, "write")
 
     async def _rows(self, sql: str, *values: Any) -> list[Row]:
-        return await self._pool.run(lambda connection: connection.fetch(sql, *values))
+        return await watched(self._reads, self._pool.run(lambda connection: connection.fetch(sql, *values)))
 
     async def _change(self, work: Work[T], subject: Subject) -> T:
         """A transaction of which readers must be told."""
@@ -38,7 +54,7 @@ class PostgresBase:
                 except asyncpg.IntegrityConstraintViolationError as error:
                     raise Unavailable(f"the store refused a row: {error}") from error
 
-        result = await self._pool.run(inside)
+        result = await watched(self._writes, self._pool.run(inside))
         await self._on_commit(subject)
         return result
 

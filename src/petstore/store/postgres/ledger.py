@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from petstore.ledger import Deed, Usage
-from petstore.store.postgres.base import PostgresBase
+from petstore.store.postgres.base import PostgresBase, watched
 from petstore.store.postgres.pool import Connection
 
 INT64_MAX = 2**63 - 1
@@ -38,7 +38,7 @@ class PostgresLedger(PostgresBase):
                     sorted(last_used.items()),
                 )
 
-        await self._pool.run(work)
+        await watched(self._writes, self._pool.run(work))
 
     async def usage(self, *, since: int, key_id: str | None = None) -> list[Usage]:
         where, values = ("", (since,)) if key_id is None else (" AND key_id = $2", (since, key_id))

@@ -173,7 +173,7 @@ async def _migrate(connection: Connection, schema: str) -> None:
 
     Raises OperatorError when it is newer than the code or when rights are missing.
     """
-    if await _version(connection, schema) == len(MIGRATIONS):
+    if await schema_version(connection, schema) == len(MIGRATIONS):
         return
     try:
         async with at_leisure(connection):
@@ -182,7 +182,7 @@ async def _migrate(connection: Connection, schema: str) -> None:
             if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", schema):
                 await connection.execute(f"CREATE SCHEMA {schema}")
                 await connection.execute(f"CREATE TABLE {schema}.migrations (number int PRIMARY KEY)")
-            version = await _version(connection, schema)
+            version = await schema_version(connection, schema)
             if version > len(MIGRATIONS):
                 raise OperatorError(
                     f"the database was written by a newer Petstore (schema {version}, this one knows"
@@ -198,7 +198,7 @@ async def _migrate(connection: Connection, schema: str) -> None:
         ) from error
 
 
-async def _version(connection: Connection, schema: str) -> int:
+async def schema_version(connection: Connection, schema: str) -> int:
     known = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
     if not await connection.fetchval(known, schema):
         return 0
