@@ -10,7 +10,7 @@ from collections.abc import Callable
 from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment
-from petstore.ledger import Answer
+from petstore.ledger import NOBODY, Answer
 from petstore.logs import event, logger
 from petstore.settings import Settings
 from petstore.store import Store
@@ -112,8 +112,9 @@ class App:
         headers = reply.headers + common_headers(decision, request_id)
         if item is not None and place is not None:
             headers += place.pets.deprecation
-        if key is not None and place is not None:
-            place.usage.count(key.id, "ok" if reply.status < 400 else _answer_class(reply.status, decision), now)
+        if place is not None:
+            who = NOBODY if key is None else key.id
+            place.usage.count(who, "ok" if reply.status < 400 else _answer_class(reply.status, decision), now)
         if self._has_extras:
             headers += self._extras(request, reply, decision, place, key, request_id, now)
         reply.headers = headers
@@ -205,8 +206,10 @@ def _unauthorized(request: Request) -> Reply:
 
 
 def _answer_class(status: int, decision: Decision) -> Answer:
-    if decision.outcome is not ADMITTED:
+    if status == 429:
         return "banned" if decision.outcome is BANNED else "refused"
+    if status == 401:
+        return "unauthorized"
     return "client_error" if status < 500 else "server_error"
 
 

@@ -1,8 +1,11 @@
-"""How many requests each key makes: counted here in memory, written to the store now and then, never on the way."""
+"""How many requests each key makes, and how many come without one.
+
+Counted here in memory, written to the store now and then, never on the way.
+"""
 
 from collections import defaultdict
 
-from petstore.ledger import HOUR, Answer, Ledger, Usage
+from petstore.ledger import Answer, Ledger, Usage
 
 
 class UsageCounter:
@@ -16,7 +19,7 @@ class UsageCounter:
         self._last_used[key_id] = now
 
     async def flush(self, now: float) -> None:
-        """Write what was counted since the last time, under the present hour.
+        """Write what was counted since the last time, under the present minute.
 
         Raises Unavailable, and keeps what it has for the next time.
         """
@@ -25,8 +28,7 @@ class UsageCounter:
             return
         self._counts, self._last_used = defaultdict(int), {}
         try:
-            hour = int(now) // HOUR * HOUR
-            rows = [Usage(key_id, hour, answer, n) for (key_id, answer), n in counts.items()]
+            rows = [Usage(key_id, int(now), answer, n) for (key_id, answer), n in counts.items()]
             await self._ledger.add_usage(rows, last_used)
         except BaseException:
             for cell, n in counts.items():
