@@ -105,10 +105,10 @@ def _check(settings: Settings) -> None:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             raise OperatorError(f"--trusted-proxy {network}: give an address or a network like 10.0.0.0/8") from None
-    _check_port(settings)
+    check_port(settings)
 
 
-def _check_port(settings: Settings) -> None:
+def check_port(settings: Settings) -> None:
     # Workers share the port with SO_REUSEPORT: a second service would start without a word and take half the traffic.
     try:
         family, kind, _, _, address = socket.getaddrinfo(
