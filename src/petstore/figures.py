@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from petstore.ledger import ANSWERS, HOUR, MINUTE, SPANS, Answer, Ledger, Span
 
-REFUSALS_MAX = 50
+REFUSALS_MAX = 12
 
 
 class Bars(NamedTuple):

@@ -245,6 +245,10 @@ def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
             with Jobs() as jobs:
                 app = console(backends.stores, backends.gate, clock, addresses, sessions, jobs)
                 server = uvicorn.Server(uvicorn.Config(app, **_uvicorn_options(settings)))
+                # Uvicorn's own handling of signals would end the process by the signal instead of with code 0.
+                server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # see above
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
                 greet(f"{addresses.origin}/sign-in?token={sessions.new_link_token()}")
                 await server.serve()
 
