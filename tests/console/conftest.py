@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from playwright.sync_api import Browser, Page, expect
 
 from tests.consoles import Console, Visitor, running_console
 from tests.servers import Server, serving
@@ -32,3 +33,22 @@ def new_name() -> Callable[[], str]:
 def ada(console: Console, new_name: Callable[[], str]) -> Visitor:
     """An operator of the test's own, signed in."""
     return console.signed_in(new_name())
+
+
+@pytest.fixture
+def page(browser: Browser, console: Console, new_name: Callable[[], str]) -> Iterator[Page]:
+    """An operator, signed in with a token by hand, on a page that complains of nothing and asks nobody else."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    opened = context.new_page()
+    opened.set_default_timeout(10_000)
+    faults: list[str] = []
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("request", lambda request: None if request.url.startswith(console.origin) else faults.append(request.url))
+    name = new_name()
+    opened.goto(console.origin)
+    opened.get_by_label("Your token").fill(console.operator(name))
+    opened.get_by_role("button", name="Sign in").click()
+    expect(opened.get_by_text(f"Signed in as {name}")).to_be_visible()
+    yield opened
+    context.close()
+    assert faults == []

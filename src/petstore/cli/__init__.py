@@ -120,9 +120,9 @@ def print_table(columns: list[str], rows: list[list[str]], empty: str) -> None:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console()
     # On a pipe nothing is cut: a script wants whole values.
-    console.print(table, width=None if console.is_terminal else 10_000, crop=False)
+    console = Console() if sys.stdout.isatty() else Console(width=10_000)
+    console.print(table, crop=False)
 
 
 def print_more(command: str) -> None:

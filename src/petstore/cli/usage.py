@@ -27,6 +27,7 @@ from petstore.windows import DAY, SECOND, Windows
 
 LEVELS = "▁▂▃▄▅▆▇█"
 NOTHING = "·"
+SPARKLINE_MAX = 30  # characters: with its key and figures it fits a terminal
 KEY_ANSWERS: dict[Answer, str] = {
     "ok": "ok",
     "client_error": "4xx",
@@ -131,6 +132,8 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
 
 
 def sparkline(values: Sequence[int]) -> str:
-    """One character a step, the highest for the most; a dot for none at all."""
-    top = max(values, default=0)
-    return "".join(LEVELS[(value * len(LEVELS) - 1) // top] if value else NOTHING for value in values)
+    """A character for each step, or for some together: the highest for the most, a dot for none at all."""
+    together = -(-len(values) // SPARKLINE_MAX) or 1
+    sums = [sum(values[start : start + together]) for start in range(0, len(values), together)]
+    top = max(sums, default=0)
+    return "".join(LEVELS[(value * len(LEVELS) - 1) // top] if value else NOTHING for value in sums)

@@ -12,13 +12,15 @@
   const day = { day: "numeric", month: "short" };
   const minute = { hour: "2-digit", minute: "2-digit" };
 
-  // Each series is the sum of itself and those below it, so that drawing the tallest first stacks them.
+  // Each series is the sum of itself and those below it, so that drawing the tallest first stacks them. Where it has
+  // nothing of its own nothing is drawn: the edges of hidden bars would shine through.
   function stacked(series, answers) {
     const sums = [];
     let below = series.starts.map(() => 0);
     for (const answer of answers) {
-      below = series.answers[answer].map((n, i) => n + below[i]);
-      sums.push(below);
+      const own = series.answers[answer];
+      below = own.map((n, i) => n + below[i]);
+      sums.push(below.map((sum, i) => (own[i] ? sum : null)));
     }
     return [series.starts, ...sums.reverse()];
   }
