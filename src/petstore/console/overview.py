@@ -1,5 +1,6 @@
 """The overview: requests over time, refusals and bans, the busiest keys, animals by status."""
 
+import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -23,10 +24,12 @@ async def figures(request: Request) -> Response:
 
 async def _figures(room: Room) -> dict[str, Any]:
     house, environment, span = room.house, room.environment, room.span
-    bars = await traffic_bars(room.store, SPANS[span], room.now)
-    bans = await house.bans[environment].latest()
-    animals = await house.animals[environment].latest()
-    busiest = await house.busiest[environment, span].latest()
+    bars, bans, animals, busiest = await asyncio.gather(
+        traffic_bars(room.store, SPANS[span], room.now),
+        house.bans[environment].latest(),
+        house.animals[environment].latest(),
+        house.busiest[environment, span].latest(),
+    )
     keys = await room.store.keys_by_id([total.key_id for total in busiest.value]) if busiest else {}
     return {
         "span": span,

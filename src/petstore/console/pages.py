@@ -73,6 +73,8 @@ class Pages:
             spans=tuple(SPANS),
             statuses=[status.value for status in PetStatus],
         )
+        for name in self._templates.list_templates():
+            self._templates.get_template(name)  # now, so that nobody waits for it later
 
     def html(
         self, template: str, status: int = 200, headers: Mapping[str, str] | None = None, /, **context: Any
