@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from tests.backends import Postgres, Redis, remove_shared, shared
+from tests.browsers import browser as browser
 from tests.commands import Commands
 from tests.places import GatePlace, StorePlace
 from tests.redis_topologies import RedisCluster, cluster_running

@@ -1,30 +1,10 @@
 """The reference page in a real Chromium, with no way to the outside."""
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from playwright.sync_api import Browser, Request, sync_playwright
+from playwright.sync_api import Browser, Request
 
 from tests.servers import Server
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
-            pytest.fail("Chromium is missing, and here it must not be")
-        pytest.skip("Chromium is not installed: the browser tests did not run")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield opened
-        opened.close()
 
 
 def test_the_reference_page_shows_the_operations_and_asks_nobody_else(

@@ -76,7 +76,7 @@ def test_idempotency(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         new = NewPet("Rex", 1)
         first = await store.add(new, NOW, Once("key_a", "t", b"body"))
-        await store.set_status(first.pet.id, PetStatus.sold, DEED)
+        await store.set_status([first.pet.id], PetStatus.sold, DEED)
         again = await store.add(new, NOW + 5, Once("key_a", "t", b"body"))
         assert again == Added(first.pet, replayed=True)
         with pytest.raises(IdempotencyMismatch):

@@ -5,9 +5,10 @@ that precedes. The checksum lets a scanner recognise a leaked key offline, and c
 """
 
 import hashlib
+import re
 import secrets
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -26,6 +27,12 @@ PREFIXES: dict[Environment, str] = {"live": "pets_live_", "staging": "pets_test_
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 RANDOM_LENGTH = 30
 CHECKSUM_LENGTH = 6
+NAME_MAX = 255
+LIMIT_MAX = 10**12  # more than any machine answers; the gate counts in 64 bits
+
+_NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
+_DURATION = re.compile("([0-9]{1,9})([smhdw])").fullmatch
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +74,22 @@ class KeyStore(Protocol):
     async def keys(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
         """Keys in the order of their ids."""
 
+    async def newest_keys(
+        self, *, before: tuple[float, str] | None = None, limit: int = 100, text: str = ""
+    ) -> list[ApiKey]:
+        """Keys whose name or id has `text` in it, the newest first; `before` is the age and id of the last one seen."""
+
+    async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
+        """Those that exist."""
+
     async def add_key(self, key: ApiKey, digest: bytes, deed: Deed) -> None: ...
 
     async def rotate_key(self, key_id: str, digest: bytes, old_until: float, deed: Deed) -> None:
         """Give the key a new secret; the old ones work until `old_until`."""
 
     async def revoke_key(self, key_id: str, deed: Deed) -> None: ...
+
+    async def set_limits(self, key_id: str, limits: Limits, deed: Deed) -> None: ...
 
 
 def new_key(
@@ -85,15 +102,15 @@ def new_key(
     limits: Limits | None = None,
     expires: float | None = None,
 ) -> ApiKey:
-    """Raises OperatorError when limits and plan do not fit each other."""
+    """Raises OperatorError when the name cannot be kept, or when limits and plan do not fit each other."""
+    if len(name) > NAME_MAX or _NAME_FAULT(name):
+        raise OperatorError(f"a key's name has at most {NAME_MAX} characters and no control characters")
     fixed = PLANS[plan]
     if fixed is None and limits is None:
-        raise OperatorError("an enterprise key needs its own limits: --per-minute N --per-day N")
+        raise OperatorError("an enterprise key needs its own limits: per minute and per day")
     if fixed is not None and limits is not None:
-        raise OperatorError(f"the {plan} plan has fixed limits: only enterprise keys take --per-minute and --per-day")
-    allowed = fixed or limits
-    if allowed is None or allowed.per_minute < 1 or allowed.per_day < 1:
-        raise OperatorError("limits are whole numbers of at least 1")
+        raise OperatorError(f"the {plan} plan has fixed limits: only enterprise keys have their own")
+    allowed = checked_limits(fixed or limits)
     return ApiKey(
         id="key_" + "".join(secrets.choice(BASE62) for _ in range(12)),
         name=name,
@@ -107,9 +124,28 @@ def new_key(
     )
 
 
+def checked_limits(limits: Limits | None) -> Limits:
+    """Raises OperatorError when a key could not be held to them."""
+    if limits is None or not all(1 <= limit <= LIMIT_MAX for limit in limits):
+        raise OperatorError(f"limits are whole numbers from 1 to {LIMIT_MAX:,}")
+    return limits
+
+
+def duration(text: str) -> float:
+    """Seconds, from a number with a unit. Raises OperatorError."""
+    match = _DURATION(text.strip())
+    if match is None:
+        raise OperatorError(f"{text!r} is not a duration; write 90d, 24h, 30m or 10s")
+    return float(match[1]) * _UNITS[match[2]]
+
+
 def mint(environment: Environment) -> str:
-    """A new secret."""
-    body = PREFIXES[environment] + "".join(secrets.choice(BASE62) for _ in range(RANDOM_LENGTH))
+    """A new secret of an API key."""
+    return new_secret(PREFIXES[environment])
+
+
+def new_secret(prefix: str) -> str:
+    body = prefix + "".join(secrets.choice(BASE62) for _ in range(RANDOM_LENGTH))
     return body + checksum(body)
 
 
@@ -123,8 +159,11 @@ def checksum(body: str) -> str:
 
 
 def well_formed(secret: str, environment: Environment) -> bool:
-    """Whether a secret could be one of ours, told without any look-up."""
-    prefix = PREFIXES[environment]
+    """Whether a secret could be a key of ours, told without any look-up."""
+    return has_form(secret, PREFIXES[environment])
+
+
+def has_form(secret: str, prefix: str) -> bool:
     return (
         len(secret) == len(prefix) + RANDOM_LENGTH + CHECKSUM_LENGTH
         and secret.startswith(prefix)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, NamedTuple, NoReturn, Protocol
 
@@ -53,6 +53,14 @@ class Page(NamedTuple):
     more: bool
 
 
+class Found(NamedTuple):
+    """Animals that fit, among those that were looked at. When there may be more, they are behind `looked_to`."""
+
+    pets: list[Pet]
+    looked_to: int
+    more: bool
+
+
 class Once(NamedTuple):
     """A client's promise that a repeated request is the same one: its idempotency key, and a hash of the body."""
 
@@ -76,6 +84,9 @@ class Catalogue(Protocol):
     async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
         """Animals with an id above `after`, ascending: the same cost wherever the page lies."""
 
+    async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
+        """Animals with an id above `after` whose name has `text` in it; at most SEARCH_STEP animals are looked at."""
+
     async def pet(self, pet_id: int) -> Pet | None: ...
 
     async def stamp(self) -> object:
@@ -87,12 +98,14 @@ class Catalogue(Protocol):
         Raises IdempotencyMismatch when `once` was used with another body, IdempotencyConflict while it is running.
         """
 
-    async def set_status(self, pet_id: int, status: PetStatus, deed: Deed) -> Pet | None: ...
+    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
+        """The animals of these that exist, all changed at once; each is the subject of a deed like the one given."""
 
     async def import_pets(self, batches: AsyncIterator[list[NewPet]], deed: Deed) -> int:
         """Adds all or, when the iterator raises, nothing. Returns how many."""
 
-    async def count(self) -> dict[PetStatus, int]: ...
+    async def count(self) -> dict[PetStatus, int]:
+        """Takes the longer the more animals there are: not for a request's path."""
 
 
 def parse_new_pet(body: bytes) -> NewPet:

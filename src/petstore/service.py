@@ -247,6 +247,54 @@ async def _serve_http(settings: Settings) -> None:
     await service.stop()
 
 
+def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
+    """Run the console until it is told to stop; `greet` is given the address to sign in at.
+
+    Raises OperatorError when the packages for it are missing.
+    """
+    try:
+        import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
+        import uvicorn
+
+        from petstore.console.app import console
+        from petstore.console.guard import Addresses
+        from petstore.console.jobs import Jobs
+        from petstore.console.sessions import Sessions
+    except ImportError as error:
+        raise OperatorError(f"the console needs the package {error.name}: pip install 'petstore[console]'") from None
+
+    async def run() -> None:
+        clock = clock_of(settings)
+        addresses, sessions = Addresses(settings), Sessions(clock)
+        async with Backends(settings) as backends:
+            with Jobs() as jobs:
+                app = console(backends.stores, backends.gate, clock, addresses, sessions, jobs)
+                server = uvicorn.Server(uvicorn.Config(app, **_uvicorn_options(settings)))
+                # Uvicorn's own handling of signals would end the process by the signal instead of with code 0.
+                server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # see above
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
+                greet(f"{addresses.origin}/sign-in?token={sessions.new_link_token()}")
+                await server.serve()
+
+    asyncio.run(run())
+
+
+def _uvicorn_options(settings: Settings) -> dict[str, Any]:
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "ssl_certfile": settings.tls_cert,
+        "ssl_keyfile": settings.tls_key,
+        "lifespan": "off",
+        "log_config": None,
+        "access_log": False,
+        "proxy_headers": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": 2,
+    }
+
+
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
     """Raises OperatorError when the certificate or its key cannot be used."""
     if settings.tls_cert is None or settings.tls_key is None:

@@ -26,6 +26,10 @@ COMMANDS = {
     "keys": ("petstore.cli.keys", "Issue, list, show, rotate and revoke API keys."),
     "pets": ("petstore.cli.pets", "List, add, import and export animals; change a status."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
+    "usage": ("petstore.cli.usage", "Show what keys use, with a line of bars for each."),
+    "audit": ("petstore.cli.audit", "Show who did what, and when."),
+    "operators": ("petstore.cli.operators", "Name those who may sign in to the console."),
+    "console": ("petstore.cli.console", "Start the operator's console, a web page for all of this."),
     "backup": ("petstore.cli.backup", "Write all data to one file while the service runs."),
     "restore": ("petstore.cli.backup", "Bring a backup back."),
     "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
@@ -91,9 +95,14 @@ env_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def actor() -> str:
+    """Who the audit log will say did it."""
+    return f"{getpass.getuser()} (command line)"
+
+
 def deed(action: str, subject: str, detail: str = "") -> Deed:
     """What the audit log will say about this command."""
-    return Deed(time.time(), f"{getpass.getuser()} (command line)", action, subject, detail)
+    return Deed(time.time(), actor(), action, subject, detail)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -115,9 +124,14 @@ def print_table(columns: list[str], rows: list[list[str]], empty: str) -> None:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console()
     # On a pipe nothing is cut: a script wants whole values.
-    console.print(table, width=None if console.is_terminal else 10_000, crop=False)
+    console = Console() if sys.stdout.isatty() else Console(width=10_000)
+    console.print(table, crop=False)
+
+
+def print_more(command: str) -> None:
+    """Where the list goes on: on standard error, so that a script's data stays data."""
+    click.echo(f"There is more: {command}", err=True)
 
 
 def print_fields(fields: dict[str, str]) -> None:

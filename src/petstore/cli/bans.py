@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from petstore.cli import common_options, deed, json_option, print_json, print_table, run, when
-from petstore.errors import OperatorError
+from petstore.cli import common_options, json_option, print_json, print_table, run, when
+from petstore.cli.desks import desk_of
 from petstore.gate import Ban, bans_in_force
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -47,11 +47,7 @@ def lift(key_id: str, as_json: bool, **where: Any) -> None:
 
     async def work() -> None:
         async with Backends(Settings(**where)) as backends:
-            if not await backends.gate.lift(key_id):
-                raise OperatorError(f"{key_id} is not banned; petstore bans list shows who is")
-            for store in backends.stores.values():
-                if await store.key(key_id):
-                    await store.record(deed("lift ban", key_id))
+            await (await desk_of(backends, key_id)).lift_ban(key_id)
 
     run(work())
     if as_json:

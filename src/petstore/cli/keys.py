@@ -1,21 +1,28 @@
 """`petstore keys`: issue, list, show, rotate and revoke."""
 
-import re
 import time
 from typing import Any
 
 import click
 import msgspec
 
-from petstore.cli import common_options, deed, env_option, json_option, print_fields, print_json, print_table, run, when
+from petstore.cli import (
+    common_options,
+    env_option,
+    json_option,
+    print_fields,
+    print_json,
+    print_more,
+    print_table,
+    run,
+    when,
+)
+from petstore.cli.desks import desk, desk_of, key_of
 from petstore.errors import OperatorError
-from petstore.keys import SCOPES, ApiKey, digest_of, mint, new_key
+from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, duration
 from petstore.plans import PLANS, Limits
 from petstore.service import Backends
 from petstore.settings import Settings
-from petstore.store import Store
-
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 class Duration(click.ParamType[float]):
@@ -26,10 +33,10 @@ class Duration(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        match = re.fullmatch(r"([0-9]{1,9})([smhdw])", str(value).strip())
-        if not match:
-            self.fail(f"{value!r} is not a duration; write 90d, 24h, 30m or 10s", param, ctx)
-        return float(match[1]) * UNITS[match[2]]
+        try:
+            return duration(str(value))
+        except OperatorError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.group()
@@ -66,52 +73,54 @@ def create(
     """
     if (per_minute is None) != (per_day is None):
         raise OperatorError("--per-minute and --per-day go together")
+    if plan == "enterprise" and per_minute is None:
+        raise OperatorError("an enterprise key needs its own limits: --per-minute N --per-day N")
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
-    now = time.time()
-    key = new_key(
-        environment, plan, now=now, name=name, scopes=scopes or SCOPES, limits=limits,
-        expires=now + expires if expires is not None else None,
-    )  # fmt: skip
-    secret = mint(environment)
 
-    async def work() -> None:
+    async def work() -> tuple[ApiKey, str]:
         async with Backends(Settings(**where)) as backends:
-            await backends.stores[key.environment].add_key(key, digest_of(secret), deed("create key", key.id, plan))
+            return await desk(backends, environment).create_key(
+                plan, name=name, scopes=scopes or SCOPES, limits=limits, life=expires
+            )
 
-    run(work())
-    _print_secret(key, secret, as_json)
+    _print_secret(*run(work()), as_json)
 
 
 @keys.command(name="list")
 @common_options
 @click.option("--env", "environment", type=click.Choice(["live", "staging"]), help="Only this environment.")
+@click.option("--search", "text", default="", metavar="TEXT", help="Only keys with this in their name or id.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True)
+@click.option("--before", metavar="ID", help="Only keys that are older than this one.")
 @json_option
-def list_(environment: str | None, as_json: bool, **where: Any) -> None:
-    """List keys with plan, state and last use."""
+def list_(environment: Any, text: str, limit: int, before: str | None, as_json: bool, **where: Any) -> None:
+    """List keys with plan, state and last use, the newest first."""
 
     async def work() -> list[ApiKey]:
-        found: list[ApiKey] = []
         async with Backends(Settings(**where)) as backends:
-            for name, store in backends.stores.items():
-                after = ""
-                while environment in (None, name) and (page := await store.keys(after=after)):
-                    found += page
-                    after = page[-1].id
-        return sorted(found, key=lambda key: key.created)
+            last = await key_of(backends, before) if before else None
+            start = (last.created, last.id) if last else None
+            found: list[ApiKey] = []
+            for each in [environment] if environment else ENVIRONMENTS:
+                found += await backends.stores[each].newest_keys(before=start, limit=limit + 1, text=text)
+            return sorted(found, key=lambda key: (key.created, key.id), reverse=True)
 
     found = run(work())
+    shown = found[:limit]
     if as_json:
-        print_json([_as_json(key) for key in found])
-        return
-    now = time.time()
-    print_table(
-        ["id", "env", "plan", "scopes", "state", "last used", "name"],
-        [
-            [k.id, k.environment, k.plan, ",".join(k.scopes), k.state(now), when(k.last_used), k.name]
-            for k in found
-        ],
-        "No keys yet: petstore keys create --plan free",
-    )  # fmt: skip
+        print_json([_as_json(key) for key in shown])
+    else:
+        now = time.time()
+        print_table(
+            ["id", "env", "plan", "scopes", "state", "last used", "name"],
+            [
+                [k.id, k.environment, k.plan, ",".join(k.scopes), k.state(now), when(k.last_used), k.name]
+                for k in shown
+            ],
+            "No keys yet: petstore keys create --plan free" if not (text or before) else "No key fits.",
+        )  # fmt: skip
+    if len(found) > limit:
+        print_more(f"petstore keys list --before {shown[-1].id}")
 
 
 @keys.command()
@@ -123,7 +132,7 @@ def show(key_id: str, as_json: bool, **where: Any) -> None:
 
     async def work() -> ApiKey:
         async with Backends(Settings(**where)) as backends:
-            return (await _find(backends, key_id))[1]
+            return await key_of(backends, key_id)
 
     key = run(work())
     if as_json:
@@ -156,13 +165,7 @@ def rotate(key_id: str, overlap: float, as_json: bool, **where: Any) -> None:
 
     async def work() -> tuple[ApiKey, str]:
         async with Backends(Settings(**where)) as backends:
-            store, key = await _find(backends, key_id)
-            if not key.usable(time.time()):
-                raise OperatorError(f"{key_id} is {key.state(time.time())}: create a new key instead")
-            secret = mint(key.environment)
-            done = deed("rotate key", key_id, f"overlap {overlap:.0f} s")
-            await store.rotate_key(key_id, digest_of(secret), done.at + overlap, done)
-            return key, secret
+            return await (await desk_of(backends, key_id)).rotate_key(key_id, overlap)
 
     _print_secret(*run(work()), as_json)
 
@@ -176,11 +179,7 @@ def revoke(key_id: str, as_json: bool, **where: Any) -> None:
 
     async def work() -> ApiKey:
         async with Backends(Settings(**where)) as backends:
-            store, key = await _find(backends, key_id)
-            if key.revoked is not None:
-                raise OperatorError(f"{key_id} was revoked already, on {when(key.revoked)}")
-            await store.revoke_key(key_id, deed("revoke key", key_id))
-            return (await _find(backends, key_id))[1]
+            return await (await desk_of(backends, key_id)).revoke_key(key_id)
 
     key = run(work())
     if as_json:
@@ -189,12 +188,24 @@ def revoke(key_id: str, as_json: bool, **where: Any) -> None:
         click.echo(f"{key.id} is revoked: from the next request on it is refused.")
 
 
-async def _find(backends: Backends, key_id: str) -> tuple[Store, ApiKey]:
-    for store in backends.stores.values():
-        key = await store.key(key_id)
-        if key is not None:
-            return store, key
-    raise OperatorError(f"no key has the id {key_id}; petstore keys list shows them")
+@keys.command(name="set-limits")
+@click.argument("key_id", metavar="ID")
+@click.option("--per-minute", type=click.IntRange(min=1), metavar="N", required=True, help="Requests per minute.")
+@click.option("--per-day", type=click.IntRange(min=1), metavar="N", required=True, help="Requests per day.")
+@common_options
+@json_option
+def set_limits(key_id: str, per_minute: int, per_day: int, as_json: bool, **where: Any) -> None:
+    """Change the limits of an enterprise key. What it has used so far still counts."""
+
+    async def work() -> ApiKey:
+        async with Backends(Settings(**where)) as backends:
+            return await (await desk_of(backends, key_id)).set_limits(key_id, Limits(per_minute, per_day))
+
+    key = run(work())
+    if as_json:
+        print_json(_as_json(key))
+    else:
+        click.echo(f"{key.id} may make {key.per_minute:,} requests a minute and {key.per_day:,} a day.")
 
 
 def _as_json(key: ApiKey) -> dict[str, Any]:

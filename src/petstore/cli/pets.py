@@ -1,26 +1,21 @@
 """`petstore pets`: the operator's view of the animals; import and export stream."""
 
-import csv
-import re
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import click
-import msgspec
 
-from petstore.cli import common_options, deed, env_option, json_option, print_json, print_table, progress, run
+from petstore.cli import common_options, env_option, json_option, print_json, print_table, progress, run
+from petstore.cli.desks import desk
 from petstore.errors import InvalidBody, OperatorError
-from petstore.pets import INT64_MAX, INT64_MIN, NewPet, Pet, PetStatus, new_pet, parse_new_pet
+from petstore.pet_files import COLUMNS, batches, form_of, write_pets
+from petstore.pets import INT64_MAX, INT64_MIN, Pet, PetStatus, new_pet
 from petstore.service import Backends
 from petstore.settings import Settings
 
-BATCH = 2_000
 INT64 = click.IntRange(INT64_MIN, INT64_MAX)
 STATUSES = [status.value for status in PetStatus]
-COLUMNS = ["id", "name", "categoryId", "status"]
 
 
 @click.group()
@@ -72,10 +67,7 @@ def add(environment: Any, name: str, category_id: int, status: str, as_json: boo
 
     async def work() -> Pet:
         async with Backends(Settings(**where)) as backends:
-            store = backends.stores[environment]
-            pet = (await store.add(new, time.time())).pet
-            await store.record(deed("add animal", str(pet.id)))
-            return pet
+            return await desk(backends, environment).add_pet(new)
 
     _print_pet(run(work()), as_json)
 
@@ -89,15 +81,14 @@ def add(environment: Any, name: str, category_id: int, status: str, as_json: boo
 def set_status(pet_id: int, status: str, environment: Any, as_json: bool, **where: Any) -> None:
     """Change an animal's status."""
 
-    async def work() -> Pet | None:
+    async def work() -> list[Pet]:
         async with Backends(Settings(**where)) as backends:
-            done = deed("set status", str(pet_id), status)
-            return await backends.stores[environment].set_status(pet_id, PetStatus(status), done)
+            return await desk(backends, environment).set_status([pet_id], PetStatus(status))
 
-    pet = run(work())
-    if pet is None:
+    changed = run(work())
+    if not changed:
         raise OperatorError(f"there is no animal {pet_id} in {environment}")
-    _print_pet(pet, as_json)
+    _print_pet(changed[0], as_json)
 
 
 @pets.command(name="import")
@@ -113,17 +104,14 @@ def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
     .csv has a header line:        name,categoryId,status
     An id is ignored: the catalogue gives new ones.
     """
-    rows = {".jsonl": _jsonl_rows, ".csv": _csv_rows}.get(file.suffix)
-    if rows is None:
-        raise OperatorError(f"{file}: the name must end in .jsonl or .csv")
-
+    form_of(str(file))
     size = file.stat().st_size
 
     async def work() -> int:
         async with Backends(Settings(**where)) as backends:
             with file.open("rb") as source, progress("Importing", size) as bar:
-                batches = _checked(file, rows(source), source, bar)
-                return await backends.stores[environment].import_pets(batches, deed("import", file.name))
+                rows = batches(str(file), source, lambda position: bar.update(position - bar.pos))
+                return await desk(backends, environment).import_pets(file.name, rows)
 
     count = run(work())
     if as_json:
@@ -139,29 +127,13 @@ def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
 @json_option
 def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
     """Write all animals to a .jsonl or .csv file, or as JSON lines to - (standard output)."""
-    form = ".jsonl" if str(file) == "-" else file.suffix
-    if form not in (".jsonl", ".csv"):
-        raise OperatorError(f"{file}: the name must end in .jsonl or .csv")
+    form = "jsonl" if str(file) == "-" else form_of(str(file))
 
     async def work(target: IO[str]) -> int:
         async with Backends(Settings(**where)) as backends:
             store = backends.stores[environment]
-            after, count = 0, 0
-            table = csv.writer(target, lineterminator="\n") if form == ".csv" else None
-            if table:
-                table.writerow(COLUMNS)
             with progress("Exporting", sum((await store.count()).values())) as bar:
-                more = True
-                while more:
-                    page, more = await store.page(after=after, limit=BATCH, status=None)
-                    if table:
-                        table.writerows((p.id, p.name, p.category_id, p.status.value) for p in page)
-                    else:
-                        target.write("".join(msgspec.json.encode(p).decode() + "\n" for p in page))
-                    count += len(page)
-                    after = page[-1].id if page else after
-                    bar.update(len(page))
-            return count
+                return await write_pets(store, form, target, lambda count: bar.update(count - bar.pos))
 
     if str(file) == "-":
         run(work(sys.stdout))
@@ -180,59 +152,6 @@ def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
         print_json({"exported": count})
     else:
         click.echo(f"{count:,} animals written to {file}.")
-
-
-def _jsonl_rows(source: IO[bytes]) -> Iterator[tuple[int, NewPet | str]]:
-    for number, line in enumerate(source, 1):
-        if line.strip():
-            try:
-                yield number, parse_new_pet(line)
-            except InvalidBody as error:
-                yield number, error.message
-
-
-def _csv_rows(source: IO[bytes]) -> Iterator[tuple[int, NewPet | str]]:
-    lines = (line.decode("utf-8" if number else "utf-8-sig") for number, line in enumerate(source))
-    table = csv.DictReader(lines, strict=True)
-    try:
-        missing = {"name", "categoryId"} - set(table.fieldnames or ())
-        if missing:
-            yield 1, f"the header line lacks {' and '.join(sorted(missing))}"
-            return
-        for row in table:
-            members: dict[str, Any] = {name: row[name] for name in ("name", "categoryId", "status") if row.get(name)}
-            if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):
-                members["categoryId"] = int(members["categoryId"])
-            try:
-                yield table.line_num, new_pet(members)
-            except InvalidBody as error:
-                yield table.line_num, error.message
-    except UnicodeDecodeError:
-        yield table.line_num + 1, "not valid UTF-8"
-    except csv.Error as error:
-        yield table.line_num, f"not valid CSV: {error}"
-
-
-async def _checked(
-    file: Path, rows: Iterator[tuple[int, NewPet | str]], source: IO[bytes], bar: Any
-) -> AsyncIterator[list[NewPet]]:
-    """Batches of good rows; after the last one, an OperatorError that names every bad row."""
-    batch: list[NewPet] = []
-    bad: list[str] = []
-    for number, row in rows:
-        if isinstance(row, str):
-            bad.append(f"\n  line {number}: {row}")
-            continue
-        batch.append(row)
-        if len(batch) == BATCH:
-            bar.update(source.tell() - bar.pos)
-            if not bad:
-                yield batch
-            batch = []
-    if bad:
-        raise OperatorError(f"{file}: {len(bad):,} bad rows, so nothing was imported" + "".join(bad))
-    yield batch
-    bar.update(source.tell() - bar.pos)
 
 
 def _print_pet(pet: Pet, as_json: bool) -> None:

@@ -76,7 +76,7 @@ def serve(**options: Any) -> None:
     settings = Settings(**options)
     logs.configure()
     check_settings(settings)
-    _check_port(settings)
+    check_port(settings)
     service.prepare(settings)
     service.mend_gate(settings)
     first_key = run(_first_key(settings))
@@ -111,7 +111,7 @@ def check_settings(settings: Settings) -> None:
             raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
 
 
-def _check_port(settings: Settings) -> None:
+def check_port(settings: Settings) -> None:
     # Workers share the port with SO_REUSEPORT: a second service would start without a word and take half the traffic.
     try:
         family, kind, _, _, address = socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""The store: animals, keys, deeds and usage of one environment, behind one contract and chosen by URL."""
+"""The store: animals, keys, deeds, usage and operators of one environment, behind one contract and chosen by URL."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, Environment, KeyStore
 from petstore.ledger import Ledger
+from petstore.operators import Operators
 from petstore.pets import Catalogue
 from petstore.store.tables import Row, Table
 
@@ -35,8 +36,11 @@ class Transfer(Protocol):
     async def set_copying_from(self, source: str | None) -> None: ...
 
 
-class Store(Catalogue, KeyStore, Ledger, Transfer, Protocol):
+class Store(Catalogue, KeyStore, Ledger, Operators, Transfer, Protocol):
     """One environment's store. Every method raises Unavailable when it cannot answer."""
+
+    @property
+    def environment(self) -> Environment: ...
 
     async def ping(self) -> None:
         """Returns when the store can be read."""

@@ -29,5 +29,8 @@ TABLES = (
     Table("idempotency", ("key_id", "token", "body_digest", "pet_id", "status", "created"), ("key_id", "token")),
     Table("deeds", ("id", "at", "actor", "action", "subject", "detail"), ("id",)),
     Table("usage", ("key_id", "hour", "answer", "count"), ("hour", "key_id", "answer")),
+    Table("usage_minutes", ("key_id", "minute", "answer", "count"), ("minute", "key_id", "answer")),
+    Table("usage_days", ("key_id", "day", "answer", "count"), ("day", "key_id", "answer")),
+    Table("traffic", ("step", "start", "answer", "count"), ("step", "start", "answer")),
     Table("operators", ("name", "digest", "created", "revoked"), ("name",)),
 )

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Literal
 
 from petstore.keys import ApiKey, Environment
-from petstore.ledger import HOUR, Answer, Ledger, Usage
+from petstore.ledger import NOBODY, Answer, Ledger, Usage
 from petstore.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS
 
 Operation = Literal["listPets", "createPet", "getPet", "other", "site"]
@@ -84,14 +84,14 @@ class Traffic:
         answer = _answer(status)
         shown = "429" if status == BANNED_429 else str(status)
         REQUESTS.add(self._environment, operation, shown, plan, by=n)
-        if key_id:
-            self._usage[key_id, answer] += n
+        if self._ledger is not None:
+            self._usage[key_id or NOBODY, answer] += n
         if key_id or (operation != "site" and answer != "server_error"):
             outcome = answer if answer in ("refused", "banned") else "admitted"
             ADMISSIONS.add(self._environment, "key" if key_id else "address", outcome, by=n)
 
     async def flush(self, now: float) -> None:
-        """Write the usage since the last time, under the present hour.
+        """Write the usage since the last time, under the present minute.
 
         Raises Unavailable, and keeps what it has for the next time.
         """
@@ -100,8 +100,7 @@ class Traffic:
             return
         self._usage, self._last_used = defaultdict(int), {}
         try:
-            hour = int(now) // HOUR * HOUR
-            rows = [Usage(key_id, hour, answer, n) for (key_id, answer), n in usage.items()]
+            rows = [Usage(key_id, int(now), answer, n) for (key_id, answer), n in usage.items()]
             await self._ledger.add_usage(rows, last_used)
         except BaseException:
             for cell, n in usage.items():
@@ -115,6 +114,8 @@ def _answer(status: int) -> Answer:
         return "ok"
     if status in (429, BANNED_429):
         return "refused" if status == 429 else "banned"
+    if status == 401:
+        return "unauthorized"
     return "client_error" if status < 500 else "server_error"
 
 

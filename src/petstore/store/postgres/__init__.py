@@ -7,10 +7,14 @@ from petstore.errors import Unavailable
 from petstore.store.postgres.catalogue import PostgresCatalogue
 from petstore.store.postgres.keys import PostgresKeys
 from petstore.store.postgres.ledger import PostgresLedger
+from petstore.store.postgres.operators import PostgresOperators
 from petstore.store.postgres.transfer import PostgresTransfer
+from petstore.store.postgres.usage import PostgresUsage
 
 
-class PostgresStore(PostgresCatalogue, PostgresKeys, PostgresLedger, PostgresTransfer):
+class PostgresStore(
+    PostgresCatalogue, PostgresKeys, PostgresLedger, PostgresUsage, PostgresOperators, PostgresTransfer
+):
     """See `Store` for what each method promises."""
 
     async def ping(self) -> None:

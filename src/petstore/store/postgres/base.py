@@ -1,6 +1,6 @@
 """What the rooms of the PostgreSQL store share: the pool, the schema, and how a change is made and told."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 import asyncpg
@@ -10,7 +10,7 @@ from petstore.health import Health
 from petstore.keys import Environment
 from petstore.ledger import Deed
 from petstore.store import OnCommit, Subject
-from petstore.store.postgres.pool import Connection, PostgresPool, Work
+from petstore.store.postgres.pool import LONG, Connection, PostgresPool, Work, at_leisure
 from petstore.store.tables import Row
 
 T = TypeVar("T")
@@ -32,10 +32,18 @@ def schema_of(environment: Environment) -> str:
     return f"petstore_{environment}"
 
 
+def any_in(columns: Sequence[str], spellings: Sequence[str], first: int) -> str:
+    """A condition: one of the texts is part of one of the columns. The spellings are bound once, from `first` on."""
+    places = range(first, first + len(spellings))
+    # In the collation C only A to Z become small, as in every other store.
+    found = (f'strpos(lower({column} COLLATE "C"), ${place}) > 0' for column in columns for place in places)
+    return " OR ".join(found) or "false"
+
+
 class PostgresBase:
     def __init__(self, pool: PostgresPool, environment: Environment, on_commit: OnCommit) -> None:
         self._pool = pool
-        self._environment: Environment = environment
+        self.environment: Environment = environment
         self._on_commit = on_commit
         self._schema = schema_of(environment)
         self._reads = Health("store", environment, "read")
@@ -43,6 +51,16 @@ class PostgresBase:
 
     async def _rows(self, sql: str, *values: Any) -> list[Row]:
         return await watched(self._reads, self._pool.run(lambda connection: connection.fetch(sql, *values)))
+
+    async def _rows_at_leisure(self, sql: str, *values: Any) -> list[Row]:
+        """For reads that take the longer the more there is: an operator's, never a request's."""
+
+        async def work(connection: Connection) -> list[Row]:
+            async with at_leisure(connection):
+                found: list[Row] = await connection.fetch(sql, *values)
+                return found
+
+        return await self._pool.run(work, LONG)
 
     async def _change(self, work: Work[T], subject: Subject) -> T:
         """A transaction of which readers must be told."""

@@ -8,9 +8,10 @@ import msgspec
 from petstore.errors import IdempotencyConflict
 from petstore.keys import Environment
 from petstore.ledger import Deed
-from petstore.pets import Added, NewPet, Once, Page, Pet, PetStatus
+from petstore.pets import Added, Found, NewPet, Once, Page, Pet, PetStatus
+from petstore.search import SEARCH_STEP, spellings
 from petstore.store import OnCommit
-from petstore.store.postgres.base import PostgresBase
+from petstore.store.postgres.base import PostgresBase, any_in
 from petstore.store.postgres.pool import LONG, Connection, PostgresPool, at_leisure
 from petstore.store.postgres.writer import PostgresWriter
 
@@ -38,6 +39,20 @@ class PostgresCatalogue(PostgresBase):
             rows = await self._rows(self._page_by_status_sql, after, limit + 1, status.value)
         return Page([_pet(row) for row in rows[:limit]], len(rows) > limit)
 
+    async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
+        forms = spellings(text)
+        if not forms:
+            return Found([], after, more=False)
+        looked_at, values = (self._page_sql, ()) if status is None else (self._page_by_status_sql, (status.value,))
+        rows = await self._rows(
+            f"SELECT * FROM ({looked_at}) AS p WHERE {any_in(['name'], forms, 3 + len(values))} LIMIT {limit + 1}",
+            after, SEARCH_STEP, *values, *forms,
+        )  # fmt: skip
+        if len(rows) > limit:
+            return Found([_pet(row) for row in rows[:limit]], rows[limit - 1][0], more=True)
+        last = await self._rows(f"{looked_at} OFFSET {SEARCH_STEP - 1}", after, 1, *values)
+        return Found([_pet(row) for row in rows], last[0][0] if last else after, more=bool(last))
+
     async def pet(self, pet_id: int) -> Pet | None:
         rows = await self._rows(self._pet_sql, pet_id)
         return _pet(rows[0]) if rows else None
@@ -58,16 +73,19 @@ class PostgresCatalogue(PostgresBase):
         finally:
             self._running.discard(name)
 
-    async def set_status(self, pet_id: int, status: PetStatus, deed: Deed) -> Pet | None:
-        async def work(connection: Connection) -> Pet | None:
-            row = await connection.fetchrow(
-                f"UPDATE {self._schema}.pets SET status = $2 WHERE id = $1 RETURNING id, name, category_id, status",
-                pet_id,
-                status.value,
-            )
-            if row is not None:
-                await self._record(connection, deed)
-            return _pet(row) if row else None
+    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
+        async def work(connection: Connection) -> list[Pet]:
+            changed = []
+            for pet_id in sorted(pet_ids):  # in one order everywhere: two operators cannot deadlock
+                row = await connection.fetchrow(
+                    f"UPDATE {self._schema}.pets SET status = $2 WHERE id = $1 RETURNING id, name, category_id, status",
+                    pet_id,
+                    status.value,
+                )
+                if row is not None:
+                    await self._record(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
+                    changed.append(_pet(row))
+            return changed
 
         return await self._change(work, "catalogue")
 
@@ -91,7 +109,7 @@ class PostgresCatalogue(PostgresBase):
         return count
 
     async def count(self) -> dict[PetStatus, int]:
-        rows = await self._rows(f"SELECT status, count(*) FROM {self._schema}.pets GROUP BY status")
+        rows = await self._rows_at_leisure(f"SELECT status, count(*) FROM {self._schema}.pets GROUP BY status")
         found: dict[str, int] = dict(rows)
         return {status: found.get(status.value, 0) for status in PetStatus}
 

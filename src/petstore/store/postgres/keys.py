@@ -7,7 +7,9 @@ import msgspec
 
 from petstore.keys import ApiKey
 from petstore.ledger import Deed
-from petstore.store.postgres.base import PostgresBase
+from petstore.plans import Limits
+from petstore.search import spellings
+from petstore.store.postgres.base import PostgresBase, any_in
 from petstore.store.postgres.pool import Connection
 
 _KEY = "k.id, k.name, k.plan, k.per_minute, k.per_day, k.scopes, k.created, k.expires, k.revoked, k.last_used"
@@ -40,6 +42,23 @@ class PostgresKeys(PostgresBase):
         )
         return [self._key(row) for row in rows]
 
+    async def newest_keys(
+        self, *, before: tuple[float, str] | None = None, limit: int = 100, text: str = ""
+    ) -> list[ApiKey]:
+        forms = spellings(text)
+        fits = any_in(["k.name", "k.id"], forms, 4) if text else "true"
+        at, key_id = before or (float("inf"), "")
+        rows = await self._rows(
+            f"SELECT {_KEY} FROM {self._schema}.keys AS k WHERE ({fits}) AND (k.created, k.id) < ($1, $2)"
+            " ORDER BY k.created DESC, k.id DESC LIMIT $3",
+            at, key_id, limit, *forms,
+        )  # fmt: skip
+        return [self._key(row) for row in rows]
+
+    async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
+        rows = await self._rows(f"SELECT {_KEY} FROM {self._schema}.keys AS k WHERE k.id = ANY($1)", key_ids)
+        return {row[0]: self._key(row) for row in rows}
+
     async def add_key(self, key: ApiKey, digest: bytes, deed: Deed) -> None:
         async def work(connection: Connection) -> None:
             await connection.execute(
@@ -71,9 +90,18 @@ class PostgresKeys(PostgresBase):
 
         await self._change(work, "keys")
 
+    async def set_limits(self, key_id: str, limits: Limits, deed: Deed) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.execute(
+                f"UPDATE {self._schema}.keys SET per_minute = $1, per_day = $2 WHERE id = $3", *limits, key_id
+            )
+            await self._record(connection, deed)
+
+        await self._change(work, "keys")
+
     def _key(self, row: Sequence[Any]) -> ApiKey:
         key_id, name, plan, per_minute, per_day, scopes, created, expires, revoked, last_used = row
         return ApiKey(
-            id=key_id, name=name, environment=self._environment, plan=plan, per_minute=per_minute, per_day=per_day,
+            id=key_id, name=name, environment=self.environment, plan=plan, per_minute=per_minute, per_day=per_day,
             scopes=tuple(scopes.split()), created=created, expires=expires, revoked=revoked, last_used=last_used,
         )  # fmt: skip

@@ -11,10 +11,12 @@ from petstore.store.sqlite.file import connect
 from petstore.store.sqlite.inspect import integrity
 from petstore.store.sqlite.keys import SqliteKeys
 from petstore.store.sqlite.ledger import SqliteLedger
+from petstore.store.sqlite.operators import SqliteOperators
 from petstore.store.sqlite.transfer import SqliteTransfer
+from petstore.store.sqlite.usage import SqliteUsage
 
 
-class SqliteStore(SqliteCatalogue, SqliteKeys, SqliteLedger, SqliteTransfer):
+class SqliteStore(SqliteCatalogue, SqliteKeys, SqliteLedger, SqliteUsage, SqliteOperators, SqliteTransfer):
     """See `Store` for what each method promises."""
 
     async def ping(self) -> None:

@@ -1,5 +1,7 @@
 """What the rooms of the SQLite store share: a connection to read with, the writer, and how a deed is written."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ class SqliteBase:
     def __init__(self, path: Path, environment: Environment, on_commit: OnCommit) -> None:
         migrate(path)
         self._path = path
-        self._environment: Environment = environment
+        self.environment: Environment = environment
         self._read = connect(path)
         self._read.execute("PRAGMA query_only = ON")
         self._reads = Health("store", environment, "read")
@@ -33,6 +35,26 @@ class SqliteBase:
         if self._reads.down:
             self._reads.worked()
         return rows
+
+    async def _rows_aside(self, sql: str, bindings: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """For reads that take longer than some microseconds: in another thread, so that nobody waits for them."""
+
+        def work() -> list[tuple[Any, ...]]:
+            connection = connect(self._path, readonly=True)
+            try:
+                return connection.execute(sql, bindings).fetchall()
+            finally:
+                connection.close()
+
+        try:
+            return await asyncio.to_thread(work)
+        except apsw.Error as error:
+            raise translated(error) from error
+
+
+def any_in(columns: Sequence[str], spellings: Sequence[str]) -> str:
+    """A condition: one of the texts is part of one of the columns. Bind each spelling as often as there are columns."""
+    return " OR ".join(f"instr(lower({column}), ?)" for column in columns for _ in spellings) or "false"
 
 
 def write_deed(connection: apsw.Connection, deed: Deed) -> None:

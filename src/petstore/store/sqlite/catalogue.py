@@ -1,7 +1,7 @@
 """Animals in SQLite: reads of some microseconds in the event loop's thread, writes through the writer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import msgspec
 from petstore.errors import IdempotencyConflict
 from petstore.keys import Environment
 from petstore.ledger import Deed
-from petstore.pets import Added, NewPet, Once, Page, Pet, PetStatus
+from petstore.pets import Added, Found, NewPet, Once, Page, Pet, PetStatus
+from petstore.search import SEARCH_STEP, spellings
 from petstore.store import OnCommit
-from petstore.store.sqlite.base import SqliteBase, write_deed
+from petstore.store.sqlite.base import SqliteBase, any_in, write_deed
 
 _STATUS = {status.value: status for status in PetStatus}
 _PAGE = "SELECT id, name, category_id, status FROM pets WHERE id > ? ORDER BY id LIMIT ?"
@@ -35,11 +36,25 @@ class SqliteCatalogue(SqliteBase):
             rows = self._rows(_PAGE, (after, limit + 1))
         else:
             rows = self._rows(_PAGE_BY_STATUS, (status.value, after, limit + 1))
-        pets = [Pet(pet_id, name, category, _STATUS[value]) for pet_id, name, category, value in rows[:limit]]
-        return Page(pets, len(rows) > limit)
+        return Page(_pets(rows[:limit]), len(rows) > limit)
+
+    async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
+        forms = spellings(text)
+        if not forms:
+            return Found([], after, more=False)
+        looked_at, values = (_PAGE, (after,)) if status is None else (_PAGE_BY_STATUS, (status.value, after))
+        rows = await self._rows_aside(
+            f"SELECT * FROM ({looked_at}) WHERE {any_in(['name'], forms)} LIMIT ?",
+            (*values, SEARCH_STEP, *forms, limit + 1),
+        )
+        if len(rows) > limit:
+            return Found(_pets(rows[:limit]), rows[limit - 1][0], more=True)
+        last = await self._rows_aside(f"{looked_at} OFFSET {SEARCH_STEP - 1}", (*values, 1))
+        return Found(_pets(rows), last[0][0] if last else after, more=bool(last))
 
     async def pet(self, pet_id: int) -> Pet | None:
-        return _pet(self._rows(_PET, (pet_id,)))
+        pets = _pets(self._rows(_PET, (pet_id,)))
+        return pets[0] if pets else None
 
     async def stamp(self) -> object:
         return self._rows("PRAGMA data_version", ())[0][0]  # changes with every commit of another connection
@@ -56,13 +71,15 @@ class SqliteCatalogue(SqliteBase):
         finally:
             self._running.discard(name)
 
-    async def set_status(self, pet_id: int, status: PetStatus, deed: Deed) -> Pet | None:
-        def work(connection: apsw.Connection) -> Pet | None:
-            connection.execute("UPDATE pets SET status = ? WHERE id = ?", (status.value, pet_id))
-            pet = _pet(connection.execute(_PET, (pet_id,)).fetchall())
-            if pet:
-                write_deed(connection, deed)
-            return pet
+    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
+        def work(connection: apsw.Connection) -> list[Pet]:
+            changed = []
+            for pet_id in pet_ids:
+                connection.execute("UPDATE pets SET status = ? WHERE id = ?", (status.value, pet_id))
+                if found := connection.execute(_PET, (pet_id,)).fetchall():
+                    write_deed(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
+                    changed += _pets(found)
+            return changed
 
         return await self._writer.call(work, "catalogue")
 
@@ -89,12 +106,9 @@ class SqliteCatalogue(SqliteBase):
             staging.close()
 
     async def count(self) -> dict[PetStatus, int]:
-        found = dict(self._rows("SELECT status, count(*) FROM pets GROUP BY status", ()))
+        found = dict(await self._rows_aside("SELECT status, count(*) FROM pets GROUP BY status", ()))
         return {status: found.get(status.value, 0) for status in PetStatus}
 
 
-def _pet(rows: list[tuple[Any, ...]]) -> Pet | None:
-    if not rows:
-        return None
-    pet_id, name, category_id, status = rows[0]
-    return Pet(pet_id, name, category_id, _STATUS[status])
+def _pets(rows: list[tuple[Any, ...]]) -> list[Pet]:
+    return [Pet(pet_id, name, category_id, _STATUS[status]) for pet_id, name, category_id, status in rows]

@@ -8,7 +8,9 @@ import msgspec
 
 from petstore.keys import ApiKey
 from petstore.ledger import Deed
-from petstore.store.sqlite.base import SqliteBase, write_deed
+from petstore.plans import Limits
+from petstore.search import spellings
+from petstore.store.sqlite.base import SqliteBase, any_in, write_deed
 
 _KEY = "k.id, k.name, k.plan, k.per_minute, k.per_day, k.scopes, k.created, k.expires, k.revoked, k.last_used"
 
@@ -36,6 +38,23 @@ class SqliteKeys(SqliteBase):
     async def keys(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
         rows = self._rows(f"SELECT {_KEY} FROM keys AS k WHERE k.id > ? ORDER BY k.id LIMIT ?", (after, limit))
         return [self._key(row) for row in rows]
+
+    async def newest_keys(
+        self, *, before: tuple[float, str] | None = None, limit: int = 100, text: str = ""
+    ) -> list[ApiKey]:
+        forms = spellings(text)
+        fits = any_in(["k.name", "k.id"], forms) if text else "true"
+        older = "(k.created, k.id) < (?, ?)" if before else "true"
+        rows = await self._rows_aside(
+            f"SELECT {_KEY} FROM keys AS k WHERE ({fits}) AND {older} ORDER BY k.created DESC, k.id DESC LIMIT ?",
+            (*forms, *forms, *(before or ()), limit),
+        )
+        return [self._key(row) for row in rows]
+
+    async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
+        ids = msgspec.json.encode(key_ids).decode()
+        rows = self._rows(f"SELECT {_KEY} FROM keys AS k WHERE k.id IN (SELECT value FROM json_each(?))", (ids,))
+        return {row[0]: self._key(row) for row in rows}
 
     async def add_key(self, key: ApiKey, digest: bytes, deed: Deed) -> None:
         def work(connection: apsw.Connection) -> None:
@@ -68,9 +87,16 @@ class SqliteKeys(SqliteBase):
 
         await self._writer.call(work, "keys")
 
+    async def set_limits(self, key_id: str, limits: Limits, deed: Deed) -> None:
+        def work(connection: apsw.Connection) -> None:
+            connection.execute("UPDATE keys SET per_minute = ?, per_day = ? WHERE id = ?", (*limits, key_id))
+            write_deed(connection, deed)
+
+        await self._writer.call(work, "keys")
+
     def _key(self, row: Sequence[Any]) -> ApiKey:
         key_id, name, plan, per_minute, per_day, scopes, created, expires, revoked, last_used = row
         return ApiKey(
-            id=key_id, name=name, environment=self._environment, plan=plan, per_minute=per_minute, per_day=per_day,
+            id=key_id, name=name, environment=self.environment, plan=plan, per_minute=per_minute, per_day=per_day,
             scopes=tuple(scopes.split()), created=created, expires=expires, revoked=revoked, last_used=last_used,
         )  # fmt: skip

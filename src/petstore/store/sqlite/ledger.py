@@ -1,11 +1,11 @@
-"""Deeds and usage in SQLite."""
+"""The audit log in SQLite."""
 
-from collections.abc import Sequence
+from petstore.ledger import Deed, FoundDeeds
+from petstore.search import SEARCH_STEP, spellings
+from petstore.store.sqlite.base import SqliteBase, any_in, write_deed
 
-import apsw
-
-from petstore.ledger import Deed, Usage
-from petstore.store.sqlite.base import SqliteBase, write_deed
+_DEEDS = "SELECT id, at, actor, action, subject, detail FROM deeds WHERE id < ? ORDER BY id DESC LIMIT ?"
+_NEWEST = 2**63 - 1
 
 
 class SqliteLedger(SqliteBase):
@@ -15,29 +15,25 @@ class SqliteLedger(SqliteBase):
         await self._writer.call(lambda connection: write_deed(connection, deed))
 
     async def deeds(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, Deed]]:
-        rows = self._rows(
-            "SELECT id, at, actor, action, subject, detail FROM deeds WHERE id < ? ORDER BY id DESC LIMIT ?",
-            (2**63 - 1 if before is None else before, limit),
-        )
+        rows = self._rows(_DEEDS, (_NEWEST if before is None else before, limit))
         return [(number, Deed(*rest)) for number, *rest in rows]
 
-    async def add_usage(self, rows: Sequence[Usage], last_used: dict[str, float]) -> None:
-        def work(connection: apsw.Connection) -> None:
-            connection.executemany(
-                "INSERT INTO usage (key_id, hour, answer, count) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET count = count + excluded.count",
-                rows,
-            )
-            connection.executemany(
-                "UPDATE keys SET last_used = max(coalesce(last_used, 0), ?) WHERE id = ?",
-                [(at, key_id) for key_id, at in last_used.items()],
-            )
-
-        await self._writer.call(work)
-
-    async def usage(self, *, since: int, key_id: str | None = None) -> list[Usage]:
-        where, bindings = ("", (since,)) if key_id is None else (" AND key_id = ?", (since, key_id))
-        rows = self._rows(
-            f"SELECT key_id, hour, answer, count FROM usage WHERE hour >= ?{where} ORDER BY hour, key_id", bindings
+    async def find_deeds(
+        self, *, before: int | None = None, limit: int = 100, actor: str = "", action: str = "", text: str = ""
+    ) -> FoundDeeds:
+        start = _NEWEST if before is None else before
+        who, what = spellings(actor), spellings(text)
+        conditions = [
+            f"({any_in(['actor'], who)})" if actor else "true",
+            "action = ?" if action else "true",
+            f"({any_in(['subject', 'detail'], what)})" if text else "true",
+        ]
+        rows = await self._rows_aside(
+            f"SELECT * FROM ({_DEEDS}) WHERE {' AND '.join(conditions)} LIMIT ?",
+            (start, SEARCH_STEP, *who, *([action] if action else []), *what, *what, limit + 1),
         )
-        return [Usage(*row) for row in rows]
+        found = [(number, Deed(*rest)) for number, *rest in rows]
+        if len(found) > limit:
+            return FoundDeeds(found[:limit], found[limit - 1][0], more=True)
+        last = await self._rows_aside(f"{_DEEDS} OFFSET {SEARCH_STEP - 1}", (start, 1))
+        return FoundDeeds(found, last[0][0] if last else 0, more=bool(last))

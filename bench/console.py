@@ -1,0 +1,312 @@
+"""What the console costs, and how long its pages take: with 1,000,000 animals and 10,000 keys, and under load.
+
+Run as `.venv/bin/python bench/console.py [pages] [commands] [load] [--cluster]`; without words, all of them. With
+`--cluster` on PostgreSQL and Redis (those of the tests), else on the embedded files.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+from claims import PETSTORE, PLENTY, timed
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from petstore.keys import ApiKey, digest_of, mint, new_key
+from petstore.ledger import DAY, HOUR, Deed
+from petstore.pets import NewPet, PetStatus
+from petstore.service import Backends
+from petstore.settings import Settings
+from petstore.store.tables import TABLES
+from petstore.windows import Windows
+
+ANIMALS, KEYS, DEEDS = 1_000_000, 10_000, 100_000
+ACTIVE = 0.2  # the part of the keys that ask for something in an hour
+SERVICE, CONSOLE = 8765, 8766
+NAMES = ["Rex", "Mia", "Bella", "Luna", "Max", "Felix", "Oscar", "Kitty", "Shadow", "Ärmel"]
+ROUNDS, ROUND_SECONDS = 6, 10
+PACED = ["-c100", 9]  # connections, and the milliseconds that each waits between two requests: about 10,000 a second
+
+
+class Bench:
+    def __init__(self, data: Path, store: str | None, gate: str | None) -> None:
+        self.settings = Settings(data=data, store=store, gate=gate)
+        where = {"PETSTORE_DATA": str(data), "PETSTORE_STORE": store, "PETSTORE_GATE": gate}
+        self.environ = {**os.environ, **{name: value for name, value in where.items() if value}}
+        self.results: dict[str, str] = {}
+        self.key = ""
+        self.secret = ""
+
+    def say(self, what: str, figure: str) -> None:
+        self.results[what] = figure
+        print(f"  {what:<44} {figure}", flush=True)
+
+    async def prepare(self) -> None:
+        """A store as it may look after a busy month."""
+        random.seed(1)
+        now = time.time()
+        async with Backends(self.settings) as backends:
+            store = backends.stores["live"]
+            await store.import_pets(_animals(), Deed(now, "bench", "import", "bench.jsonl"))
+            keys = [new_key("live", "enterprise", now=now - i, name=f"{random.choice(NAMES)} {i}", limits=PLENTY)
+                    for i in range(KEYS)]  # fmt: skip
+            secrets = [mint("live") for _ in keys]
+            for first in range(0, KEYS, 500):
+                some = slice(first, first + 500)
+                await asyncio.gather(
+                    *(
+                        store.add_key(key, digest_of(secret), Deed(now, "bench", "create key", key.id))
+                        for key, secret in zip(keys[some], secrets[some], strict=True)
+                    )
+                )
+            self.key, self.secret = keys[0].id, secrets[0]
+            for name, rows in _history(keys, int(now)).items():
+                table = next(table for table in TABLES if table.name == name)
+                first = len(await store.rows(table, None, 100_000)) if name == "deeds" else 0
+                for start in range(0, len(rows), 20_000):
+                    some = rows[start : start + 20_000]
+                    if name == "deeds":
+                        some = [(first + start + i + 1, *row) for i, row in enumerate(some)]
+                    await store.put_rows(table, some)
+            at = int(now * 1000)
+            windows = [Windows(at, 3, at, i, 0, 0, at, at + 3_600_000 if i % 20 == 0 else at, 1) for i in range(KEYS)]
+            await backends.gate.put_windows(zip((key.id for key in keys), windows, strict=True))
+            await backends.gate.lift(self.key)
+
+    def pages(self) -> None:
+        """Each page, first when the console has just started and then again and again."""
+        for path in self._paths():
+            with console(self) as visit:
+                first = visit(path)
+                again = [visit(path) for _ in range(15)]
+            self.say(
+                f"GET {path}", f"{statistics.median(again):5.1f} ms, slowest {max(again):5.1f}, first {first:5.1f}"
+            )
+
+    def _paths(self) -> list[str]:
+        end = ANIMALS - 1000
+        paths = [f"overview?span={span}" for span in ("hour", "day", "month")]
+        paths += ["overview/figures?span=month", "animals", f"animals?after={end}", f"animals?status=sold&after={end}"]
+        paths += [
+            "animals/rows?q=Shadow",
+            "animals/rows?q=nobody",
+            "animals/rows?q=nobody&status=sold",
+            "animals?q=77777",
+        ]
+        paths += ["keys", "keys?q=Luna 99", "keys?q=nobody"]
+        paths += [f"keys/{self.key}?span={span}" for span in ("hour", "day", "month")]
+        return [*paths, "keys/new", "bans", "audit", "audit?who=operator 7", "audit?what=sign in", "audit?q=nobody"]
+
+    def commands(self) -> None:
+        """The time of a whole command, the start of Python included, which `--help` shows alone."""
+        lines = ["--help", "usage", "usage --span hour", "usage --span month", f"usage {self.key}", "keys list"]
+        lines += ["keys list --search Luna", "audit", "audit --who nobody", "audit --search 99999"]
+        for line in lines:
+            took = [timed(partial(self.run, *line.split())) for _ in range(5)]
+            self.say(f"petstore {line}", f"{statistics.median(took):.2f} s, slowest {max(took):.2f}")
+
+    def run(self, *words: str) -> None:
+        subprocess.run([*PETSTORE, *words], env=self.environ, check=True, capture_output=True)
+
+    def load(self) -> None:
+        """Alternating rounds with nobody and with somebody at the console, who opens a page every second."""
+        with service(self) as worker, console(self) as visit:
+            for name, pacing in (("at 10,000 a second", PACED), ("as fast as it can", ["-c64", 0])):
+                alone, watched, pages = [], [], []
+                for number in range(2 * ROUNDS):
+                    with contextlib.ExitStack() as stack:
+                        if number % 2:
+                            pages.append(stack.enter_context(operator(self, visit)))
+                        (watched if number % 2 else alone).append(drive(self, pacing, worker))
+                self._compare(name, alone, watched, [ms for some in pages for ms in some])
+
+    def _compare(self, name: str, alone: list["Round"], watched: list["Round"], pages: list[float]) -> None:
+        for title, rounds in (("alone", alone), ("watched", watched)):
+            rates, cpu = [each.rate for each in rounds], [each.cpu for each in rounds]
+            self.say(
+                f"{name}, {title}",
+                f"{statistics.median(rates):,.0f} requests/s ({min(rates):,.0f} to {max(rates):,.0f}),"
+                f" p99 {statistics.median(each.p99 for each in rounds):.2f} ms,"
+                f" {statistics.median(cpu):.1f} µs of CPU each",
+            )
+        for title, figure, sign in (("rate", "rate", -1), ("CPU per request", "cpu", 1)):
+            ratios = [getattr(w, figure) / getattr(a, figure) for a, w in zip(alone, watched, strict=True)]
+            cost = 100 * sign * (statistics.median(ratios) - 1)
+            self.say(f"{name}, cost in {title}", f"{cost:+.1f} % (median of {ROUNDS} pairs of rounds)")
+        pages.sort()
+        self.say(
+            f"{name}, console pages",
+            f"median {statistics.median(pages):.0f} ms, 95 % {pages[int(len(pages) * 0.95)]:.0f} ms,"
+            f" slowest {pages[-1]:.0f} ms of {len(pages)}",
+        )
+
+
+class Round:
+    def __init__(self, report: str, cpu: float) -> None:
+        found = json.loads(next(line for line in report.splitlines() if line.startswith("{")))
+        if found["failed"]:
+            raise SystemExit(f"{found['failed']} requests failed\n{report}")
+        self.rate = found["requests"] / (found["microseconds"] / 1e6)
+        self.p99 = found["p99"] / 1000
+        self.cpu = cpu / found["requests"] * 1e6
+
+
+LUA = """
+function delay() return %d end
+function done(summary, latency)
+  local e = summary.errors
+  io.write(string.format('{"requests":%%d,"microseconds":%%d,"p99":%%d,"failed":%%d}\\n', summary.requests,
+    summary.duration, latency:percentile(99), e.status + e.connect + e.read + e.write + e.timeout))
+end
+"""
+
+
+def drive(bench: Bench, pacing: list[Any], worker: int) -> Round:
+    """One run of wrk against the service."""
+    connections, wait = pacing
+    script = bench.settings.data / "paced.lua"
+    script.write_text(LUA % wait if wait else LUA.replace("function delay() return %d end", "") % ())
+    before = cpu_seconds(worker)
+    done = subprocess.run(
+        ["wrk", "-t1", connections, f"-d{ROUND_SECONDS}s", "-s", str(script),
+         "-H", f"Authorization: Bearer {bench.secret}", f"http://127.0.0.1:{SERVICE}/v1/pets"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return Round(done.stdout, cpu_seconds(worker) - before)
+
+
+@contextlib.contextmanager
+def operator(bench: Bench, visit: Callable[[str], float]) -> Iterator[list[float]]:
+    """Somebody who looks at the overview, which refreshes itself every five seconds, and opens a page every second."""
+    took: list[float] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        paths = [path for path in bench._paths() if not path.startswith("overview")]
+        turn = 0
+        while not stop.wait(1):
+            took.append(visit(paths[turn % len(paths)]))
+            if turn % 5 == 0:
+                took.append(visit("overview/figures?span=day"))
+            turn += 1
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    yield took
+    stop.set()
+    thread.join()
+
+
+@contextlib.contextmanager
+def console(bench: Bench) -> Iterator[Callable[[str], float]]:
+    """A function that opens a page of live and tells the milliseconds it took."""
+    command = [*PETSTORE, "console", "--port", str(CONSOLE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=bench.environ) as process:
+        assert process.stdout is not None
+        link = next(found[0] for line in process.stdout if (found := re.search(r"http\S+token=\S+", line)))
+        with httpx.Client(base_url=f"http://127.0.0.1:{CONSOLE}", verify=False, timeout=30) as client:
+            _until(lambda: client.get(link).status_code == 303)
+
+            def visit(path: str) -> float:
+                began = time.perf_counter()
+                response = client.get(f"/live/{path}")
+                took = 1000 * (time.perf_counter() - began)
+                if response.status_code != 200:
+                    raise SystemExit(f"{path}: {response.status_code}")
+                return took
+
+            yield visit
+        process.terminate()
+
+
+@contextlib.contextmanager
+def service(bench: Bench) -> Iterator[int]:
+    """The worker's process id."""
+    command = [*PETSTORE, "serve", "--port", str(SERVICE)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=bench.environ, start_new_session=True)
+    try:
+        _until(lambda: urllib.request.urlopen(f"http://127.0.0.1:{SERVICE}/readyz", timeout=1).status == 200)
+        yield int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=10)
+
+
+def _until(works: Callable[[], bool]) -> None:
+    for _ in range(2_000):
+        with contextlib.suppress(OSError, httpx.TransportError):
+            if works():
+                return
+        time.sleep(0.01)
+    raise SystemExit("it did not start")
+
+
+def cpu_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def _animals() -> AsyncIterator[list[NewPet]]:
+    statuses = list(PetStatus)
+    for first in range(0, ANIMALS, 5_000):
+        yield [NewPet(f"{NAMES[i % 10]} {i}", i % 50, statuses[i % 3]) for i in range(first, first + 5_000)]
+
+
+def _history(keys: list[ApiKey], now: int) -> dict[str, list[tuple[Any, ...]]]:
+    """Rows by table: a month of days and hours in which some keys were active, an hour of minutes in which all were."""
+    ids = sorted(key.id for key in keys)
+    history: dict[str, list[tuple[Any, ...]]] = {}
+    totals: Counter[tuple[int, int, str]] = Counter()
+    grains = (("usage_days", DAY, 30, 0.9), ("usage", HOUR, 720, ACTIVE), ("usage_minutes", 60, 60, 1))
+    for table, step, count, part in grains:
+        rows = history[table] = []
+        for start in range(now // step * step - count * step, now // step * step, step):
+            for key_id in ids:
+                if random.random() < part:
+                    used = {"ok": random.randrange(1, 300), "refused": 5 if random.random() < 0.1 else 0}
+                    rows += [(key_id, start, answer, n) for answer, n in used.items() if n]
+            if step < DAY:
+                totals[step, start, "ok"] += 150 * int(part * len(ids))
+    history["traffic"] = sorted((*cell, n) for cell, n in totals.items())
+    history["deeds"] = [(float(now), f"operator {i % 50}", "set status", str(i), "sold") for i in range(DEEDS)]
+    return history
+
+
+def main() -> None:
+    words = [word for word in sys.argv[1:] if not word.startswith("--")] or ["pages", "commands", "load"]
+    with contextlib.ExitStack() as stack:
+        store = gate = None
+        if "--cluster" in sys.argv:
+            from tests.backends import Postgres, Redis, running
+
+            store = stack.enter_context(running(Postgres())).url()
+            gate = stack.enter_context(running(Redis())).url()
+        bench = Bench(Path(stack.enter_context(tempfile.TemporaryDirectory())), store, gate)
+        pair = "PostgreSQL and Redis" if store else "SQLite and LMDB"
+        print(f"{pair}: {ANIMALS:,} animals, {KEYS:,} keys, a month of usage, {DEEDS:,} deeds", flush=True)
+        bench.say("preparing", f"{timed(lambda: asyncio.run(bench.prepare())):.0f} s")
+        for word in words:
+            {"pages": bench.pages, "commands": bench.commands, "load": bench.load}[word]()
+        results = Path(__file__).parent / "results"
+        name = "console-cluster.json" if store else "console.json"
+        (results / name).write_text(json.dumps(bench.results, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

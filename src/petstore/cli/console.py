@@ -1,0 +1,74 @@
+"""`petstore console`: the operator's web page."""
+
+import ipaddress
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from petstore import logs, service
+from petstore.cli import common_options
+from petstore.cli.serve import check_port
+from petstore.errors import OperatorError
+from petstore.settings import Settings
+
+PORT = 8081
+_file = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(context_settings={"auto_envvar_prefix": "PETSTORE_CONSOLE"})
+@common_options
+@click.option("--host", default=Settings().host, show_default=True, help="The address to listen on.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--public-url", metavar="URL", help="The address in the browser, when there is a proxy in between.")
+@click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
+@click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
+@click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
+def console(**options: Any) -> None:
+    """Start the operator's console and run until Ctrl-C or SIGTERM.
+
+    It prints a link that signs in once, within the hour. Whoever has a token of petstore operators add can sign in
+    at any time, and the audit log has their name.
+
+    \b
+    Examples:
+      petstore console
+      petstore console --store postgresql://pets@db/pets --gate redis://gate
+      ssh -L 8081:127.0.0.1:8081 server       then open the link here: the console need not leave its machine
+
+    Every option can also be set as a variable: PETSTORE_CONSOLE_PORT, and so on.
+    """
+    settings = Settings(**options)
+    logs.configure()
+    _check(settings)
+    service.serve_console(settings, _greet)
+
+
+def _check(settings: Settings) -> None:
+    """Raises OperatorError."""
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise OperatorError("--tls-cert and --tls-key go together")
+    service.tls_context(settings)
+    public = settings.public_base
+    if public and not public.startswith(("https://", "http://")):
+        raise OperatorError(f"--public-url {public}: give an address like https://console.example.com")
+    if not _is_loopback(settings.host) and not (public.startswith("https://") or (settings.tls_cert and public)):
+        raise OperatorError(
+            f"--host {settings.host} lets others in: give --public-url https://… and serve it by --tls-cert and"
+            " --tls-key or by a proxy; or stay on 127.0.0.1 and use ssh -L"
+        )
+    check_port(settings)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _greet(address: str) -> None:
+    click.echo(f"The console is ready. Sign in within the hour, once, at\n\n  {address}\n")
+    click.echo("Next: petstore operators add NAME, so that the audit log says who did what.")
+    sys.stdout.flush()

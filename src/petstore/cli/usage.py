@@ -1,0 +1,139 @@
+"""`petstore usage`: what keys use, as a table with a sparkline for each."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from petstore.cli import (
+    common_options,
+    env_option,
+    json_option,
+    print_fields,
+    print_json,
+    print_more,
+    print_table,
+    run,
+    when,
+)
+from petstore.cli.desks import key_of
+from petstore.figures import Bars, key_bars
+from petstore.keys import ApiKey
+from petstore.ledger import SPANS, Answer, KeyTotal
+from petstore.service import Backends
+from petstore.settings import Settings
+from petstore.windows import DAY, SECOND, Windows
+
+LEVELS = "▁▂▃▄▅▆▇█"
+NOTHING = "·"
+SPARKLINE_MAX = 30  # characters: with its key and figures it fits a terminal
+KEY_ANSWERS: dict[Answer, str] = {
+    "ok": "ok",
+    "client_error": "4xx",
+    "refused": "429",
+    "banned": "banned",
+    "server_error": "5xx",
+}
+
+
+@click.command()
+@click.argument("key_id", metavar="[KEY_ID]", required=False)
+@common_options
+@env_option
+@click.option("--span", type=click.Choice(list(SPANS)), default="day", show_default=True, help="How far to look back.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option("--after", default="", metavar="KEY_ID", help="Only keys that are less busy than this one.")
+@json_option
+def usage(key_id: str | None, environment: Any, span: Any, limit: int, after: str, as_json: bool, **where: Any) -> None:
+    """Show what keys use, the busiest first; or one key, step by step.
+
+    \b
+    Examples:
+      petstore usage
+      petstore usage --span month --limit 100
+      petstore usage key_7Gh2kP0sLq9Z --span hour
+
+    A running service adds its counts every five seconds.
+    """
+    if key_id:
+        _one(key_id, span, as_json, where)
+    else:
+        _busiest(environment, span, limit, after, as_json, where)
+
+
+def _busiest(environment: Any, span: Any, limit: int, after: str, as_json: bool, where: dict[str, Any]) -> None:
+    chosen, now = SPANS[span], time.time()
+
+    async def work() -> tuple[list[KeyTotal], dict[str, ApiKey], dict[str, Bars]]:
+        async with Backends(Settings(**where)) as backends:
+            store = backends.stores[environment]
+            totals = await store.busiest(step=chosen.step, since=chosen.since(now), limit=limit + 1, after=after)
+            ids = [total.key_id for total in totals]
+            return totals, await store.keys_by_id(ids), await key_bars(store, ids, chosen, now)
+
+    totals, keys, bars = run(work())
+    shown = totals[:limit]
+    names = {key_id: key.name for key_id, key in keys.items()}
+    if as_json:
+        print_json(
+            [
+                {**total._asdict(), "name": names.get(total.key_id, ""), "bars": bars[total.key_id].totals()}
+                for total in shown
+            ]
+        )
+    else:
+        print_table(
+            ["key", f"last {span}", "requests", "429", "banned", "name"],
+            [
+                [t.key_id, sparkline(bars[t.key_id].totals()), f"{t.requests:,}", f"{t.refused:,}", f"{t.banned:,}",
+                 names.get(t.key_id, "")]
+                for t in shown
+            ],
+            f"No requests in {environment} within the last {span}.",
+        )  # fmt: skip
+    if len(totals) > limit:
+        print_more(f"petstore usage --env {environment} --span {span} --after {shown[-1].key_id}")
+
+
+def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
+    chosen, now = SPANS[span], time.time()
+
+    async def work() -> tuple[ApiKey, Bars, Windows]:
+        async with Backends(Settings(**where)) as backends:
+            key = await key_of(backends, key_id)
+            bars = await key_bars(backends.stores[key.environment], [key_id], chosen, now)
+            return key, bars[key_id], (await backends.gate.windows([key_id]))[0]
+
+    key, bars, windows = run(work())
+    today = windows.day_used if abs(now * SECOND - windows.day_start) < DAY else 0
+    if as_json:
+        steps = [
+            {"start": start, **{answer: bars.answers[answer][place] for answer in KEY_ANSWERS}}
+            for place, start in enumerate(bars.starts)
+        ]
+        print_json({"key_id": key.id, "name": key.name, "day_used": today, "seconds": bars.seconds, "steps": steps})
+        return
+    print_fields(
+        {
+            "key": f"{key.id} ({key.environment}, {key.plan})",
+            "name": key.name,
+            "today": f"{today:,} of {key.per_day:,}",
+            f"last {span}": sparkline(bars.totals()),
+        }
+    )
+    rows = [
+        [when(start), *(f"{bars.answers[answer][place]:,}" for answer in KEY_ANSWERS)]
+        for place, (start, total) in enumerate(zip(bars.starts, bars.totals(), strict=True))
+        if total
+    ]
+    click.echo()
+    print_table(["from", *KEY_ANSWERS.values()], rows, f"No requests within the last {span}.")
+
+
+def sparkline(values: Sequence[int]) -> str:
+    """A character for each step, or for some together: the highest for the most, a dot for none at all."""
+    together = -(-len(values) // SPARKLINE_MAX) or 1
+    sums = [sum(values[start : start + together]) for start in range(0, len(values), together)]
+    top = max(sums, default=0)
+    return "".join(LEVELS[(value * len(LEVELS) - 1) // top] if value else NOTHING for value in sums)

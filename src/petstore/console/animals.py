@@ -1,0 +1,96 @@
+"""Animals: find, add, change the status of one or many."""
+
+import re
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from petstore.console.room import Form, Room
+from petstore.errors import InvalidBody, OperatorError, Unavailable
+from petstore.pets import INT64_MAX, Found, PetStatus, new_pet
+
+PAGE = 50
+WHOLE = re.compile("-?[0-9]{1,19}").fullmatch
+
+
+async def animals(request: Request) -> Response:
+    return await _page(Room(request))
+
+
+async def rows(request: Request) -> Response:
+    """The next animals of the table."""
+    room = Room(request)
+    found = await _filtered(room)
+    response = room.part("animals_rows.html", **found)
+    if not found["after"]:  # a new search: the address should say so, for a reload or a friend
+        response.headers["hx-replace-url"] = f"/{room.environment}/animals?{request.url.query}"
+    return response
+
+
+async def add(request: Request) -> Response:
+    room = Room(request)
+    form = await room.form()
+    category = form.text("categoryId").strip()
+    members = {
+        "name": form.text("name"),
+        "categoryId": int(category) if WHOLE(category) else category,
+        "status": form.text("status", PetStatus.available.value),
+    }
+    try:
+        pet = await room.desk.add_pet(new_pet(members))
+    except InvalidBody as error:
+        return await _page(room, form, error.message, 422)
+    except Unavailable:
+        return await _page(room, form, "The store did not answer. Look whether the animal is there, then retry.", 503)
+    room.house.animals[room.environment].outdated()
+    room.tell(f"Animal {pet.id} was added.", address=f"/{room.environment}/animals?q={pet.id}")
+    return room.go("/animals")
+
+
+async def set_status(request: Request) -> Response:
+    """Of all that are ticked. htmx gets the changed rows, a plain browser the page."""
+    room = Room(request)
+    form = await room.form()
+    wanted, ticked = form.text("to"), [int(text) for text in form.texts("id") if _is_id(text)]
+    try:
+        if wanted not in PetStatus.__members__:
+            raise OperatorError("Choose a status.")
+        if not ticked:
+            raise OperatorError("Tick the animals first.")
+        changed = await room.desk.set_status(ticked, PetStatus(wanted))
+    except OperatorError as error:
+        text, good, changed = str(error), False, []
+    else:
+        text, good = f"{len(changed):,} {'animal is' if len(changed) == 1 else 'animals are'} now {wanted}.", True
+        room.house.animals[room.environment].outdated()
+    if room.is_partial:
+        return room.part("animals_changed.html", pets=changed, text=text, good=good)
+    room.tell(text, good=good)
+    query = request.url.query
+    return room.go("/animals" + (f"?{query}" if query else ""))
+
+
+async def _page(room: Room, form: Form | None = None, fault: str = "", status: int = 200) -> Response:
+    count = await room.house.animals[room.environment].latest()
+    return room.page(
+        "animals.html", status, **await _filtered(room), form=form or Form(), fault=fault, count=count
+    )  # fmt: skip
+
+
+async def _filtered(room: Room) -> dict[str, object]:
+    text, status, after = room.asked("q").strip(), room.status, room.number_asked("after", 0)
+    if text:
+        found = await room.store.search(text, after=after, limit=PAGE, status=status)
+        if after == 0 and _is_id(text):
+            # Whoever types a number may mean the animal's own.
+            pet = await room.store.pet(int(text))
+            if pet is not None and text not in pet.name and status in (None, pet.status):
+                found = found._replace(pets=[pet, *found.pets])
+    else:
+        pets, more = await room.store.page(after=after, limit=PAGE, status=status)
+        found = Found(pets, pets[-1].id if pets else after, more)
+    return {"q": text, "status": status.value if status else "", "after": after, "found": found}
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX

@@ -1,0 +1,184 @@
+"""Keys: list, create, rotate, revoke, limits; what one key uses and where it was refused."""
+
+from typing import Any, cast
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from petstore.console.overview import series
+from petstore.console.room import Form, Room
+from petstore.errors import OperatorError, Unavailable
+from petstore.figures import key_bars, recent_refusals
+from petstore.keys import SCOPES, ApiKey, Scope, duration
+from petstore.ledger import SPANS
+from petstore.plans import PLANS, Limits, Plan
+from petstore.windows import DAY, MINUTE, SECOND, Windows
+
+PAGE = 50
+
+
+async def keys(request: Request) -> Response:
+    room = Room(request)
+    return room.page("keys.html", **await _filtered(room))
+
+
+async def rows(request: Request) -> Response:
+    """The next keys of the table."""
+    room = Room(request)
+    found = await _filtered(room)
+    response = room.part("keys_rows.html", **found)
+    if found["first"]:  # a new search: the address should say so, for a reload or a friend
+        response.headers["hx-replace-url"] = f"/{room.environment}/keys?{request.url.query}"
+    return response
+
+
+async def new(request: Request) -> Response:
+    return Room(request).page("key_new.html", form=Form({"plan": "free"}), scopes=SCOPES, plans=PLANS, fault="")
+
+
+async def create(request: Request) -> Response:
+    room = Room(request)
+    form = await room.form()
+    scopes = [scope for scope in SCOPES if scope in form.texts("scope")]
+    try:
+        key, secret = await room.desk.create_key(
+            _plan(form), name=form.text("name").strip(), scopes=_some(scopes), limits=_limits_if_own(form),
+            life=duration(form.text("expires")) if form.text("expires").strip() else None,
+        )  # fmt: skip
+    except (OperatorError, Unavailable) as error:
+        status, fault = _fault(error)
+        return room.page("key_new.html", status, form=form, scopes=scopes, plans=PLANS, fault=fault)
+    room.session.secrets[key.id] = secret
+    return room.go(f"/keys/{key.id}")
+
+
+async def key(request: Request) -> Response:
+    return await _page(Room(request))
+
+
+async def figures(request: Request) -> Response:
+    """The part that the page asks for again and again."""
+    room = Room(request)
+    return room.part("key_figures.html", **await _figures(room, await _key(room)), refreshed=True)
+
+
+async def rotate(request: Request) -> Response:
+    room = Room(request)
+    form = await room.form()
+    key_id = (await _key(room)).id
+    try:
+        _, secret = await room.desk.rotate_key(key_id, duration(form.text("overlap")))
+    except (OperatorError, Unavailable) as error:
+        return await _page(room, form, error)
+    room.session.secrets[key_id] = secret
+    return room.go(f"/keys/{key_id}")
+
+
+async def set_limits(request: Request) -> Response:
+    room = Room(request)
+    form = await room.form()
+    key_id = (await _key(room)).id
+    try:
+        changed = await room.desk.set_limits(key_id, _limits(form))
+    except (OperatorError, Unavailable) as error:
+        return await _page(room, form, error)
+    room.tell(f"The limits are now {changed.per_minute:,} a minute and {changed.per_day:,} a day.")
+    return room.go(f"/keys/{key_id}")
+
+
+async def ask_revoke(request: Request) -> Response:
+    room = Room(request)
+    return room.page("key_revoke.html", key=await _key(room))
+
+
+async def revoke(request: Request) -> Response:
+    room = Room(request)
+    key_id = (await _key(room)).id
+    try:
+        await room.desk.revoke_key(key_id)
+    except (OperatorError, Unavailable) as error:
+        room.tell(_fault(error)[1], good=False)
+    else:
+        room.tell("The key is revoked: from the next request on it is refused.")
+    return room.go(f"/keys/{key_id}")
+
+
+async def _page(room: Room, form: Form | None = None, error: Exception | None = None) -> Response:
+    found = await _key(room)
+    status, fault = _fault(error) if error else (200, "")
+    return room.page(
+        "key.html", status, **await _figures(room, found), form=form or Form(), fault=fault,
+        secret=room.session.secrets.pop(found.id, None),
+    )  # fmt: skip
+
+
+async def _key(room: Room) -> ApiKey:
+    key_id: str = room.request.path_params["key_id"]
+    found = await room.store.key(key_id)
+    if found is None:
+        raise HTTPException(404)
+    return found
+
+
+async def _figures(room: Room, key: ApiKey) -> dict[str, Any]:
+    bars = (await key_bars(room.store, [key.id], SPANS[room.span], room.now))[key.id]
+    (windows,) = await room.gate.windows([key.id])
+    return {
+        "key": key,
+        "span": room.span,
+        "bars": bars,
+        "series": series(bars),
+        "quota": quota(windows, room.now),
+        "refusals": await recent_refusals(room.store, key.id, room.now),
+    }
+
+
+async def _filtered(room: Room) -> dict[str, object]:
+    text, before = room.asked("q").strip(), None
+    if last := await room.store.key(room.asked("before")[:100]) if room.asked("before") else None:
+        before = (last.created, last.id)
+    found = await room.store.newest_keys(before=before, limit=PAGE + 1, text=text)
+    shown = found[:PAGE]
+    windows = await room.gate.windows([key.id for key in shown])
+    quotas = [quota(each, room.now) for each in windows]
+    return {"q": text, "rows": list(zip(shown, quotas, strict=True)), "more": len(found) > PAGE, "first": not before}
+
+
+def quota(windows: Windows, now: float) -> dict[str, float]:
+    """What is used of the open windows, and the end of a ban in force."""
+    at = int(now * SECOND)
+    return {
+        "minute": windows.minute_used if abs(at - windows.minute_start) < MINUTE else 0,
+        "day": windows.day_used if abs(at - windows.day_start) < DAY else 0,
+        "banned_until": windows.ban_end / SECOND if windows.ban_end > at else 0,
+    }
+
+
+def _fault(error: Exception) -> tuple[int, str]:
+    if isinstance(error, Unavailable):
+        return 503, "The store did not answer, so nothing may have changed. Look, then try again."
+    return 422, str(error)
+
+
+def _plan(form: Form) -> Plan:
+    if form.text("plan") not in PLANS:
+        raise OperatorError("Choose a plan.")
+    return cast(Plan, form.text("plan"))
+
+
+def _some(scopes: list[Scope]) -> list[Scope]:
+    if not scopes:
+        raise OperatorError("Choose at least one scope: a key without any could do nothing.")
+    return scopes
+
+
+def _limits_if_own(form: Form) -> Limits | None:
+    return _limits(form) if form.text("plan") == "enterprise" else None
+
+
+def _limits(form: Form) -> Limits:
+    texts = [form.text(name).strip().replace(",", "") for name in ("per_minute", "per_day")]
+    if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in texts):
+        raise OperatorError("Limits are whole numbers, per minute and per day.")
+    return Limits(int(texts[0]), int(texts[1]))

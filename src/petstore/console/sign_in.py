@@ -1,0 +1,93 @@
+"""Signing in and out: by the one-time link, or with an operator's token."""
+
+import logging
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from petstore.console.room import Form, House
+from petstore.console.sessions import SESSION_SECONDS, Session
+from petstore.errors import Unavailable
+from petstore.keys import digest_of
+from petstore.logs import event
+from petstore.operators import could_be_token
+
+HOME = "/live/overview"
+
+
+async def session_of(house: House, cookie: str) -> Session | None:
+    """Raises Unavailable. An operator who was revoked is signed out by it."""
+    session = house.sessions.find(cookie)
+    if session is not None and session.name is not None:
+        operator = await house.stores["live"].operator(session.name)
+        if operator is None or operator.revoked is not None:
+            house.sessions.end(cookie)
+            return None
+    return session
+
+
+def sign_in_page(house: House, request: Request, fault: str = "", status: int = 401, wait: int = 0) -> Response:
+    headers = {"hx-refresh": "true"}  # a part of a page cannot be the sign-in page: reload the whole
+    if wait:
+        headers["retry-after"] = str(wait)
+    if request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site":
+        # A strict cookie does not come along with a link from another site, but with our own reload it does.
+        headers["refresh"] = "0"
+    next_path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    wanted = next_path if request.method == "GET" and request.url.path != "/sign-in" else HOME
+    return house.pages.html("sign_in.html", status, headers, fault=fault, next=wanted)
+
+
+async def sign_in(request: Request) -> Response:
+    """GET with the link's token, or POST with an operator's."""
+    house: House = request.app.state.house
+    form = Form(await request.form()) if request.method == "POST" else Form(request.query_params)
+    token = form.text("token").strip()
+    address = request.client.host if request.client else ""
+    if not token:
+        fault = "Paste the token first." if request.method == "POST" else ""
+        return sign_in_page(house, request, fault, 401)
+    if wait := house.tries.wait(address):
+        return sign_in_page(house, request, f"Too many wrong tokens: try again in {wait} seconds.", 429, wait)
+    try:
+        found, name = await _who(house, token)
+        if not found:
+            house.tries.failed(address)
+            event(logging.WARNING, "sign-in refused", address=address)
+            return sign_in_page(house, request, "This token is not valid, or it was used before.", 401)
+        cookie = house.sessions.begin(name)
+        actor = Session(name, 0).actor
+        await house.desk("live", actor).signed_in("token" if name else "one-time link")
+    except Unavailable as error:
+        event(logging.ERROR, "unavailable", cause=str(error))
+        return sign_in_page(house, request, "The store does not answer. Try again in a moment.", 503)
+    response = RedirectResponse(_own_path(form.text("next")), 303)
+    response.set_cookie(
+        house.addresses.cookie, cookie, SESSION_SECONDS, path="/",
+        httponly=True, samesite="strict", secure=house.addresses.secure,
+    )  # fmt: skip
+    return response
+
+
+async def _who(house: House, token: str) -> tuple[bool, str | None]:
+    """Whether the token is good, and the name of its operator; whoever has the link has none."""
+    if could_be_token(token):
+        operator = await house.stores["live"].find_operator(digest_of(token))
+        return operator is not None, operator.name if operator else None
+    return house.sessions.redeem(token), None
+
+
+async def sign_out(request: Request) -> Response:
+    house: House = request.app.state.house
+    house.sessions.end(request.cookies.get(house.addresses.cookie, ""))
+    response = RedirectResponse("/sign-in", 303)
+    response.delete_cookie(house.addresses.cookie, path="/")
+    return response
+
+
+def _own_path(wanted: str) -> str:
+    """A path of this console and nowhere else."""
+    parts = urlsplit(wanted)
+    fits = wanted.startswith("/") and not wanted.startswith("//") and "\\" not in wanted and wanted.isprintable()
+    return wanted if fits and not parts.scheme and not parts.netloc else HOME

@@ -1,0 +1,56 @@
+"""Operators: who may sign in to the console, their tokens, and the contract of the place that keeps them."""
+
+import re
+from typing import Protocol
+
+import msgspec
+
+from petstore.errors import OperatorError
+from petstore.keys import has_form, new_secret
+from petstore.ledger import Deed
+
+PREFIX = "pets_op_"
+_NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
+NAME_MAX = 64
+
+
+class Operator(msgspec.Struct, frozen=True):
+    """The token is shown once and kept only as a hash. Times are Unix seconds."""
+
+    name: str
+    created: float
+    revoked: float | None = None
+
+
+class Operators(Protocol):
+    """Every method raises Unavailable when the store cannot answer."""
+
+    async def find_operator(self, digest: bytes) -> Operator | None:
+        """The operator whose token has this hash and was not revoked."""
+
+    async def operator(self, name: str) -> Operator | None: ...
+
+    async def operators(self) -> list[Operator]:
+        """In the order of their names, the revoked ones too."""
+
+    async def add_operator(self, operator: Operator, digest: bytes, deed: Deed) -> bool:
+        """False: the name is taken by somebody who was not revoked."""
+
+    async def revoke_operator(self, name: str, deed: Deed) -> bool:
+        """False: there is nobody of that name to revoke."""
+
+
+def new_operator(name: str, now: float) -> Operator:
+    """Raises OperatorError when the name would not read well in an audit log."""
+    if len(name) > NAME_MAX or not _NAME(name) or not name.isprintable():
+        raise OperatorError(f"an operator's name has 1 to {NAME_MAX} printable characters and no space at its ends")
+    return Operator(name, now)
+
+
+def mint_token() -> str:
+    return new_secret(PREFIX)
+
+
+def could_be_token(text: str) -> bool:
+    """Told without any look-up."""
+    return has_form(text, PREFIX)

@@ -1,0 +1,111 @@
+"""Animals in files: reading and writing .jsonl and .csv, for the command line and the console alike."""
+
+import csv
+import io
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import IO, Any, Literal
+
+import msgspec
+
+from petstore.errors import InvalidBody, OperatorError
+from petstore.pets import Catalogue, NewPet, Pet, new_pet, parse_new_pet
+
+BATCH = 2_000
+COLUMNS = ["id", "name", "categoryId", "status"]
+Form = Literal["jsonl", "csv"]
+FORMS: tuple[Form, ...] = ("jsonl", "csv")
+Row = tuple[int, NewPet | str]  # the line's number, and the animal or what is wrong with it
+
+
+def form_of(name: str) -> Form:
+    """Raises OperatorError."""
+    for form in FORMS:
+        if name.endswith("." + form):
+            return form
+    raise OperatorError(f"{name}: the name must end in .jsonl or .csv")
+
+
+async def batches(
+    name: str, source: IO[bytes], progress: Callable[[int], None] = lambda position: None
+) -> AsyncIterator[list[NewPet]]:
+    """The animals of a file, some at a time; `progress` hears how many bytes were read.
+
+    Raises OperatorError after the last row, naming every bad one.
+    """
+    batch: list[NewPet] = []
+    bad: list[str] = []
+    for number, row in {"jsonl": _jsonl_rows, "csv": _csv_rows}[form_of(name)](source):
+        if isinstance(row, str):
+            bad.append(f"\n  line {number}: {row}")
+            continue
+        batch.append(row)
+        if len(batch) == BATCH:
+            progress(source.tell())
+            if not bad:
+                yield batch
+            batch = []
+    if bad:
+        raise OperatorError(f"{name}: {len(bad):,} bad rows, so nothing was imported" + "".join(bad))
+    yield batch
+    progress(source.tell())
+
+
+async def write_pets(
+    catalogue: Catalogue, form: Form, target: IO[str], progress: Callable[[int], None] = lambda count: None
+) -> int:
+    """How many were written; `progress` hears it meanwhile. Raises Unavailable and OSError."""
+    after, count, more = 0, 0, True
+    if form == "csv":
+        target.write(",".join(COLUMNS) + "\n")
+    while more:
+        page, more = await catalogue.page(after=after, limit=BATCH, status=None)
+        target.write(_LINES[form](page))
+        after = page[-1].id if page else after
+        count += len(page)
+        progress(count)
+    return count
+
+
+def _as_jsonl(pets: Sequence[Pet]) -> str:
+    return "".join(msgspec.json.encode(pet).decode() + "\n" for pet in pets)
+
+
+def _as_csv(pets: Sequence[Pet]) -> str:
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows((p.id, p.name, p.category_id, p.status.value) for p in pets)
+    return lines.getvalue()
+
+
+_LINES: dict[Form, Callable[[Sequence[Pet]], str]] = {"jsonl": _as_jsonl, "csv": _as_csv}
+
+
+def _jsonl_rows(source: IO[bytes]) -> Iterator[Row]:
+    for number, line in enumerate(source, 1):
+        if line.strip():
+            try:
+                yield number, parse_new_pet(line)
+            except InvalidBody as error:
+                yield number, error.message
+
+
+def _csv_rows(source: IO[bytes]) -> Iterator[Row]:
+    lines = (line.decode("utf-8" if number else "utf-8-sig") for number, line in enumerate(source))
+    table = csv.DictReader(lines, strict=True)
+    try:
+        missing = {"name", "categoryId"} - set(table.fieldnames or ())
+        if missing:
+            yield 1, f"the header line lacks {' and '.join(sorted(missing))}"
+            return
+        for row in table:
+            members: dict[str, Any] = {name: row[name] for name in ("name", "categoryId", "status") if row.get(name)}
+            if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):
+                members["categoryId"] = int(members["categoryId"])
+            try:
+                yield table.line_num, new_pet(members)
+            except InvalidBody as error:
+                yield table.line_num, error.message
+    except UnicodeDecodeError:
+        yield table.line_num + 1, "not valid UTF-8"
+    except csv.Error as error:
+        yield table.line_num, f"not valid CSV: {error}"

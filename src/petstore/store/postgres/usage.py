@@ -1,0 +1,100 @@
+"""What keys used, in PostgreSQL: by minute, hour and day, and all of it together."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from petstore.ledger import KeyTotal, Step, Traffic, Usage
+from petstore.store.postgres.base import PostgresBase, watched
+from petstore.store.postgres.pool import Connection
+from petstore.store.usage_tables import FORGET_AT_ONCE, FORGOTTEN, USAGE_TABLES, traffic_rows, usage_rows
+
+
+class PostgresUsage(PostgresBase):
+    """See `Ledger` for what each method promises."""
+
+    async def add_usage(self, rows: Sequence[Usage], last_used: dict[str, float]) -> None:
+        newest = max((row.start for row in rows), default=0)
+
+        async def work(connection: Connection) -> None:
+            async with connection.transaction():
+                for step, (table, column) in USAGE_TABLES.items():
+                    await self._add(connection, table, column, usage_rows(rows, step))
+                await connection.execute(
+                    f"INSERT INTO {self._schema}.traffic AS t (step, start, answer, count)"
+                    " SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[])"
+                    " ON CONFLICT (step, start, answer) DO UPDATE SET count = t.count + excluded.count",
+                    *zip(*traffic_rows(rows), strict=True),
+                )
+                await connection.execute(
+                    f"UPDATE {self._schema}.keys AS k SET last_used = greatest(coalesce(k.last_used, 0), seen.at)"
+                    " FROM (SELECT k.id, seen.at FROM unnest($1::text[], $2::float8[]) AS seen (id, at)"
+                    f"  JOIN {self._schema}.keys AS k USING (id) ORDER BY k.id FOR UPDATE OF k) AS seen"
+                    " WHERE k.id = seen.id",
+                    list(last_used), list(last_used.values()),
+                )  # fmt: skip
+                await self._forget(connection, newest)
+
+        if rows:
+            await watched(self._writes, self._pool.run(work))
+
+    async def _add(self, connection: Connection, table: str, column: str, rows: list[Usage]) -> None:
+        """One statement, however many keys there are."""
+        await connection.execute(
+            f"INSERT INTO {self._schema}.{table} AS u (key_id, {column}, answer, count)"
+            " SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[])"
+            f" ON CONFLICT ({column}, key_id, answer) DO UPDATE SET count = u.count + excluded.count",
+            [row.key_id for row in rows], [row.start for row in rows],
+            [row.answer for row in rows], [row.requests for row in rows],
+        )  # fmt: skip
+
+    async def _forget(self, connection: Connection, newest: int) -> None:
+        for table, row, old, kept in FORGOTTEN:
+            await connection.execute(
+                f"DELETE FROM {self._schema}.{table} WHERE ({row}) IN"
+                f" (SELECT {row} FROM {self._schema}.{table} WHERE {old} $1 ORDER BY {row}"
+                f" LIMIT {FORGET_AT_ONCE} FOR UPDATE SKIP LOCKED)",
+                newest - kept,
+            )
+
+    async def usage(self, *, since: int, key_id: str | None = None) -> list[Usage]:
+        where, values = ("", (since,)) if key_id is None else (" AND key_id = $2", (since, key_id))
+        rows = await self._rows(
+            f"SELECT key_id, hour, answer, count FROM {self._schema}.usage WHERE hour >= $1{where}"
+            " ORDER BY hour, key_id",
+            *values,
+        )
+        return [Usage(*row) for row in rows]
+
+    async def usage_of(self, key_ids: Sequence[str], step: Step, starts: Sequence[int]) -> list[Usage]:
+        table, column = USAGE_TABLES[step]
+        rows = await self._rows(
+            f"SELECT key_id, {column}, answer, count FROM {self._schema}.{table}"
+            f" WHERE {column} = ANY($1) AND key_id = ANY($2)",
+            starts,
+            key_ids,
+        )
+        return [Usage(*row) for row in rows]
+
+    async def busiest(self, *, step: Step, since: int, limit: int, after: str = "") -> list[KeyTotal]:
+        table, column = USAGE_TABLES[step]
+        rows = await self._rows_at_leisure(
+            "WITH totals AS (SELECT key_id, sum(count)::bigint AS requests,"
+            "  coalesce(sum(count) FILTER (WHERE answer = 'refused'), 0)::bigint AS refused,"
+            "  coalesce(sum(count) FILTER (WHERE answer = 'banned'), 0)::bigint AS banned"
+            f" FROM {self._schema}.{table} WHERE {column} >= $1 GROUP BY key_id)"
+            " SELECT key_id, requests, refused, banned FROM totals WHERE $2 = ''"
+            " OR (requests, key_id) < (SELECT requests, key_id FROM totals WHERE key_id = $2)"
+            " ORDER BY requests DESC, key_id DESC LIMIT $3",
+            since,
+            after,
+            limit,
+        )
+        return [KeyTotal(*row) for row in rows]
+
+    async def traffic(self, *, step: Literal[60, 3600], since: int) -> list[Traffic]:
+        rows = await self._rows(
+            f"SELECT start, answer, count FROM {self._schema}.traffic WHERE step = $1 AND start >= $2 ORDER BY start",
+            step,
+            since,
+        )
+        return [Traffic(*row) for row in rows]

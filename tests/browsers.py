@@ -1,0 +1,82 @@
+"""A real Chromium for tests, and a look at what it shows: pictures, axe-core, whether anything is cut or covered."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import axe_playwright_python
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+ARTIFACTS = Path(__file__).parent / "artifacts"
+WIDTHS = {1280: 800, 390: 844}
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+# What a reader would complain of: text outside of the window, text cut off, two texts or controls on top of each other.
+FAULTS = """() => {
+  const faults = [];
+  const apart = ".unseen, .skip, .scroll, .uplot, .cards thead";
+  const shown = (e) => e.checkVisibility({ visibilityProperty: true }) && !e.closest(apart);
+  const text = (e) => (e.textContent || e.value || "").trim().slice(0, 30);
+  const name = (e) => `${e.tagName.toLowerCase()}.${e.getAttribute("class")} "${text(e)}"`;
+  const all = [...document.body.querySelectorAll("*")].filter(shown);
+  for (const e of all) {
+    const box = e.getBoundingClientRect();
+    if (box.width && (box.right > innerWidth + 1 || box.left < -1)) faults.push("outside: " + name(e));
+    const clips = getComputedStyle(e).overflowX !== "visible" && !e.matches("input, .canvas, svg");
+    if (clips && e.clientWidth && e.scrollWidth > e.clientWidth + 1) faults.push("cut: " + name(e));
+  }
+  const kinds = "a, button, input:not([type=hidden]), select, summary, h1, h2, code, time, bdi, b, .badge, dt, dd";
+  const leaves = all.filter((e) => e.matches(kinds));
+  const boxes = leaves.flatMap((e) => [...e.getClientRects()].map((box) => [e, box])); // a text may have several lines
+  for (const [i, [e, a]] of boxes.entries())
+    for (const [f, b] of boxes.slice(i + 1)) {
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 2 && high > 2 && !e.contains(f) && !f.contains(e)) faults.push(`covered: ${name(e)} and ${name(f)}`);
+    }
+  return faults;
+}"""
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
+            pytest.fail("Chromium is missing, and here it must not be")
+        pytest.skip("Chromium is not installed: the browser tests did not run")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield opened
+        opened.close()
+
+
+def look(page: Page, name: str) -> None:
+    """Take a picture at each width and in each scheme, and assert that nobody could complain of it."""
+    ARTIFACTS.mkdir(exist_ok=True)
+    for width, height in WIDTHS.items():
+        page.set_viewport_size({"width": width, "height": height})
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            page.screenshot(path=ARTIFACTS / f"{name}-{width}-{scheme}.png", full_page=True)
+            # Colours are the same at every width, and all else in every scheme: two runs cover both.
+            if (width, scheme) in ((1280, "light"), (390, "dark")):
+                assert violations(page) == [], f"{name} at {width}, {scheme}"
+        faults: list[str] = page.evaluate(FAULTS)
+        assert not faults, f"{name} at {width}: {faults}"
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.emulate_media(color_scheme="light")
+
+
+def violations(page: Page) -> list[Any]:
+    """What axe-core finds on the page as it stands."""
+    if not page.evaluate("typeof axe === 'object'"):
+        page.evaluate(AXE)
+    found = page.evaluate("axe.run({ resultTypes: ['violations'] }).then((found) => found.violations)")
+    return [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]

@@ -1,0 +1,22 @@
+"""What a hand does in the browser, again and again."""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+
+def goto(page: Page, path: str) -> None:
+    page.get_by_role("navigation", name="Sections").get_by_role("link", name=path).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(path)
+
+
+def add_animal(page: Page, name: str) -> int:
+    if page.locator("#add").get_attribute("open") is None:
+        page.get_by_text("Add an animal").click()
+    page.locator("#add").get_by_label("Name").fill(name)
+    page.locator("#add").get_by_label("Category id").fill("3")
+    page.get_by_role("button", name="Add to live").click()
+    note = page.get_by_role("status").get_by_text(re.compile(r"Animal \d+ was added"))
+    found = re.search(r"\d+", note.inner_text())
+    assert found is not None
+    return int(found[0])

@@ -1,0 +1,117 @@
+"""The main actions in a real Chromium, on each pair of backends, while the service runs and obeys."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Page, expect
+
+from petstore.plans import Limits
+from tests.commands import Commands
+from tests.console.hands import add_animal, goto
+from tests.servers import Server
+from tests.wire import asking
+
+
+def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None:
+    goto(page, "Animals")
+    mark = f"Browser {time.time_ns()}"
+    numbers = [add_animal(page, f"{mark} {i}") for i in range(3)]
+    page.get_by_label("Name or id").press_sequentially(mark.lower())
+    expect(page.locator("#rows tr")).to_have_count(3)
+    expect(page).to_have_url(re.compile("q=browser"))
+    button = page.get_by_role("group", name="Change the status").get_by_role("button", name="sold")
+    expect(button).to_be_disabled()
+    for number in numbers[:2]:
+        page.get_by_label(f"Tick animal {number}").check()
+    expect(page.get_by_text("Change 2 ticked to")).to_be_visible()
+    button.click()
+    expect(page.get_by_role("status")).to_contain_text("2 animals are now sold.")
+    expect(page.locator(f"#animal-{numbers[0]} .badge")).to_have_text("sold")
+    expect(page.locator(f"#animal-{numbers[2]} .badge")).to_have_text("available")
+    page.get_by_label("all shown").check()
+    page.get_by_role("group", name="Change the status").get_by_role("button", name="pending").click()
+    expect(page.get_by_role("status")).to_contain_text("3 animals are now pending.")
+    headers = server.key().headers
+    assert httpx.get(server.url(f"/pets/{numbers[0]}"), headers=headers).json()["status"] == "pending"
+
+
+def test_a_file_is_imported_with_progress_and_exported(page: Page, tmp_path: Path) -> None:
+    goto(page, "Animals")
+    file = tmp_path / "animals.jsonl"
+    file.write_text("\n".join(json.dumps({"name": f"File {i}", "categoryId": i}) for i in range(3_000)))
+    page.get_by_text("Import a file").click()
+    page.get_by_label("File (.jsonl or .csv)").set_input_files(file)
+    page.get_by_role("button", name="Import into live").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Importing animals.jsonl")
+    expect(page.get_by_text("3,000 animals were added to live.")).to_be_visible()
+    page.get_by_role("link", name="Back to the animals").click()
+    page.get_by_text("Export all").click()
+    page.get_by_label("Form").select_option("CSV")
+    page.get_by_role("button", name="Export live").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download animals-live.csv").click()
+    assert Path(download.value.path()).read_text().count(",File ") >= 3_000
+
+
+def test_a_key_from_its_creation_to_its_end(page: Page, server: Server) -> None:
+    goto(page, "Keys")
+    page.get_by_role("link", name="Create a key").click()
+    page.get_by_label("Name").fill("Shelter app")
+    expect(page.get_by_label("Requests per minute")).to_be_hidden()
+    page.get_by_label("enterprise").check()
+    page.get_by_label("Requests per minute").fill("1")
+    page.get_by_label("Requests per day").fill("100")
+    page.get_by_role("button", name="Create the key").click()
+    secret = page.locator("#secret").inner_text()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == secret
+    headers = {"Authorization": f"Bearer {secret}"}
+    assert [answer.status for answer in asking(server.port, 2, headers)] == [200, 429]
+    page.reload()
+    expect(page.locator("#secret")).to_have_count(0)
+    expect(page.get_by_role("meter", name="Today's quota")).to_contain_text("1 of 100")
+
+    page.get_by_label("Per minute").fill("50")
+    page.get_by_role("button", name="Set the limits").click()
+    expect(page.get_by_role("status")).to_contain_text("50 a minute and 100 a day")
+    assert asking(server.port, 1, headers)[0].status == 200
+
+    page.get_by_label("The old secret works for").fill("0s")
+    page.get_by_role("button", name="Make a new secret").click()
+    rotated = {"Authorization": f"Bearer {page.locator('#secret').inner_text()}"}
+    assert (asking(server.port, 1, headers)[0].status, asking(server.port, 1, rotated)[0].status) == (401, 200)
+
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("link", name="Revoke this key").click()
+    expect(dialog).to_contain_text("Revoke Shelter app?")
+    dialog.get_by_role("link", name="Keep it").click()
+    expect(dialog).to_be_hidden()
+    page.get_by_role("link", name="Revoke this key").click()
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert asking(server.port, 1, rotated)[0].status == 200
+    page.get_by_role("link", name="Revoke this key").click()
+    dialog.get_by_role("button", name="Revoke it").click()
+    expect(page.get_by_role("status")).to_contain_text("The key is revoked")
+    assert asking(server.port, 1, rotated)[0].status == 401
+    actions = [deed.action for deed in Commands(server).deeds()[:4]]
+    assert actions == ["revoke key", "rotate key", "set limits", "create key"]
+
+
+def test_a_ban_shows_up_by_itself_and_is_lifted(page: Page, server: Server) -> None:
+    goto(page, "Bans")
+    key = server.key(limits=Limits(1, 100))
+    assert asking(server.port, 3, key.headers)[-1].code == "key_banned"
+    row = page.locator("tr", has_text=key.id)
+    expect(row).to_be_visible(timeout=15_000)
+    row.get_by_role("button", name="Lift the ban").click()
+    expect(page.get_by_role("status")).to_contain_text(f"{key.id} may come in again")
+    assert asking(server.port, 1, key.headers)[0].code == "rate_limit_exceeded"
+    goto(page, "Audit")
+    page.get_by_label("Subject or detail").fill(key.id)
+    expect(page.locator("#rows tr", has_text="lift ban")).to_have_count(1)

@@ -1,0 +1,116 @@
+"""`petstore console` for tests: a process of its own on a free port, over the data of a server that may also run."""
+
+import contextlib
+import html
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from petstore.desk import Desk
+from petstore.keys import Environment
+from tests.backends import free_port
+from tests.servers import PETSTORE, READY_WITHIN, Server
+
+
+class Console:
+    """One running console. `link` signs in once."""
+
+    def __init__(self, server: Server, *options: str, scheme: str = "http") -> None:
+        self.server = server
+        self.visitors: list[Visitor] = []
+        self.port = free_port()
+        self.origin = f"{scheme}://127.0.0.1:{self.port}"
+        self.cookie = f"petstore_console_{self.port}"
+        self.output = server.data.parent / f"console-{self.port}.out"
+        command = [*PETSTORE, "console", "--port", str(self.port), "--clock-file", str(server.clock_file), *options]
+        with self.output.open("wb") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=out, env={**os.environ, **server.where}, start_new_session=True
+            )
+        began = time.monotonic()
+        while not self._listens():
+            printed = self.output.read_text()
+            assert self.process.poll() is None and time.monotonic() - began < READY_WITHIN, printed
+            time.sleep(0.01)  # the poll of a condition, bounded by READY_WITHIN
+        found = re.search(r"https?://\S+/sign-in\?token=(\S+)", self.output.read_text())
+        assert found is not None
+        self.link, self.link_token = found[0], found[1]
+
+    def _listens(self) -> bool:
+        try:
+            return httpx.get(self.origin + "/sign-in", timeout=2, verify=False).status_code == 401
+        except httpx.TransportError:
+            return False
+
+    def stop(self) -> int:
+        for visitor in self.visitors:
+            visitor.client.close()
+        self.process.terminate()
+        return self.process.wait(timeout=10)
+
+    def operator(self, name: str) -> str:
+        """A new operator's token."""
+        return self.server.act(
+            lambda backends: Desk(backends.stores["live"], backends.gate, "a test", time.time).add_operator(name)
+        )[1]
+
+    def visitor(self) -> "Visitor":
+        """Somebody who is not signed in."""
+        return Visitor(self)
+
+    def signed_in(self, name: str) -> "Visitor":
+        visitor = Visitor(self)
+        assert visitor.post("/sign-in", token=self.operator(name)).status_code == 303
+        return visitor
+
+
+class Visitor:
+    """A browser without scripts: cookies, and the `Origin` of the console's own pages."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.client = httpx.Client(base_url=console.origin, verify=False, timeout=15)
+        console.visitors.append(self)
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        return self.client.get(path, headers=headers)
+
+    def post(self, path: str, **fields: Any) -> httpx.Response:
+        """A field may have several values."""
+        return self.client.post(path, data=fields, headers={"Origin": self.console.origin})
+
+    def do(self, path: str, **fields: Any) -> httpx.Response:
+        """A POST that must succeed, and the page that it leads to."""
+        done = self.post(path, **fields)
+        assert done.status_code == 303, shown(done)
+        return self.get(done.headers["location"])
+
+
+def shown(response: httpx.Response) -> str:
+    """What a reader sees of a page, roughly: its text without tags."""
+    body = re.sub(r"<(script|style|head)\b.*?</\1>", "", response.text, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def cells(response: httpx.Response, label: str) -> list[str]:
+    """The texts of a table's column, as its cells are labelled."""
+    found = re.findall(rf'<td[^>]*data-label="{label}"[^>]*>(.*?)</td>', response.text, re.DOTALL)
+    return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", cell)).split()) for cell in found]
+
+
+@contextlib.contextmanager
+def running_console(server: Server, *options: str, scheme: str = "http") -> Iterator[Console]:
+    console = Console(server, *options, scheme=scheme)
+    try:
+        yield console
+    finally:
+        assert console.stop() == 0, console.output.read_text()
+
+
+def other(environment: Environment) -> Environment:
+    return "staging" if environment == "live" else "live"
