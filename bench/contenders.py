@@ -17,11 +17,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import backends
+
 BENCH = Path(__file__).parent
 # Not the system's temporary folder, which may live in memory, where a durable write costs nothing.
 BUILD = BENCH / "build"
 VENV = BENCH / ".venv"
 GO_LIBRARIES = Path("/usr/share/gocode")  # where Debian's golang-*-dev packages put their sources
+PETSTORE_SALT = b"petstore cursor 1"
 STATUSES = ("available", "pending", "sold")
 UNLIMITED = "1000000000"
 READY_WITHIN = 120.0
@@ -39,6 +42,7 @@ class Broken(Exception):
 class Launch:
     command: list[str]
     key: str
+    spent_key: str  # may make one request a day
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -48,15 +52,22 @@ class Contender:
     about: str
     make_ready: Callable[[], None]  # raises Missing
     launch: Callable[[Path, int, int], Launch]  # data folder, port, animals
+    cursor_salt: bytes = b""  # what a cursor's checksum covers besides the id
+    serves: tuple[str, ...] = ()  # the rows that it can run; none named: all
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    name: str
+    contender: Contender
     port: int
     key: str
+    spent_key: str
     process: subprocess.Popen[bytes]
     log: Path
+
+    @property
+    def name(self) -> str:
+        return self.contender.name
 
     @property
     def url(self) -> str:
@@ -97,15 +108,30 @@ def ready_petstore() -> None:
         raise Missing("petstore is not installed beside this Python (pip install -e .)")
 
 
-def launch_petstore(folder: Path, port: int, animals: int) -> Launch:
-    petstore, data = str(petstore_command()), ["--data", str(folder / "data")]
-    limits = ["--per-minute", UNLIMITED, "--per-day", UNLIMITED]
-    made = run([petstore, "keys", "create", *data, "--plan", "enterprise", *limits, "--json"])
+def launch_petstore(folder: Path, port: int, animals: int, *where: str, workers: int = 1) -> Launch:
+    petstore, data = str(petstore_command()), ["--data", str(folder / "data"), *where]
+
+    def new_key(limit: str) -> str:
+        limits = ["--plan", "enterprise", "--per-minute", limit, "--per-day", limit]
+        made: str = json.loads(run([petstore, "keys", "create", *data, *limits, "--json"]))["key"]
+        return made
+
     lines = folder / "animals.jsonl"
     with lines.open("w") as file:
         file.writelines(json.dumps(animal(number)) + "\n" for number in range(1, animals + 1))
     run([petstore, "pets", "import", str(lines), *data])
-    return Launch([petstore, "serve", *data, "--port", str(port), "--workers", "1"], json.loads(made)["key"])
+    # The peers know no bans and do not count strangers: here neither may come in between.
+    options = ["--workers", str(workers), "--ban-strikes", UNLIMITED, "--address-per-minute", UNLIMITED]
+    return Launch([petstore, "serve", *data, "--port", str(port), *options], new_key(UNLIMITED), new_key("1"))
+
+
+def launch_two_workers(folder: Path, port: int, animals: int) -> Launch:
+    return launch_petstore(folder, port, animals, workers=2)
+
+
+def launch_petstore_cluster(folder: Path, port: int, animals: int) -> Launch:
+    where = ["--store", backends.postgres().url(), "--gate", backends.redis().url()]
+    return launch_petstore(folder, port, animals, *where)
 
 
 # Go
@@ -126,8 +152,9 @@ def ready_go() -> None:
 def launch_go(folder: Path, port: int, animals: int, *more: str) -> Launch:
     key = secrets.token_urlsafe(32)
     command = [str(BUILD / "go-peer"), "-db", str(folder / "pets.db"), "-port", str(port), "-key", key]
-    command += ["-per-minute", UNLIMITED, "-per-day", UNLIMITED, "-seed", str(animals), *more]
-    return Launch(command, key)
+    spent_key = secrets.token_urlsafe(32)
+    command += ["-per-minute", UNLIMITED, "-per-day", UNLIMITED, "-spent-key", spent_key, "-seed", str(animals), *more]
+    return Launch(command, key, spent_key)
 
 
 def launch_tuned_go(folder: Path, port: int, animals: int) -> Launch:
@@ -151,25 +178,82 @@ def ready_fastapi() -> None:
 
 
 def launch_fastapi(folder: Path, port: int, animals: int) -> Launch:
-    key = secrets.token_urlsafe(32)
+    return launch_peer("fastapi_app.py", port, animals, PEER_DB=str(folder / "pets.db"))
+
+
+def launch_fastapi_cluster(folder: Path, port: int, animals: int) -> Launch:
+    store = backends.postgres().url().replace("postgresql://", "postgresql+asyncpg://")
+    return launch_peer("fastapi_cluster_app.py", port, animals, PEER_STORE=store, PEER_GATE=backends.redis().url())
+
+
+def launch_peer(file: str, port: int, animals: int, **where: str) -> Launch:
+    key, spent_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     settings = {
-        "PEER_DB": str(folder / "pets.db"),
+        **where,
+        "PEER_SPENT_KEY": spent_key,
         "PEER_PORT": str(port),
         "PEER_KEY": key,
         "PEER_PER_MINUTE": UNLIMITED,
         "PEER_PER_DAY": UNLIMITED,
         "PEER_SEED": str(animals),
     }
-    return Launch([str(VENV / "bin/python"), str(BENCH / "peers/fastapi_app.py")], key, settings)
+    return Launch([str(VENV / "bin/python"), str(BENCH / "peers" / file)], key, spent_key, settings)
+
+
+# nginx: not a peer but the ceiling
+
+
+def ready_nginx() -> None:
+    if nginx_command() is None:
+        raise Missing("nginx is not installed (Debian: nginx-light)")
+
+
+def nginx_command() -> str | None:
+    return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+
+
+def launch_nginx(folder: Path, port: int, animals: int) -> Launch:
+    """It returns the bytes of the first page, and does nothing else."""
+    page = json.dumps([{"id": n, **animal(n)} for n in range(1, 21)], separators=(",", ":"))
+    headers = {
+        "ETag": '"00000000000000000000000000000000"', "Cache-Control": "private, no-cache", "Vary": "Authorization",
+        "Link": '</v1/pets?limit=20&cursor=AAAAAAAAABRFz-nr>; rel="next"', "X-RateLimit-Limit": UNLIMITED,
+        "X-RateLimit-Remaining": UNLIMITED, "X-RateLimit-Reset": "1900000000", "X-Request-Id": "1234567890ab-1234567",
+    }  # fmt: skip
+    added = "".join(f"add_header {name} '{value}';\n" for name, value in headers.items())
+    (folder / "nginx.conf").write_text(
+        f"daemon off; pid {folder}/pid; worker_processes auto; error_log stderr crit;\n"
+        "events { worker_connections 1024; }\n"
+        "http { access_log off; server_tokens off; keepalive_requests 1000000000; default_type application/json;\n"
+        + "".join(f"{name}_temp_path {folder};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        + f"server {{ listen 127.0.0.1:{port};\n"
+        f"location = /v1/pets {{ {added} return 200 '{page}'; }}\nlocation = /readyz {{ return 200 ready; }}\n}} }}\n"
+    )
+    return Launch([str(nginx_command()), "-c", str(folder / "nginx.conf")], "any", "any")
 
 
 CONTENDERS = {
     c.name: c
     for c in (
-        Contender("petstore", "petstore serve, 1 worker", ready_petstore, launch_petstore),
+        Contender("petstore", "petstore serve, 1 worker", ready_petstore, launch_petstore, PETSTORE_SALT),
+        Contender("petstore-2", "petstore serve, 2 workers", ready_petstore, launch_two_workers, PETSTORE_SALT),
         Contender("go", "Go net/http + go-sqlite3, all cores", ready_go, launch_go),
         Contender("go-tuned", "the same with a page cache and group commit", ready_go, launch_tuned_go),
         Contender("fastapi", "FastAPI + SQLAlchemy + limits on uvicorn, 1 worker", ready_fastapi, launch_fastapi),
+        Contender("nginx", "nginx returning the same bytes: the ceiling", ready_nginx, launch_nginx, serves=("list",)),
+        Contender(
+            "petstore-cluster",
+            "petstore on PostgreSQL + Redis, 1 worker",
+            ready_petstore,
+            launch_petstore_cluster,
+            PETSTORE_SALT,
+        ),
+        Contender(
+            "fastapi-cluster",
+            "FastAPI + SQLAlchemy(asyncpg) + limits(redis) on uvicorn, 1 worker",
+            ready_fastapi,
+            launch_fastapi_cluster,
+        ),
     )
 }
 
@@ -193,7 +277,7 @@ def started(contender: Contender, animals: int) -> Iterator[Running]:
                 start_new_session=True,
             )
         try:
-            running = Running(contender.name, port, launch.key, process, log)
+            running = Running(contender, port, launch.key, launch.spent_key, process, log)
             wait_until_ready(running)
             yield running
         finally:

@@ -1,5 +1,5 @@
 -- What wrk sends in each row of the race, and one line of JSON at the end for load.py.
--- Arguments after `--`: row, number of animals, a tag that makes this run's names its own.
+-- Arguments after `--`: row, number of animals, a tag that makes this run's names its own, a file of cursors.
 
 local sent = 0
 
@@ -8,6 +8,18 @@ local function gets(animals)
   local ready = {}
   for i = 1, 4096 do
     ready[i] = wrk.format("GET", "/v1/pets/" .. math.random(1, animals))
+  end
+  return function()
+    sent = sent % #ready + 1
+    return ready[sent]
+  end
+end
+
+-- The same for pages all over the list.
+local function pages(file)
+  local ready = {}
+  for cursor in io.lines(file) do
+    ready[#ready + 1] = wrk.format("GET", "/v1/pets?cursor=" .. cursor)
   end
   return function()
     sent = sent % #ready + 1
@@ -26,6 +38,8 @@ function init(args)
   math.randomseed(1) -- the same ids for every contender
   if row == "get" then
     request = gets(animals)
+  elseif row == "cursors" then
+    request = pages(args[4])
   elseif row == "create" then
     wrk.headers["Content-Type"] = "application/json"
     request = function() return create(tag) end
@@ -35,10 +49,10 @@ function init(args)
     local turn = 0
     request = function()
       turn = turn + 1
-      if turn % 20 == 0 then return create(tag) end
+      if turn % 10 == 0 then return create(tag) end
       return list
     end
-  end -- "list" needs no function: wrk repeats the request of its command line
+  end -- the others need no function: wrk repeats the request of its command line
 end
 
 function done(summary, latency)

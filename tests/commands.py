@@ -18,6 +18,10 @@ class Commands:
         self.server = server
         self.data = server.data
 
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**os.environ, **self.server.where}
+
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*PETSTORE, *words],
@@ -25,7 +29,7 @@ class Commands:
             encoding="utf-8",
             timeout=120,
             cwd=cwd,
-            env={**os.environ, **self.server.where},
+            env=self.variables,
         )
 
     def text(self, *words: str) -> str:

@@ -10,6 +10,8 @@ from tests.backends import Postgres, Redis, remove_shared, shared
 from tests.browsers import browser as browser
 from tests.commands import Commands
 from tests.places import GatePlace, StorePlace
+from tests.redis_topologies import RedisCluster, cluster_running
+from tests.served import Served
 from tests.servers import HOSTS, Host, Key, Server, serving
 
 
@@ -36,11 +38,19 @@ def store_at(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
     return StorePlace(tmp_path, url)
 
 
-@pytest.fixture(params=["lmdb", "redis"])
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    with cluster_running() as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["lmdb", "redis", "redis-cluster"])
 def gate_at(request: pytest.FixtureRequest, tmp_path: Path) -> GatePlace:
     """An empty place for a gate, on each backend in turn."""
-    url = shared(Redis).url() if request.param == "redis" else None
-    return GatePlace(tmp_path, url)
+    if request.param == "lmdb":
+        return GatePlace(tmp_path)
+    servers = shared(Redis) if request.param == "redis" else request.getfixturevalue("redis_cluster")
+    return GatePlace(tmp_path, servers.url())
 
 
 @pytest.fixture(scope="session", params=HOSTS, ids=list(HOSTS.values()))
@@ -95,3 +105,17 @@ def client() -> Iterator[httpx.Client]:
 def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
     """The command line on empty data, on each pair of backends."""
     return Commands(Server(tmp_path / "data", request.param))
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Starts `petstore serve` as an operator does, on the test's own data; stopped at the end."""
+    started: list[Served] = []
+
+    def serve(*options: str, workers: int = 1) -> Served:
+        started.append(Served(tmp_path / "data", *options, workers=workers))
+        return started[-1].start()
+
+    yield serve
+    for own in started:
+        own.stop()

@@ -217,12 +217,17 @@ def _as_variables(settings: list[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serving(data: Path, host: Host = "own", *options: str, workers: int = 1) -> Iterator[Server]:
-    server = Server(data, host, *options, workers=workers)
+def started(server: Server) -> Iterator[Server]:
     try:
         yield server.start()
     finally:
         server.stop()
+
+
+def serving(
+    data: Path, host: Host = "own", *options: str, workers: int = 1
+) -> contextlib.AbstractContextManager[Server]:
+    return started(Server(data, host, *options, workers=workers))
 
 
 def raw(port: int, data: bytes, seconds: float = 5.0) -> bytes:

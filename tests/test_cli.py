@@ -1,7 +1,6 @@
 """The operator's commands for keys, bans and animals, as text and as JSON, and a running service that obeys them."""
 
 import getpass
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from tests.wire import asking
 COMMANDS = [
     [], ["serve"], ["keys"], ["keys", "create"], ["keys", "list"], ["keys", "show"], ["keys", "rotate"],
     ["keys", "revoke"], ["pets"], ["pets", "list"], ["pets", "add"], ["pets", "set-status"], ["pets", "import"],
-    ["pets", "export"], ["bans"], ["bans", "list"], ["bans", "lift"], ["check"],
+    ["pets", "export"], ["bans"], ["bans", "list"], ["bans", "lift"], ["backup"], ["restore"], ["check"],
 ]  # fmt: skip
 
 
@@ -224,39 +223,6 @@ def test_added_animal_is_listed(petstore: Commands) -> None:
 )
 def test_bad_command_on_animals_is_refused_in_one_line(petstore: Commands, words: list[str], names: str) -> None:
     assert names in petstore.fails_in_one_line("pets", *words)
-
-
-def test_check_finds_sound_data_sound(embedded: Commands) -> None:
-    make_key(embedded)
-    report = embedded.json("check")
-    assert report["ok"] is True
-    assert {"gate", "store, live", "store, staging", "free space"} == set(report["findings"])
-    assert all(line.startswith("ok ") for line in embedded.text("check").splitlines())
-
-
-def test_check_finds_a_database_that_could_lose_animals(tmp_path: Path) -> None:
-    """The tests' own server runs with fsync = off, which is all that is wrong with it."""
-    petstore = Commands(Server(tmp_path / "data", "cluster"))
-    make_key(petstore)
-    done = petstore.run("check", "--json")
-    assert done.returncode == 1
-    findings = json.loads(done.stdout)["findings"]
-    assert {"gate", "store, live", "store, staging", "free space"} == set(findings)
-    assert {line.split("=")[0] for faults in findings.values() for line in faults} == {"PostgreSQL runs with fsync "}
-
-
-@pytest.mark.parametrize(("name", "subject"), [("gate.mdb", "gate"), ("live.db", "store")])
-def test_check_finds_damaged_data(embedded: Commands, name: str, subject: str) -> None:
-    make_key(embedded)
-    (embedded.data / name).write_bytes(b"damaged" * 10_000)
-    done = embedded.run("check")
-    assert done.returncode == 1
-    assert [line for line in done.stdout.splitlines() if line.startswith("FAULT") and subject in line]
-    assert "Traceback" not in done.stderr
-
-
-def test_check_without_data_is_refused_in_one_line(petstore: Commands) -> None:
-    assert str(petstore.data) in petstore.fails_in_one_line("check")
 
 
 @pytest.mark.parametrize("words", [["nothing"], ["keys", "nothing"], ["pets", "list", "--nothing"], ["keys", "show"]])

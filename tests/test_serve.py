@@ -4,7 +4,7 @@ import re
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -17,19 +17,6 @@ from tests.servers import PETSTORE
 SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
 CURL = Path("/usr/bin/curl")
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    started: list[Served] = []
-
-    def serve(*options: str, workers: int = 1) -> Served:
-        started.append(Served(tmp_path / "data", *options, workers=workers))
-        return started[-1].start()
-
-    yield serve
-    for own in started:
-        own.stop()
 
 
 def test_first_start_prints_one_key_and_a_curl_line_that_works(serve: Callable[..., Served]) -> None:

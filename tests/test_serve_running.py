@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -21,19 +21,6 @@ from tests.wire import asking, receive, request, split
 
 STOPS_WITHIN = 5.0
 ENDS_WITHIN = 3.0
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    started: list[Served] = []
-
-    def serve(*options: str, workers: int = 1) -> Served:
-        started.append(Served(tmp_path / "data", *options, workers=workers))
-        return started[-1].start()
-
-    yield serve
-    for own in started:
-        own.stop()
 
 
 def terminate(own: Served) -> None:

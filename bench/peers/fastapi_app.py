@@ -14,7 +14,8 @@ Choices, and why:
 Generous to this peer: its counters live in this process and are gone when it dies, and its cached keys are never looked
 at again. Left out, since the race does not touch it: bans, scopes, idempotency keys, staging, logs and metrics.
 
-Settings come from the environment: PEER_DB, PEER_PORT, PEER_KEY, PEER_PER_MINUTE, PEER_PER_DAY, PEER_SEED.
+Settings come from the environment: PEER_DB, PEER_PORT, PEER_KEY, PEER_SPENT_KEY (one request a day),
+PEER_PER_MINUTE, PEER_PER_DAY, PEER_SEED.
 """
 
 import base64
@@ -300,8 +301,10 @@ def prepare() -> None:
     ]
     per_minute, per_day = os.environ.get("PEER_PER_MINUTE", "60"), os.environ.get("PEER_PER_DAY", "1000")
     digest = hashlib.sha256(os.environ.get("PEER_KEY", "").encode()).digest()
+    spent = hashlib.sha256(os.environ.get("PEER_SPENT_KEY", "").encode()).digest()
     with Session(WRITES) as session:
         session.merge(KeyRow(hash=digest, per_minute=int(per_minute), per_day=int(per_day)))
+        session.merge(KeyRow(hash=spent, per_minute=1, per_day=1))
         if animals and session.scalar(select(PetRow.id).limit(1)) is None:
             session.execute(insert(PetRow), animals)
         session.commit()

@@ -10,11 +10,48 @@ from typing import Any
 import msgspec
 
 logger = logging.getLogger("petstore")
+logger.addHandler(logging.NullHandler())  # a command tells its operator itself; only the service logs
 
 
 def event(level: int, name: str, **fields: Any) -> None:
     """Log one event. Fields never hold a secret: a key is named by its id."""
     logger.log(level, name, extra={"fields": fields})
+
+
+class Sparing:
+    """At most one line a second for each cause: an outage under load must not fill the disk with its own log.
+
+    `others` in a line is how many events of the same cause had no line of their own since the one before. Time is
+    passed in, in seconds of a clock that never goes back.
+    """
+
+    CAUSES_MAX = 100  # at a time; some causes differ each time, by a port or a number
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._silent_until: dict[str, float] = {}
+        self._left_out: dict[str, tuple[int, dict[str, Any]]] = {}  # how many, and the fields of the last
+
+    def event(self, now: float, cause: str, **fields: Any) -> None:
+        if cause not in self._silent_until and len(self._silent_until) >= self.CAUSES_MAX:
+            cause = "other causes"
+        left_out, _ = self._left_out.pop(cause, (0, {}))
+        if now < self._silent_until.get(cause, 0.0):
+            self._left_out[cause] = left_out + 1, fields
+        else:
+            self._line(now, cause, left_out, fields)
+
+    def tell(self, now: float) -> None:
+        """Once a second: what was left out, and would stay untold if nothing more came."""
+        for cause in [cause for cause, until in self._silent_until.items() if until <= now]:
+            del self._silent_until[cause]
+            if cause in self._left_out:
+                left_out, fields = self._left_out.pop(cause)
+                self._line(now, cause, left_out - 1, fields)
+
+    def _line(self, now: float, cause: str, others: int, fields: dict[str, Any]) -> None:
+        self._silent_until[cause] = now + 1.0
+        event(logging.ERROR, self._name, **fields, cause=cause, **({"others": others} if others else {}))
 
 
 class JsonLines(logging.Formatter):

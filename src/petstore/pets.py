@@ -79,6 +79,8 @@ class Added(msgspec.Struct, frozen=True, gc=False):
 class Catalogue(Protocol):
     """The animals of one environment. Every method raises Unavailable when the store cannot answer."""
 
+    immediate: bool  # whether reads return without waiting for anything
+
     async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
         """Animals with an id above `after`, ascending: the same cost wherever the page lies."""
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import ssl
@@ -15,11 +16,13 @@ from types import TracebackType
 from typing import Any
 
 from petstore.errors import OperatorError, Unavailable
+from petstore.folder import Hold
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.keys import Environment
 from petstore.logs import configuration, event
+from petstore.monitoring import Monitoring
 from petstore.settings import Settings
-from petstore.store import OnCommit, StorePolicy, Subject, open_stores
+from petstore.store import OnCommit, Store, StorePolicy, Subject, open_stores
 from petstore.web import asgi
 from petstore.web.app import App
 from petstore.web.http1 import Connection, HttpServer
@@ -33,10 +36,14 @@ class Backends:
     """The stores of both environments and the gate, opened inside a running event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        prepare(settings)
-        self.gate = open_gate(settings.gate, settings.data, _gate_policy(settings))
-        policy = StorePolicy(settings.postgres_pool, settings.pgbouncer)
-        self.stores = open_stores(settings.store, settings.data, policy, partial(_raise_version, self.gate))
+        """Raises OperatorError and Unavailable."""
+        self._hold = Hold(settings.data)
+        try:
+            self.gate = open_gate_for(settings)
+            self.stores = open_stores_for(settings, self.gate)
+        except BaseException:
+            self._hold.release()
+            raise
 
     async def __aenter__(self) -> "Backends":
         return self
@@ -50,6 +57,7 @@ class Backends:
         for store in self.stores.values():
             await store.close()
         await self.gate.close()
+        self._hold.release()
 
 
 class Service:
@@ -61,8 +69,9 @@ class Service:
         self.every_second: list[Callable[[], None]] = []
 
     async def start(self) -> App:
+        self._monitoring = Monitoring(self._settings)
         self._backends = Backends(self._settings)
-        self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock)
+        self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self.every_second += [place.pets.bodies.sweep for place in self.app.places]
         self._flushing = asyncio.create_task(self._flush_usage())
         self._chores = asyncio.create_task(self._every_second())
@@ -78,13 +87,20 @@ class Service:
         with contextlib.suppress(asyncio.CancelledError):
             await self._chores
         await self._flushing
+        self.app.settle(math.inf)
         await self._flush_usage()
         await self._backends.close()
+        self._monitoring.close()
+
+    async def _scrape(self, accept: str) -> tuple[str, bytes]:
+        self.app.settle(time.perf_counter())
+        return await self._monitoring.scrape(accept)
 
     async def _every_second(self) -> None:
         parent = os.getppid()
         tick = 0
         while True:
+            due = time.perf_counter() + 1
             await asyncio.sleep(1)
             tick += 1
             if os.getppid() != parent:  # the supervisor was killed: a worker on its own would hold the port for ever
@@ -92,6 +108,9 @@ class Service:
                 os._exit(1)
             for chore in self.every_second:
                 chore()
+            now = time.perf_counter()
+            self.app.settle(now)
+            self._monitoring.tick(now - due)
             with contextlib.suppress(Unavailable):
                 await self._backends.gate.sweep(self._clock())
             if tick % FLUSH_EVERY == 0 and self._flushing.done():
@@ -100,7 +119,7 @@ class Service:
     async def _flush_usage(self) -> None:
         for place in self.app.places:
             with contextlib.suppress(Unavailable):  # kept for the next time
-                await place.usage.flush(self._clock())
+                await place.traffic.flush(self._clock())
 
 
 class RsgiService:
@@ -140,13 +159,8 @@ class AsgiService:
 
 
 def prepare(settings: Settings) -> None:
-    """Make the data folder. Raises OperatorError when it cannot be used."""
-    try:
-        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise OperatorError(f"--data {settings.data}: {error.strerror}") from error
-    if not os.access(settings.data, os.R_OK | os.W_OK | os.X_OK):
-        raise OperatorError(f"--data {settings.data}: no rights to write there")
+    """Make the data folder, or finish a restore that was cut short. Raises OperatorError when it cannot be used."""
+    Hold(settings.data).release()
 
 
 def mend_gate(settings: Settings) -> None:
@@ -174,25 +188,36 @@ def _seconds_in(file: Path) -> float:
         return 0.0
 
 
-def _gate_policy(settings: Settings) -> GatePolicy:
+def open_gate_for(settings: Settings) -> Gate:
+    """Raises OperatorError."""
     bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
     given_clock = settings.clock_file is not None
-    return GatePolicy(bans, settings.address_per_minute, settings.gate_outage, given_clock)
+    policy = GatePolicy(bans, settings.address_per_minute, settings.gate_outage, given_clock)
+    return open_gate(settings.gate, settings.data, policy)
 
 
-def _raise_version(gate: Gate, environment: Environment) -> OnCommit:
-    async def on_commit(subject: Subject) -> None:
-        await gate.raise_version(environment, subject)
+def open_stores_for(settings: Settings, gate: Gate | None) -> dict[Environment, Store]:
+    """Stores that raise the gate's versions with every commit. Raises OperatorError."""
 
-    return on_commit
+    def on_commit(environment: Environment) -> OnCommit:
+        async def raise_version(subject: Subject) -> None:
+            if gate is not None:
+                await gate.raise_version(environment, subject)
+
+        return raise_version
+
+    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer)
+    return open_stores(settings.store, settings.data, policy, on_commit)
 
 
 def serve(settings: Settings) -> None:
-    """Run the service until it is told to stop."""
+    """Run the service until it is told to stop. Raises OperatorError."""
+    hold = Hold(settings.data)  # by the main process too: between two workers the folder is not free
     if settings.server == "granian":
         _serve_by_granian(settings)
     else:
         supervise(settings.workers, partial(_work, settings))
+    hold.release()
 
 
 def _work(settings: Settings) -> None:

@@ -25,6 +25,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     cors_origins: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
+    metrics_from: tuple[str, ...] = ()
     ietf_headers: bool = False
 
     address_per_minute: int = 600

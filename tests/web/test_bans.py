@@ -3,32 +3,19 @@
 import math
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from petstore.plans import Limits
 from tests.commands import Commands
-from tests.servers import HOSTS, Key, Server, serving
+from tests.servers import Key, Server
 from tests.wire import Response, asking
 
 Start = Callable[..., Server]
 
 DAY = 86_400
 ATTEMPTS = 5
-
-
-@pytest.fixture(scope="module", params=HOSTS, ids=list(HOSTS.values()))
-def one_for_all(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("timed") / "data", request.param) as own:
-        yield own
-
-
-@pytest.fixture
-def timed(one_for_all: Server) -> Server:
-    """A server whose clock may be moved: every test brings keys of its own and starts at the present."""
-    one_for_all.move_clock(0)
-    return one_for_all
 
 
 def ask(server: Server, key: Key, times: int = 1) -> list[Response]:

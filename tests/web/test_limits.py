@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,24 +10,11 @@ import httpx
 import pytest
 
 from petstore.plans import Limits, Plan
-from tests.servers import HOSTS, Key, Server, serving
+from tests.servers import Key, Server, serving
 from tests.wire import Response, asking
 
 MINUTE, DAY = 60, 86_400
 ATTEMPTS = 5
-
-
-@pytest.fixture(scope="module", params=HOSTS, ids=list(HOSTS.values()))
-def one_for_all(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("timed") / "data", request.param, "--ietf-headers") as own:
-        yield own
-
-
-@pytest.fixture
-def timed(one_for_all: Server) -> Server:
-    """A server whose clock may be moved: every test brings keys of its own and starts at the present."""
-    one_for_all.move_clock(0)
-    return one_for_all
 
 
 def ask(server: Server, key: Key, times: int = 1) -> list[Response]:

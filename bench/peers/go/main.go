@@ -153,6 +153,7 @@ func main() {
 	secret := flag.String("key", "", "the API key to accept")
 	perMinute := flag.Int64("per-minute", 60, "its requests per minute")
 	perDay := flag.Int64("per-day", 1000, "its requests per day")
+	spent := flag.String("spent-key", "", "a second API key, which may make one request a day")
 	animals := flag.Int("seed", 0, "animals to insert into an empty database")
 	tuned := flag.Bool("tuned", false, "cache rendered pages and commit creates in groups, as petstore does")
 	flag.Parse()
@@ -160,6 +161,9 @@ func main() {
 	s, err := openStore(*file)
 	if err == nil {
 		err = s.saveKey(*secret, *perMinute, *perDay)
+	}
+	if err == nil && *spent != "" {
+		err = s.saveKey(*spent, 1, 1)
 	}
 	if err == nil {
 		err = s.seed(*animals)

@@ -6,6 +6,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,10 @@ COMMANDS = {
     "audit": ("petstore.cli.audit", "Show who did what, and when."),
     "operators": ("petstore.cli.operators", "Name those who may sign in to the console."),
     "console": ("petstore.cli.console", "Start the operator's console, a web page for all of this."),
-    "check": ("petstore.cli.check", "Check the data: integrity, schema, free space."),
+    "backup": ("petstore.cli.backup", "Write all data to one file while the service runs."),
+    "restore": ("petstore.cli.backup", "Bring a backup back."),
+    "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
+    "check": ("petstore.cli.check", "Check data, settings, free space and clock."),
 }
 
 
@@ -134,6 +138,17 @@ def print_fields(fields: dict[str, str]) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         click.echo(f"{name:<{width}}  {value}")
+
+
+def progress(label: str, length: int) -> AbstractContextManager[Any]:
+    """A bar on a terminal; silence in a script."""
+    return click.progressbar(
+        length=length,
+        label=label,
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+        update_min_steps=max(1, length // 200),
+    )
 
 
 def when(at: float | None) -> str:

@@ -1,58 +1,56 @@
-"""`petstore check`: is the data sound?"""
+"""`petstore check`: is all well?"""
 
-import shutil
 from typing import Any
 
 import click
 
-from petstore.cli import common_options, json_option, print_json, run
-from petstore.errors import OperatorError, PetstoreError
-from petstore.service import Backends
+from petstore.checks import Finding, findings
+from petstore.cli import json_option, print_json, run
+from petstore.cli.serve import check_settings, serve
+from petstore.errors import OperatorError
 from petstore.settings import Settings
 
-LOW_SPACE = 256 * 1024 * 1024
 
-
-@click.command()
-@common_options
+@click.command(params=[*serve.params], context_settings={"auto_envvar_prefix": "PETSTORE"})
 @json_option
-def check(as_json: bool, **where: Any) -> None:
-    """Check integrity of store and gate, schema and free space. Exit code 1 when something is wrong."""
-    settings = Settings(**where)
+def check(as_json: bool, **options: Any) -> None:
+    """Check the settings, the store, the gate, free space and the clock. Nothing is changed.
+
+    Takes the options of petstore serve, and its PETSTORE_… variables, so that what is checked is what would run.
+    A service may be running meanwhile.
+
+    \b
+    Exit code:
+      0  all is well
+      1  something is wrong: the lines marked FAULT say what
+      2  the check could not be made
+    """
+    settings = Settings(**options)
     if not settings.data.is_dir():
         raise OperatorError(f"--data {settings.data}: no such folder")
-    findings = run(_findings(settings))
-    sound = not any(findings.values())
+    found = [_settings(settings), *run(findings(settings))]
+    sound = not any(finding.faults for finding in found)
     if as_json:
-        print_json({"ok": sound, "findings": findings})
+        print_json(
+            {
+                "ok": sound,
+                "findings": {finding.subject: finding.faults for finding in found},
+                "about": {finding.subject: finding.about for finding in found},
+            }
+        )
     else:
-        for subject, faults in findings.items():
-            click.echo(f"{'ok   ' if not faults else 'FAULT'}  {subject}")
+        width = max(len(finding.subject) for finding in found)
+        for subject, faults, about in found:
+            click.echo(f"{'FAULT' if faults else 'ok   '}  {subject:<{width}}  {'' if faults else about}".rstrip())
             for fault in faults:
                 click.echo(f"         {fault}")
     if not sound:
         raise click.exceptions.Exit(1)
 
 
-async def _findings(settings: Settings) -> dict[str, list[str]]:
-    findings: dict[str, list[str]] = {}
-    if settings.gate is None:
-        from petstore.gate.local import readable
-
-        path = settings.data / "gate.mdb"
-        damaged = path.exists() and not readable(path)
-        findings["gate"] = [f"{path} is damaged; the next petstore serve sets it aside"] if damaged else []
-        if damaged:
-            return findings
+def _settings(settings: Settings) -> Finding:
     try:
-        async with Backends(settings) as backends:
-            if settings.gate is not None:
-                await backends.gate.keys_version("live")
-                findings["gate"] = ["Redis does not answer"] if backends.gate.degraded() else []
-            for environment, store in backends.stores.items():
-                findings[f"store, {environment}"] = await store.faults()
-    except PetstoreError as error:
-        findings["store"] = [str(error)]
-    free = shutil.disk_usage(settings.data).free
-    findings["free space"] = [f"only {free // 2**20} MiB left"] if free < LOW_SPACE else []
-    return findings
+        check_settings(settings)
+    except OperatorError as error:
+        return Finding("settings", [str(error)])
+    return Finding("settings", [])

@@ -1,13 +1,12 @@
 """`petstore pets`: the operator's view of the animals; import and export stream."""
 
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
-from petstore.cli import common_options, env_option, json_option, print_json, print_table, run
+from petstore.cli import common_options, env_option, json_option, print_json, print_table, progress, run
 from petstore.cli.desks import desk
 from petstore.errors import InvalidBody, OperatorError
 from petstore.pet_files import COLUMNS, batches, form_of, write_pets
@@ -110,7 +109,7 @@ def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
 
     async def work() -> int:
         async with Backends(Settings(**where)) as backends:
-            with file.open("rb") as source, _progress("Importing", size) as bar:
+            with file.open("rb") as source, progress("Importing", size) as bar:
                 rows = batches(str(file), source, lambda position: bar.update(position - bar.pos))
                 return await desk(backends, environment).import_pets(file.name, rows)
 
@@ -133,7 +132,7 @@ def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
     async def work(target: IO[str]) -> int:
         async with Backends(Settings(**where)) as backends:
             store = backends.stores[environment]
-            with _progress("Exporting", sum((await store.count()).values())) as bar:
+            with progress("Exporting", sum((await store.count()).values())) as bar:
                 return await write_pets(store, form, target, lambda count: bar.update(count - bar.pos))
 
     if str(file) == "-":
@@ -153,17 +152,6 @@ def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
         print_json({"exported": count})
     else:
         click.echo(f"{count:,} animals written to {file}.")
-
-
-def _progress(label: str, length: int) -> AbstractContextManager[Any]:
-    """A bar on a terminal; silence in a script."""
-    return click.progressbar(
-        length=length,
-        label=label,
-        file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
-        update_min_steps=max(1, length // 200),
-    )
 
 
 def _print_pet(pet: Pet, as_json: bool) -> None:

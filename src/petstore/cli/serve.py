@@ -43,6 +43,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
     metavar="NETWORK",
     help="Believe its X-Forwarded-For; repeatable.",
 )
+@click.option("--metrics-from", multiple=True, metavar="NETWORK",
+              help="Who else than this machine may read /metrics; repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy.")
 @click.option(
     "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(min=1),
@@ -73,7 +75,8 @@ def serve(**options: Any) -> None:
     """
     settings = Settings(**options)
     logs.configure()
-    _check(settings)
+    check_settings(settings)
+    check_port(settings)
     service.prepare(settings)
     service.mend_gate(settings)
     first_key = run(_first_key(settings))
@@ -91,7 +94,7 @@ def asgi() -> service.AsgiService:
     return service.AsgiService(settings)
 
 
-def _check(settings: Settings) -> None:
+def check_settings(settings: Settings) -> None:
     """Whatever would fail later in a worker fails here in one line. Raises OperatorError."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
@@ -100,12 +103,12 @@ def _check(settings: Settings) -> None:
         parts = urlsplit(settings.public_url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
             raise OperatorError(f"--public-url {settings.public_url}: give an address like https://api.example.com")
-    for network in settings.trusted_proxies:
+    named = [("--trusted-proxy", network) for network in settings.trusted_proxies]
+    for option, network in [*named, *(("--metrics-from", network) for network in settings.metrics_from)]:
         try:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
-            raise OperatorError(f"--trusted-proxy {network}: give an address or a network like 10.0.0.0/8") from None
-    check_port(settings)
+            raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
 
 
 def check_port(settings: Settings) -> None:
@@ -130,6 +133,10 @@ def check_port(settings: Settings) -> None:
 async def _first_key(settings: Settings) -> str | None:
     """On an empty data folder: one free key, so that the first request can be made at once."""
     async with service.Backends(settings) as backends:
+        for store in backends.stores.values():
+            unfinished = await store.copying_from()
+            if unfinished is not None:
+                raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
         for store in backends.stores.values():
             if await store.keys(limit=1):
                 return None

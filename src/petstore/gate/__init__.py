@@ -89,7 +89,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
         from petstore.gate.local import LocalGate
 
         return LocalGate(data / "gate.mdb", policy)
-    scheme = url.split(":", 1)[0]
+    scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster"):
         raise OperatorError(f"--gate {scheme}: not a gate that Petstore knows; give redis://host:6379/0")
     try:

@@ -21,7 +21,8 @@ import msgspec
 
 from petstore.errors import Unavailable
 from petstore.gate import GatePolicy, Subject, bucket_of
-from petstore.keys import Environment
+from petstore.health import Health
+from petstore.keys import ENVIRONMENTS, Environment
 from petstore.plans import Limits
 from petstore.windows import SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
 
@@ -48,6 +49,7 @@ class LocalGate:
         self._bans = policy.bans
         self._address_per_minute = policy.address_per_minute
         self._path = path
+        self._health = Health("gate")
         self._sweep_from = b""
         self._names: dict[Environment, bytes] = {"live": VERSION + b"live", "staging": VERSION + b"staging"}
         try:
@@ -165,6 +167,8 @@ class LocalGate:
     async def sweep(self, now: float) -> None:
         self._sweep_from = self._step(lambda txn: _sweep(txn, self._sweep_from, SWEEP_STEP, int(now * SECOND)))
         self._env.reader_check()
+        if self._health.down:
+            self._health.worked()
 
     async def close(self) -> None:
         self._env.close()
@@ -191,9 +195,11 @@ class LocalGate:
             try:
                 allocate(self._path, size)
             except OSError as full:
+                self._health.failed(full)
                 raise Unavailable(f"the gate file cannot grow: {full}") from full
             self._env.set_mapsize(size)
         else:
+            self._health.failed(error)
             raise Unavailable(f"the gate file cannot be used: {error}") from error
 
 
@@ -239,6 +245,32 @@ def set_aside_if_damaged(path: Path) -> Path | None:
     with contextlib.suppress(FileNotFoundError):
         path.with_name(path.name + "-lock").unlink()
     return aside
+
+
+def copy_out(path: Path, target: Path) -> None:
+    """A copy of one moment, while others go on. Raises Unavailable."""
+    try:
+        with _beside(path, readonly=True) as env:
+            env.copy(str(target))
+    except (lmdb.Error, OSError) as error:
+        raise Unavailable(f"the gate file cannot be copied: {error}") from error
+
+
+def renew_versions(path: Path) -> None:
+    """Give a file that has come back from a backup versions that nobody can remember. Raises Unavailable."""
+    try:
+        with _beside(path, readonly=False) as env, env.begin(write=True) as txn:
+            for environment in ENVIRONMENTS:
+                txn.put(VERSION + environment.encode(), _versions.pack(time.time_ns(), time.time_ns()))
+    except (lmdb.Error, OSError) as error:
+        raise Unavailable(f"the gate file cannot be written: {error}") from error
+    path.with_name(path.name + "-lock").unlink(missing_ok=True)
+
+
+def _beside(path: Path, *, readonly: bool) -> Any:
+    """The file, opened by a process that is no worker."""
+    size = max(INITIAL_SIZE, path.stat().st_size)
+    return lmdb.open(str(path), subdir=False, create=False, map_size=size, readonly=readonly, mode=0o600)
 
 
 def readable(path: Path) -> bool:

@@ -6,7 +6,6 @@ next. A request only ever holds a future: one that is cancelled cannot shift ano
 
 import asyncio
 import contextlib
-import logging
 import struct
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -14,8 +13,9 @@ from typing import NamedTuple, Protocol
 
 from petstore.errors import Unavailable
 from petstore.gate import GatePolicy, Subject, bucket_of
+from petstore.health import Health
 from petstore.keys import ENVIRONMENTS, Environment
-from petstore.logs import event
+from petstore.metrics import GATE_BATCH, GATE_QUEUE
 from petstore.plans import Limits
 from petstore.windows import DAY, MINUTE, SECOND, Decision, Outcome, Window, Windows
 
@@ -87,6 +87,7 @@ class RedisGate:
         self._bans = tuple(policy.bans)
         self._address_per_minute = policy.address_per_minute
         self._given_clock = policy.given_clock
+        self._health = Health("gate")
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Request] = []
         self._raised: list[tuple[int, asyncio.Future[Versions]]] = []
@@ -199,11 +200,13 @@ class RedisGate:
             while self._waiting or self._raised:
                 requests, self._waiting = self._waiting[:STEP_MAX], self._waiting[STEP_MAX:]
                 raised, self._raised = self._raised, []
+                GATE_QUEUE.set(len(requests) + len(self._waiting))
                 try:
                     await self._step(requests, raised)
                 except Unavailable as outage:
                     self._fail(outage, requests, raised)
         finally:
+            GATE_QUEUE.set(0)
             self._stepping = None
 
     async def _step(self, requests: list[Request], raised: "list[tuple[int, asyncio.Future[Versions]]]") -> None:
@@ -214,6 +217,8 @@ class RedisGate:
         async with _patience():
             versions, answers = await self._link.step(now, self._bans, bits, requests)
         self._fresh = True
+        if requests:
+            GATE_BATCH.observe(len(requests))
         for _, waiter in raised:
             if not waiter.done():
                 waiter.set_result(versions)
@@ -222,6 +227,7 @@ class RedisGate:
             if future.done():
                 continue  # its client has gone
             if isinstance(answer, Unavailable):
+                self._health.error()
                 future.set_exception(answer)
             else:
                 future.set_result((versions, answer))
@@ -239,12 +245,11 @@ class RedisGate:
         for future in everyone:
             if not future.done():
                 future.set_exception(Unavailable(str(outage)))
+        self._health.failed(outage)
         if self._down is None:
-            event(logging.ERROR, "gate down", cause=str(outage))
             self._down = self._loop.create_task(self._until_back())
 
     async def _until_back(self) -> None:
-        began = time.monotonic()
         while True:
             await asyncio.sleep(PROBE_EVERY)
             try:
@@ -252,7 +257,7 @@ class RedisGate:
             except Unavailable:
                 continue
             break
-        event(logging.WARNING, "gate back", seconds=round(time.monotonic() - began, 1))
+        self._health.worked(surely=True)
         self._down = None
 
 

@@ -117,8 +117,15 @@ class SingleLink:
         for name, value, life in records:
             await self._call("SET", name, value, "PX", life)
 
+    async def command(self, *words: str) -> Any:
+        """Any command, for those who look at the server itself. Raises Unavailable."""
+        return await self._call(*words)
+
     async def close(self) -> None:
         await self._drop()
+        for sentinel in self._sentinels.sentinels if self._sentinels else ():
+            with contextlib.suppress(*_TROUBLE):
+                await sentinel.aclose()
 
     async def _evaluate(self, names: Sequence[str], arguments: Sequence[Any]) -> Any:
         if not self._script:
@@ -137,7 +144,8 @@ class SingleLink:
     async def _exchange(self, words: tuple[Any, ...]) -> Any:
         try:
             if self._connection is None:
-                self._connection = await self._connect()
+                self._connection = await self._prepared()
+                await self._connection.connect()
             await self._connection.send_command(*words)
             return await self._connection.read_response()
         except exceptions.NoScriptError as error:
@@ -149,13 +157,12 @@ class SingleLink:
             await self._drop()
             raise
 
-    async def _connect(self) -> Any:
+    async def _prepared(self) -> Any:
+        """A connection to the server, or to the one that is the primary at the moment."""
         options = dict(self._options)
         if self._sentinels is not None:
             options["host"], options["port"] = await self._sentinels.discover_master(self._service)
-        connection = self._kind(**options)
-        await connection.connect()
-        return connection
+        return self._kind(**options)
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -258,6 +265,13 @@ class ClusterLink:
         for reply in await self._pipeline([("SET", name, value, "PX", life) for name, value, life in records]):
             if isinstance(reply, Exception):
                 raise Unavailable(f"a shard of the gate failed: {reply}")
+
+    async def command(self, *words: str) -> Any:
+        """Any command, to one of the servers. Raises Unavailable."""
+        try:
+            return await self._cluster.execute_command(*words, target_nodes=RedisCluster.RANDOM)
+        except _TROUBLE as error:
+            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
         with contextlib.suppress(*_TROUBLE):

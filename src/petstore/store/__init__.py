@@ -69,7 +69,7 @@ def open_stores(
         from petstore.store.sqlite import SqliteStore
 
         return {each: SqliteStore(data / f"{each}.db", each, on_commit(each)) for each in ENVIRONMENTS}
-    scheme = url.split(":", 1)[0]
+    scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):
         raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
     try:

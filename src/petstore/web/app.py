@@ -3,24 +3,23 @@
 locate → authenticate and pass the gate → route → scope → the operation → reply
 """
 
-import ipaddress
 import logging
 from collections.abc import Callable
+from time import perf_counter
 
 from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment
-from petstore.ledger import NOBODY, Answer
-from petstore.logs import event, logger
+from petstore.logs import Sparing, event, logger
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web.admission import Admission
 from petstore.web.cors import Cors
 from petstore.web.pets import PetOperations
 from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, refusal, request_ids, seconds
-from petstore.web.requests import Request, client_address
-from petstore.web.site import Site
-from petstore.web.usage import UsageCounter
+from petstore.web.requests import Request, client_address, networks
+from petstore.web.site import Scrape, Site
+from petstore.web.traffic import BANNED_429, PER_SECOND, Operation, Traffic
 from petstore.windows import ADMITTED, BANNED, LIMITED, SECOND, Decision
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
@@ -37,12 +36,20 @@ class Place:
         self.collection = self.base + "/pets"
         self.admission = Admission(environment, store, gate, app.address_of)
         self.pets = PetOperations(store, public_base + self.base)
-        self.usage = UsageCounter(store)
+        self.traffic = Traffic(environment, store)
+
+    def settle(self, now: float) -> None:
+        self.traffic.settle(now, self.pets.take_misses())
 
 
 class App:
     def __init__(
-        self, settings: Settings, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
+        self,
+        settings: Settings,
+        stores: dict[Environment, Store],
+        gate: Gate,
+        clock: Callable[[], float],
+        scrape: Scrape | None = None,
     ) -> None:
         self._clock = clock
         self._request_ids = request_ids()
@@ -50,10 +57,12 @@ class App:
         self._access_log = settings.access_log
         self._ietf_headers = settings.ietf_headers
         self._address_limit = settings.address_per_minute
-        self._trusted = tuple(ipaddress.ip_network(text, strict=False) for text in settings.trusted_proxies)
+        self._trusted = networks(settings.trusted_proxies)
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._has_extras = settings.access_log or settings.ietf_headers or self._cors is not None
-        self._site = Site(settings, stores, gate)
+        self._site = Site(settings, stores, gate, scrape)
+        self._outside = Traffic("none")
+        self._complaints = Sparing("unavailable")
         self.places = [
             Place(environment, store, gate, self, settings.public_base) for environment, store in stores.items()
         ]
@@ -62,6 +71,17 @@ class App:
     def address_of(self, request: Request) -> str:
         return client_address(request, self._trusted)
 
+    def settle(self, ticks: float) -> None:
+        """Once a second: add what was counted to the metrics, and tell what the log has left out.
+
+        `ticks` is what `perf_counter` says; infinity at the end.
+        """
+        now = self._clock()
+        for place in self.places:
+            place.settle(now)
+        self._outside.settle(now)
+        self._complaints.tell(ticks)
+
     async def answer(self, request: Request) -> Reply:
         """Never raises: whatever goes wrong is a reply too."""
         now = self._clock()
@@ -69,10 +89,11 @@ class App:
         method, path = request.method, request.path
         memo = request.memo
         if memo.location is None:
-            memo.location = self._locate(path)
+            memo.location = self._locate(method, path)
         place: Place | None
         item: str | None
-        place, item = memo.location
+        operation: Operation
+        place, item, operation = memo.location
         key: ApiKey | None = None
         decision: Decision | None = None
         try:
@@ -100,7 +121,7 @@ class App:
         except RequestError as error:
             reply = refusal(error)
         except Unavailable as error:
-            event(logging.ERROR, "unavailable", request=request_id, cause=str(error))
+            self._complaints.event(perf_counter(), str(error), request=request_id)
             reply = error_reply("unavailable", "The service cannot answer right now.", line("retry-after", "1"))
         except Exception:
             logger.exception("internal error", extra={"fields": {"request": request_id}})
@@ -112,12 +133,15 @@ class App:
         headers = reply.headers + common_headers(decision, request_id)
         if item is not None and place is not None:
             headers += place.pets.deprecation
-        if place is not None:
-            who = NOBODY if key is None else key.id
-            place.usage.count(who, "ok" if reply.status < 400 else _answer_class(reply.status, decision), now)
         if self._has_extras:
             headers += self._extras(request, reply, decision, place, key, request_id, now)
         reply.headers = headers
+        tally = memo.tally
+        if tally.key is not key:
+            tally = memo.tally = (self._outside if place is None else place.traffic).tally(key, operation)
+        status = reply.status
+        tally.statuses[BANNED_429 if status == 429 and decision.outcome is BANNED else status] += 1
+        tally.seconds[int((self._clock() - now) * PER_SECOND)] += 1
         return reply
 
     def _extras(
@@ -144,19 +168,23 @@ class App:
             headers += self._cors.expose(request)
         return headers
 
-    def _locate(self, path: str) -> tuple[Place | None, str | None]:
-        """Whose base address the path is under, and the {petId} if it has that form. Nothing is decided by it yet."""
+    def _locate(self, method: str, path: str) -> tuple[Place | None, str | None, Operation]:
+        """Whose base address the path is under, the {petId} if it has that form, and what to count the request as.
+
+        Nothing is decided by it yet.
+        """
+        reads = method in ("GET", "HEAD")
         place = self._collections.get(path)
         if place is not None:
-            return place, None
+            return place, None, "listPets" if reads else "createPet" if method == "POST" else "other"
         parent, _, item = path.rpartition("/")
         place = self._collections.get(parent)
         if place is not None and item not in ("", ".", ".."):
-            return place, item
+            return place, item, "getPet" if reads else "other"
         for place in self.places:
             if path == place.base or path.startswith(place.base + "/"):
-                return place, None
-        return None, None
+                return place, None, "other"
+        return None, None, "site"
 
     async def _decision_on_a_stranger(self, request: Request, now: float) -> Decision:
         """For the headers of answers that no decision came before: outside the interface, or in an outage."""
@@ -203,14 +231,6 @@ def _unauthorized(request: Request) -> Reply:
     return error_reply(
         "unauthorized", "Send a valid API key as Authorization: Bearer.", line("www-authenticate", challenge)
     )
-
-
-def _answer_class(status: int, decision: Decision) -> Answer:
-    if status == 429:
-        return "banned" if decision.outcome is BANNED else "refused"
-    if status == 401:
-        return "unauthorized"
-    return "client_error" if status < 500 else "server_error"
 
 
 def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:

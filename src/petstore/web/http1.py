@@ -16,6 +16,7 @@ from typing import Any
 
 import httptools
 
+from petstore.metrics import CONNECTIONS, REJECTED
 from petstore.web.app import App
 from petstore.web.replies import Reply
 from petstore.web.wire import CLOSING, STATUS_LINES, Fields, Head, HttpRequest, broken_off, read_head, render
@@ -221,6 +222,7 @@ class Connection(asyncio.Protocol):
 
     def _reject_now(self, status: int) -> None:
         self._rejected = None
+        REJECTED.add(str(status))
         if not self._transport.is_closing():
             self._transport.write(f"{STATUS_LINES[status]}connection: close\r\ncontent-length: 0\r\n\r\n".encode())
             self._close()
@@ -296,6 +298,7 @@ class HttpServer:
         self.now = time.monotonic()
         self._texts = {}
         self._old_heads, self.heads = self.heads, {}  # they hold credentials, which are nothing to keep
+        CONNECTIONS.set(len(self.connections))
         for connection in list(self.connections):
             connection.sweep(self.now)
 

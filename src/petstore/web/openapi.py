@@ -83,6 +83,7 @@ def document(public_base: str) -> Json:
         [Pet, NewPet, PetStatus, Error], ref_template="#/components/schemas/{name}"
     )
     schemas: Json = {name: components[name] for name in ("Pet", "NewPet", "PetStatus", "Error")}
+    schemas["PetStatus"]["type"] = "string"  # implied by its values, but some generators want it said
     schemas["Error"]["properties"]["code"]["enum"] = sorted(STATUS_OF_CODE)
     schemas["Error"]["additionalProperties"] = False
     schemas["Pets"] = {"title": "Pets", "type": "array", "maxItems": MAX_LIMIT, "items": _ref("schemas", "Pet")}

@@ -1,7 +1,10 @@
 """The three operations of one environment: list, add, get. Values in, a Reply out; errors are raised."""
 
+import asyncio
 import hashlib
+from collections.abc import Coroutine
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -45,8 +48,10 @@ class PetOperations:
         self._pets_url = f"{base}/pets"
         self._remembered: dict[ListQuery | int, Rendered] = {}
         self._remembered_bytes = 0
+        self._misses = 0
         self._version = -1
         self._stamp: object = None
+        self._being_read: dict[ListQuery | int, asyncio.Future[Rendered]] = {}
         self._fresh_until = 0.0
         # Sent with every answer of the deprecated operation, whatever its status.
         self.deprecation: Lines = (
@@ -64,7 +69,7 @@ class PetOperations:
             await self._refresh(version, now)
         page = self._remembered.get(parsed)
         if page is None:
-            page = self._remember(parsed, version, await self._render_page(parsed))
+            page = await self._read(parsed, self._render_page(parsed))
         conditions = request.headers("if-none-match")
         if conditions and etag_matches(conditions, page.etag):
             return Reply(304, page.headers)
@@ -81,10 +86,7 @@ class PetOperations:
             await self._refresh(version, now)
         rendered = self._remembered.get(pet_id)
         if rendered is None:
-            pet = await self._catalogue.pet(pet_id)
-            if pet is None:
-                raise PetNotFound("There is no such animal.")
-            rendered = self._remember(pet_id, version, Rendered("", encode(pet)))
+            rendered = await self._read(pet_id, self._render_pet(pet_id))
         return Reply(200, JSON, rendered.body)
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
@@ -118,29 +120,70 @@ class PetOperations:
             headers += line("link", link)
         return Rendered(headers, body, etag)
 
+    async def _render_pet(self, pet_id: int) -> Rendered:
+        pet = await self._catalogue.pet(pet_id)
+        if pet is None:
+            raise PetNotFound("There is no such animal.")
+        return Rendered("", encode(pet))
+
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
         kept = f"&status={status.value}" if status else ""
         return f'<{self._pets_url}?limit={limit}{kept}&cursor={write_cursor(last)}>; rel="next"'
 
+    # What is remembered belongs to one version of the catalogue, and goes with it.
+
     async def _refresh(self, version: int, now: float) -> None:
-        """Forget what is no longer true: all that is remembered belongs to one version, and goes with it.
+        """Forget what is no longer true.
 
         Once a second the store itself is asked as well: a process may have died between a commit and the new version.
         """
-        stamp = await self._catalogue.stamp()
-        if version != self._version or stamp != self._stamp:
-            self._remembered.clear()
-            self._remembered_bytes = 0
-        self._version = version
-        self._stamp = stamp
-        self._fresh_until = now + FRESH_SECONDS
+        if version != self._version:
+            self._version = version
+            self._forget()
+        if now >= self._fresh_until:
+            self._fresh_until = now + FRESH_SECONDS  # one request asks, the others go on
+            try:
+                stamp = await self._catalogue.stamp()
+            except BaseException:
+                self._fresh_until = 0.0
+                raise
+            if stamp != self._stamp:
+                self._forget()
+                self._stamp = stamp
 
-    def _remember(self, name: ListQuery | int, version: int, rendered: Rendered) -> Rendered:
-        # A newer version may have come in while this was read from the store.
-        if version == self._version:
+    def take_misses(self) -> int:
+        """How often something was not at hand, since the last time."""
+        misses, self._misses = self._misses, 0
+        return misses
+
+    def _forget(self) -> None:
+        self._remembered = {}
+        self._remembered_bytes = 0
+        self._being_read = {}
+        self._stamp = None
+
+    async def _read(self, name: ListQuery | int, work: Coroutine[Any, Any, Rendered]) -> Rendered:
+        """From the store, and remembered unless something has changed meanwhile.
+
+        Where a read takes its time, those who want the same at the same time share it: a new version of a page that a
+        thousand clients ask for is read once.
+        """
+        self._misses += 1
+        remembered = self._remembered
+        if self._catalogue.immediate:
+            rendered = await work
+        else:
+            being_read = self._being_read
+            reading = being_read.get(name)
+            if reading is None:
+                reading = being_read[name] = asyncio.ensure_future(work)
+                reading.add_done_callback(lambda done: (being_read.pop(name), done.exception()))
+            else:
+                work.close()
+            rendered = await asyncio.shield(reading)
+        if remembered is self._remembered:
             self._remembered_bytes += len(rendered.body) + 1024
             if self._remembered_bytes > REMEMBERED_BYTES:
-                self._remembered.clear()
-                self._remembered_bytes = len(rendered.body) + 1024
+                self._forget()
             self._remembered[name] = rendered
         return rendered

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 
 from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, UnsupportedMediaType
 from petstore.pets import INT64_MAX, PetStatus
+from petstore.web.traffic import NO_TALLY, Tally
 
 BODY_MAX = 64 * 1024
 BODY_SECONDS = 8.0  # and at most one more until the sweep comes by
@@ -25,12 +26,13 @@ CLOSE = (("connection", "close"),)
 class Memo:
     """What was worked out from a head alone. A host may share it between requests with equal heads."""
 
-    __slots__ = ("credential", "location", "token")
+    __slots__ = ("credential", "location", "tally", "token")
 
     def __init__(self) -> None:
         self.credential: tuple[str | None, bytes] | None = None
         self.location: Any = None
         self.token: str | None = None
+        self.tally: Tally = NO_TALLY
 
 
 class Request(Protocol):
@@ -230,19 +232,23 @@ def etag_matches(conditions: Iterable[str], etag: str) -> bool:
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+def networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+
+
 def client_address(request: Request, trusted: tuple[Network, ...]) -> str:
     """Who is asking: the peer or, behind proxies we trust, the nearest address that is not one of them."""
     peer = request.peer
-    if not trusted or not _is_in(peer, trusted):
+    if not trusted or not is_in(peer, trusted):
         return peer
     for hop in reversed([h.strip() for value in request.headers("x-forwarded-for") for h in value.split(",")]):
-        if not _is_in(hop, trusted):
+        if not is_in(hop, trusted):
             return hop
         peer = hop
     return peer
 
 
-def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
+def is_in(address: str, networks: tuple[Network, ...]) -> bool:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What the server answers outside the base addresses: the document, the reference page, and the two probes."""
+"""What the server answers outside the base addresses: the document, the reference page, the probes, the metrics."""
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import NamedTuple
 
@@ -13,9 +13,13 @@ from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web import openapi
 from petstore.web.replies import JSON, Lines, Reply, line
-from petstore.web.requests import Request, etag_matches
+from petstore.web.requests import Request, client_address, etag_matches, is_in, networks
 
 METHODS = "GET, HEAD, OPTIONS"
+PATHS = ("/healthz", "/readyz", "/metrics")  # beside the files
+# A request that has one of these came through a proxy, whoever is at the other end of the connection.
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+LOOPBACK = networks(("127.0.0.0/8", "::1", "::ffff:127.0.0.0/104"))
 # The page takes everything from this server; the reference's own script writes styles into the page.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
@@ -23,10 +27,19 @@ POLICY = (
 )
 
 
+# The metrics in the form that an Accept header asks for: the media type and the body.
+Scrape = Callable[[str], Awaitable[tuple[str, bytes]]]
+
+
 class Site:
-    def __init__(self, settings: Settings, stores: dict[Environment, Store], gate: Gate) -> None:
+    def __init__(
+        self, settings: Settings, stores: dict[Environment, Store], gate: Gate, scrape: Scrape | None = None
+    ) -> None:
         self._stores = stores
         self._gate = gate
+        self._scrape = scrape
+        self._scrapers = networks(settings.metrics_from)
+        self._trusted = networks(settings.trusted_proxies)
         document = openapi.document(settings.public_base)
         self._files: dict[str, Callable[[], _Static]] = {
             "/openapi.json": _static("application/json", lambda: openapi.as_json(document)),
@@ -42,7 +55,7 @@ class Site:
     async def answer(self, request: Request) -> Reply:
         """Raises NotFound, MethodNotAllowed and, from the readiness probe, Unavailable."""
         path, method = request.path, request.method
-        if path not in self._files and path not in ("/healthz", "/readyz"):
+        if path not in self._files and (path not in PATHS or (path == "/metrics" and not self._may_scrape(request))):
             raise NotFound("There is nothing at this address.")
         if method == "OPTIONS":
             return Reply(204, line("allow", METHODS))
@@ -56,10 +69,33 @@ class Site:
             await self._gate.keys_version("live")
             # A node whose Redis is away still serves, if its operator wants that: then it is ready, and says so.
             return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
+        if path == "/metrics" and self._scrape is not None:
+            media_type, body = await self._scrape(request.header("accept") or "")
+            return Reply(200, line("content-type", media_type) + line("cache-control", "no-store"), body)
         file = self._files[path]()
         if etag_matches(request.headers("if-none-match"), file.etag):
             return Reply(304, file.headers)
         return Reply(200, file.media_type + file.headers, file.body)
+
+    def _may_scrape(self, request: Request) -> bool:
+        """Whether the metrics are for this client: from this machine and not through a proxy on it, or by setting."""
+        if self._scrape is None:
+            return False
+        forwarded = any(request.headers(name) for name in FORWARDED)
+        if forwarded and not is_in(request.peer, self._trusted):
+            return False  # who is behind it cannot be known
+        address = client_address(request, self._trusted)
+        if is_in(address, self._scrapers):
+            return True
+        return not forwarded and is_in(address, LOOPBACK) and _names_this_machine(request.header("host"))
+
+
+def _names_this_machine(host: str | None) -> bool:
+    """A proxy that adds no header still passes on, more often than not, the name that its client asked for."""
+    if host is None:
+        return False
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    return name == "localhost" or is_in(name.strip("[]"), LOOPBACK)
 
 
 def _probe(body: bytes) -> Reply:

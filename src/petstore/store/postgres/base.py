@@ -1,11 +1,12 @@
 """What the rooms of the PostgreSQL store share: the pool, the schema, and how a change is made and told."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 import asyncpg
 
 from petstore.errors import Unavailable
+from petstore.health import Health
 from petstore.keys import Environment
 from petstore.ledger import Deed
 from petstore.store import OnCommit, Subject
@@ -13,6 +14,18 @@ from petstore.store.postgres.pool import LONG, Connection, PostgresPool, Work, a
 from petstore.store.tables import Row
 
 T = TypeVar("T")
+
+
+async def watched(health: Health, call: Awaitable[T]) -> T:
+    """What the call returns, or raises; how it ends is noted."""
+    try:
+        result = await call
+    except Unavailable as outage:
+        health.failed(outage)
+        raise
+    if health.down:
+        health.worked()
+    return result
 
 
 def schema_of(environment: Environment) -> str:
@@ -33,9 +46,11 @@ class PostgresBase:
         self.environment: Environment = environment
         self._on_commit = on_commit
         self._schema = schema_of(environment)
+        self._reads = Health("store", environment, "read")
+        self._writes = Health("store", environment, "write")
 
     async def _rows(self, sql: str, *values: Any) -> list[Row]:
-        return await self._pool.run(lambda connection: connection.fetch(sql, *values))
+        return await watched(self._reads, self._pool.run(lambda connection: connection.fetch(sql, *values)))
 
     async def _rows_at_leisure(self, sql: str, *values: Any) -> list[Row]:
         """For reads that take the longer the more there is: an operator's, never a request's."""
@@ -57,7 +72,7 @@ class PostgresBase:
                 except asyncpg.IntegrityConstraintViolationError as error:
                     raise Unavailable(f"the store refused a row: {error}") from error
 
-        result = await self._pool.run(inside)
+        result = await watched(self._writes, self._pool.run(inside))
         await self._on_commit(subject)
         return result
 

@@ -21,9 +21,11 @@ _STATUS = {status.value: status for status in PetStatus}
 class PostgresCatalogue(PostgresBase):
     """See `Catalogue` for what each method promises."""
 
+    immediate = False
+
     def __init__(self, pool: PostgresPool, environment: Environment, on_commit: OnCommit) -> None:
         super().__init__(pool, environment, on_commit)
-        self._writer = PostgresWriter(pool, self._schema, on_commit)
+        self._writer = PostgresWriter(pool, self._schema, environment, self._writes, on_commit)
         self._running: set[tuple[str, str]] = set()
         pet = f"SELECT id, name, category_id, status FROM {self._schema}.pets"
         self._page_sql = f"{pet} WHERE id > $1 ORDER BY id LIMIT $2"

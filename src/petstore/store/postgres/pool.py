@@ -13,6 +13,7 @@ from petstore.store import PATIENCE
 
 WAITING_MAX = 1_000  # requests that may wait for a connection
 CONNECT_SECONDS = 1.2
+FAREWELL_SECONDS = 0.2
 STATEMENT_MILLISECONDS = int(PATIENCE * 900)  # less than the patience, so that the reason can be told
 MIGRATION_LOCK = 7_387_783  # any number, the same on every node
 LONG = 3600.0  # patience of an operator's command, in seconds
@@ -47,6 +48,7 @@ class PostgresPool:
         """
         if self._waiting >= WAITING_MAX:
             raise Unavailable("too many requests wait for a connection to the store")
+        self._waiting += 1
         task = asyncio.get_running_loop().create_task(self._run(work, patience))
         self._running.add(task)
         task.add_done_callback(self._done)
@@ -58,7 +60,6 @@ class PostgresPool:
             task.exception()  # nobody may be left to hear of it
 
     async def _run(self, work: Work[T], patience: float) -> T:
-        self._waiting += 1
         waiting = True
         connection: Connection = None
         pool: asyncpg.Pool | None = None
@@ -77,14 +78,17 @@ class PostgresPool:
             if waiting:
                 self._waiting -= 1
             if pool is not None and connection is not None:
-                await pool.release(connection)
+                await _give_back(pool, connection)
 
-    async def _failed(self, error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> Unavailable:
+    async def _failed(self, error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> PetstoreError:
         """Whatever the server complained of is told; a connection that may be out of step, or worse, is not kept."""
         if connection is not None and (not isinstance(error, asyncpg.PostgresError) or _is_gone(error)):
-            connection.terminate()
+            with contextlib.suppress(asyncpg.InterfaceError):  # the pool has let go of it already
+                connection.terminate()
         if pool is not None and _is_gone(error):
             await pool.expire_connections()
+        if isinstance(error, asyncpg.ClientConfigurationError):
+            return OperatorError(f"--store: {error}")
         if isinstance(error, TimeoutError):
             return Unavailable("the store did not answer in time")
         return Unavailable(f"the store failed: {type(error).__name__}: {error}")
@@ -112,6 +116,7 @@ class PostgresPool:
             "timeout": CONNECT_SECONDS,
             "server_settings": {"application_name": "petstore"},
             "max_inactive_connection_lifetime": 60,
+            "reset": _nothing_to_reset,
         }
         if self._pgbouncer:
             # In transaction mode each transaction may meet another server connection, which does not know what the
@@ -132,11 +137,22 @@ class PostgresPool:
             self._pool.terminate()
 
 
+async def _nothing_to_reset(connection: Connection) -> None:
+    """Nobody here leaves anything in a session, and asyncpg's own way would be another statement for each."""
+
+
+async def _give_back(pool: asyncpg.Pool, connection: Connection) -> None:
+    with contextlib.suppress(asyncpg.InterfaceError, asyncpg.PostgresError, OSError):
+        # A connection that has to be closed is closed with a word of farewell, which a server that hangs does not hear.
+        await pool.release(connection, timeout=FAREWELL_SECONDS)
+
+
 def _is_gone(error: Exception) -> bool:
     """Whether other connections to this server are likely to be of no use either."""
     gone = (
         asyncpg.PostgresConnectionError,
         asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
         asyncpg.OperatorInterventionError,  # shut down, crashed, starting up
         asyncpg.ReadOnlySQLTransactionError,  # 25006: no longer the primary, though it answers
         OSError,
@@ -157,7 +173,7 @@ async def _migrate(connection: Connection, schema: str) -> None:
 
     Raises OperatorError when it is newer than the code or when rights are missing.
     """
-    if await _version(connection, schema) == len(MIGRATIONS):
+    if await schema_version(connection, schema) == len(MIGRATIONS):
         return
     try:
         async with at_leisure(connection):
@@ -166,7 +182,7 @@ async def _migrate(connection: Connection, schema: str) -> None:
             if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", schema):
                 await connection.execute(f"CREATE SCHEMA {schema}")
                 await connection.execute(f"CREATE TABLE {schema}.migrations (number int PRIMARY KEY)")
-            version = await _version(connection, schema)
+            version = await schema_version(connection, schema)
             if version > len(MIGRATIONS):
                 raise OperatorError(
                     f"the database was written by a newer Petstore (schema {version}, this one knows"
@@ -182,7 +198,7 @@ async def _migrate(connection: Connection, schema: str) -> None:
         ) from error
 
 
-async def _version(connection: Connection, schema: str) -> int:
+async def schema_version(connection: Connection, schema: str) -> int:
     known = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
     if not await connection.fetchval(known, schema):
         return 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from petstore.ledger import KeyTotal, Step, Traffic, Usage
-from petstore.store.postgres.base import PostgresBase
+from petstore.store.postgres.base import PostgresBase, watched
 from petstore.store.postgres.pool import Connection
 from petstore.store.usage_tables import FORGET_AT_ONCE, FORGOTTEN, USAGE_TABLES, traffic_rows, usage_rows
 
@@ -35,7 +35,7 @@ class PostgresUsage(PostgresBase):
                 await self._forget(connection, newest)
 
         if rows:
-            await self._pool.run(work)
+            await watched(self._writes, self._pool.run(work))
 
     async def _add(self, connection: Connection, table: str, column: str, rows: list[Usage]) -> None:
         """One statement, however many keys there are."""

@@ -6,9 +6,13 @@ from typing import Any
 
 import asyncpg
 
-from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
+from petstore.errors import IdempotencyMismatch, Unavailable
+from petstore.health import Health
+from petstore.keys import Environment
+from petstore.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, NewPet, Once, Pet, PetStatus
 from petstore.store import IDEMPOTENCY_LIFE, OnCommit
+from petstore.store.postgres.base import watched
 from petstore.store.postgres.pool import Connection, PostgresPool
 
 BATCH_MAX = 500
@@ -62,13 +66,17 @@ class _Job:
         self.once = once
 
 
-Result = Added | PetstoreError
+Result = Added | Exception
 
 
 class PostgresWriter:
-    def __init__(self, pool: PostgresPool, schema: str, on_commit: OnCommit) -> None:
+    def __init__(
+        self, pool: PostgresPool, schema: str, environment: Environment, health: Health, on_commit: OnCommit
+    ) -> None:
         self._pool = pool
         self._schema = schema
+        self._environment = environment
+        self._health = health
         self._on_commit = on_commit
         self._add_sql = _ADD.format(schema=schema)
         self._earlier_sql = _EARLIER.format(schema=schema)
@@ -80,6 +88,7 @@ class PostgresWriter:
     def add(self, new: NewPet, now: float, once: Once | None) -> "asyncio.Future[Added]":
         """Raises Unavailable when too many wait already."""
         if len(self._waiting) >= QUEUE_MAX:
+            self._health.error()
             raise Unavailable("the writer's queue is full")
         future: asyncio.Future[Added] = self._loop.create_future()
         self._waiting.append(_Job(future, new, now, once))
@@ -97,24 +106,28 @@ class PostgresWriter:
             while self._waiting:
                 batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
                 batch = [job for job in batch if not job.future.done()]  # without those that have given up
+                STORE_QUEUE.set(len(batch) + len(self._waiting), self._environment)
                 if batch:
                     await self._settle(batch)
         finally:
+            STORE_QUEUE.set(0, self._environment)
             self._writing = None
 
     async def _settle(self, batch: list[_Job]) -> None:
         try:
-            results: Sequence[Result] = await self._pool.run(lambda connection: self._commit(connection, batch))
+            done = self._pool.run(lambda connection: self._commit(connection, batch))
+            results: Sequence[Result] = await watched(self._health, done)
+            STORE_BATCH.observe(len(batch), self._environment)
             if any(isinstance(result, Added) and not result.replayed for result in results):
                 await self._on_commit("catalogue")
-        except PetstoreError as error:
+        except Exception as error:
             # Those who waited behind this batch waited for the same outage: they hear of it now, not later.
             batch, self._waiting = batch + self._waiting, []
             results = [error] * len(batch)
         for job, result in zip(batch, results, strict=True):
             if job.future.done():
                 continue
-            if isinstance(result, PetstoreError):
+            if isinstance(result, Exception):
                 job.future.set_exception(result)
             else:
                 job.future.set_result(result)

@@ -6,10 +6,9 @@ Writes go to the writer. Other processes may write at the same time.
 
 import asyncio
 
-import apsw
-
 from petstore.store.sqlite.catalogue import SqliteCatalogue
 from petstore.store.sqlite.file import connect
+from petstore.store.sqlite.inspect import integrity
 from petstore.store.sqlite.keys import SqliteKeys
 from petstore.store.sqlite.ledger import SqliteLedger
 from petstore.store.sqlite.operators import SqliteOperators
@@ -27,12 +26,9 @@ class SqliteStore(SqliteCatalogue, SqliteKeys, SqliteLedger, SqliteUsage, Sqlite
         def work() -> list[str]:
             connection = connect(self._path)
             try:
-                found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check; PRAGMA foreign_key_check")]
-            except apsw.CorruptError as error:
-                found = [str(error)]
+                return integrity(connection)
             finally:
                 connection.close()
-            return [text for text in found if text != "ok"]
 
         return await asyncio.to_thread(work)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import apsw
 
+from petstore.health import Health
 from petstore.keys import Environment
 from petstore.ledger import Deed
 from petstore.store import OnCommit
@@ -21,14 +22,19 @@ class SqliteBase:
         self.environment: Environment = environment
         self._read = connect(path)
         self._read.execute("PRAGMA query_only = ON")
-        self._writer = Writer(path, on_commit)
+        self._reads = Health("store", environment, "read")
+        self._writer = Writer(path, environment, on_commit)
 
     def _rows(self, sql: str, bindings: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         # All rows at once: an unfinished statement would hold on to its snapshot, and the log could not start over.
         try:
-            return self._read.execute(sql, bindings).fetchall()
+            rows = self._read.execute(sql, bindings).fetchall()
         except apsw.Error as error:
+            self._reads.failed(error)
             raise translated(error) from error
+        if self._reads.down:
+            self._reads.worked()
+        return rows
 
     async def _rows_aside(self, sql: str, bindings: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """For reads that take longer than some microseconds: in another thread, so that nobody waits for them."""

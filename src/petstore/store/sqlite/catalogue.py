@@ -25,6 +25,8 @@ _PET = "SELECT id, name, category_id, status FROM pets WHERE id = ?"
 class SqliteCatalogue(SqliteBase):
     """See `Catalogue` for what each method promises."""
 
+    immediate = True
+
     def __init__(self, path: Path, environment: Environment, on_commit: OnCommit) -> None:
         super().__init__(path, environment, on_commit)
         self._running: set[tuple[str, str]] = set()

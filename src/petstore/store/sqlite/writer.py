@@ -17,6 +17,9 @@ import apsw
 import msgspec
 
 from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
+from petstore.health import Health
+from petstore.keys import Environment
+from petstore.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, NewPet, Once, Pet, PetStatus
 from petstore.store import IDEMPOTENCY_LIFE, PATIENCE, OnCommit, Subject
 from petstore.store.sqlite.file import BUSY_MILLISECONDS, Turn, connect, translated
@@ -68,9 +71,11 @@ Committed = tuple[set[Subject], int | None]
 
 
 class Writer:
-    def __init__(self, path: Path, on_commit: OnCommit) -> None:
+    def __init__(self, path: Path, environment: Environment, on_commit: OnCommit) -> None:
         self._path = path
+        self._environment = environment
         self._on_commit = on_commit
+        self._health = Health("store", environment, "write")
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Add | Call] = []
         self._in_hand: list[Add | Call] = []  # what the thread has at the moment
@@ -99,6 +104,7 @@ class Writer:
 
     def _submit(self, job: Add | Call) -> None:
         if len(self._waiting) >= QUEUE_MAX:
+            self._health.error()
             raise Unavailable("the writer's queue is full")
         self._waiting.append(job)
         if not self._handing_over and not self._in_hand:
@@ -121,9 +127,12 @@ class Writer:
         """Nobody waits longer than the patience for a disk or a lock that hangs."""
         self._watchdog = self._loop.call_later(TICK, self._watch)
         self._time = time.monotonic()
+        STORE_QUEUE.set(len(self._in_hand) + len(self._waiting), self._environment)
         for job in [*self._in_hand, *self._waiting]:
             if job.due < self._time and not job.future.done():
-                job.future.set_exception(Unavailable("the writer did not answer in time"))
+                late = Unavailable("the writer did not answer in time")
+                self._health.failed(late)
+                job.future.set_exception(late)
 
     async def close(self) -> None:
         """Writes what is queued, then stops."""
@@ -133,9 +142,17 @@ class Writer:
         await self._closed
         self._watchdog.cancel()
 
-    def _settled(self, batch: list[Add | Call], changed: set[Subject], first_id: int | None) -> None:
+    def _settled(
+        self, batch: list[Add | Call], changed: set[Subject], first_id: int | None, fault: PetstoreError | None
+    ) -> None:
         self._in_hand = []
         self._hand_over()
+        if fault is not None:
+            self._health.failed(fault)
+        else:
+            STORE_BATCH.observe(len(batch), self._environment)
+            if self._health.down:
+                self._health.worked()
         if first_id is not None:
             for pet_id, job in enumerate(batch, first_id):
                 job.result = _added(job, pet_id)
@@ -169,6 +186,7 @@ class Writer:
             batch, rows = taken
             changed: set[Subject] = set()
             first_id: int | None = None
+            fault: PetstoreError | None = None
             try:
                 if connection is None:
                     connection = connect(self._path)
@@ -181,7 +199,7 @@ class Writer:
                 if connection is not None and connection.in_transaction:
                     with contextlib.suppress(apsw.Error):
                         connection.execute("ROLLBACK")
-            self._loop.call_soon_threadsafe(self._settled, batch, changed, first_id)
+            self._loop.call_soon_threadsafe(self._settled, batch, changed, first_id, fault)
             if connection is not None:
                 self._keep_wal_short(connection)
         if connection is not None:

@@ -1,0 +1,33 @@
+"""PostgreSQL and Redis for the contenders that want them: the tests' own servers, but durable."""
+
+import functools
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.backends import Postgres, Process, Redis  # from the folder above
+
+_running: list[Process] = []
+
+
+@functools.cache
+def postgres() -> Postgres:
+    """Every commit is on disk before it is acknowledged."""
+    server = Postgres("fsync=on", "synchronous_commit=on", "shared_buffers=256MB")
+    _running.append(server)
+    server.start()
+    return server
+
+
+@functools.cache
+def redis() -> Redis:
+    server = Redis()
+    _running.append(server)
+    server.start()
+    return server
+
+
+def end() -> None:
+    while _running:
+        _running.pop().remove()

@@ -1,0 +1,161 @@
+"""What the Python client costs: each operation against bare httpx doing the same requests, and the time to import it.
+
+Run as `.venv/bin/python bench/client.py`. The two take turns, call by call; the medians count.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+from claims import fill, make_keys, serving
+
+from petstore_client import LIVE, AsyncPetstore, Petstore
+
+BASE = LIVE.replace("8080", "8765")
+TIMEOUT = httpx.Timeout(30, connect=5)
+NEW = {"name": "Rex", "categoryId": 1}
+Call = Callable[[], object]
+AsyncCall = Callable[[], Awaitable[object]]
+
+
+def bare_headers(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}", "Accept": "application/json"}
+
+
+def once(headers: dict[str, str]) -> dict[str, str]:
+    return headers | {"Idempotency-Key": os.urandom(16).hex()}
+
+
+def in_threads(secret: str, calls: int) -> dict[str, Any]:
+    headers = bare_headers(secret)
+    with httpx.Client(timeout=TIMEOUT) as bare, Petstore(secret, base_url=BASE) as ours:
+        pairs: dict[str, tuple[Call, Call]] = {
+            "list": (
+                lambda: bare.get(f"{BASE}/pets?limit=20", headers=headers).json(),
+                lambda: next(ours.list_pets(limit=20).pages()),
+            ),
+            "get": (lambda: bare.get(f"{BASE}/pets/1", headers=headers).json(), lambda: ours.get_pet(1)),
+            "create": (
+                lambda: bare.post(f"{BASE}/pets", headers=once(headers), json=NEW).json(),
+                lambda: ours.create_pet("Rex", 1),
+            ),
+        }
+        results = {}
+        for name, pair in pairs.items():
+            taken: tuple[list[float], list[float]] = ([], [])
+            for which in turns(calls):
+                began = time.perf_counter()
+                pair[which]()
+                taken[which].append(time.perf_counter() - began)
+            results[name] = compared(*taken)
+        return results
+
+
+async def in_tasks(secret: str, calls: int) -> dict[str, Any]:
+    headers = bare_headers(secret)
+    async with httpx.AsyncClient(timeout=TIMEOUT) as bare, AsyncPetstore(secret, base_url=BASE) as ours:
+
+        async def bare_list() -> Any:
+            return (await bare.get(f"{BASE}/pets?limit=20", headers=headers)).json()
+
+        async def bare_get() -> Any:
+            return (await bare.get(f"{BASE}/pets/1", headers=headers)).json()
+
+        async def bare_create() -> Any:
+            return (await bare.post(f"{BASE}/pets", headers=once(headers), json=NEW)).json()
+
+        pairs: dict[str, tuple[AsyncCall, AsyncCall]] = {
+            "list": (bare_list, lambda: anext(ours.list_pets(limit=20).pages())),
+            "get": (bare_get, lambda: ours.get_pet(1)),
+            "create": (bare_create, lambda: ours.create_pet("Rex", 1)),
+        }
+        results = {}
+        for name, pair in pairs.items():
+            taken: tuple[list[float], list[float]] = ([], [])
+            for which in turns(calls):
+                began = time.perf_counter()
+                await pair[which]()
+                taken[which].append(time.perf_counter() - began)
+            results[name] = compared(*taken)
+        return results
+
+
+def turns(calls: int) -> Iterator[int]:
+    """0 for bare, 1 for ours: call by call, so that what else the machine does falls on both alike."""
+    for number in range(calls):
+        yield from ((0, 1) if number % 2 else (1, 0))
+
+
+def compared(bare: list[float], ours: list[float]) -> dict[str, Any]:
+    """Medians, and the slowest and fastest of ten parts of the run, which tell how much the ratio is worth."""
+    part = len(bare) // 10
+    ratios = [
+        statistics.median(ours[first : first + part]) / statistics.median(bare[first : first + part])
+        for first in range(0, part * 10, part)
+    ]
+    return {
+        "bare_us": round(statistics.median(bare) * 1e6, 1),
+        "ours_us": round(statistics.median(ours) * 1e6, 1),
+        "ratio": round(statistics.median(ours) / statistics.median(bare), 3),
+        "ratio_of_parts": [round(min(ratios), 3), round(max(ratios), 3)],
+    }
+
+
+def imports(rounds: int) -> dict[str, Any]:
+    """Seconds, in processes of their own, of this environment, whatever else is installed in it."""
+    scripts = {
+        "import petstore_client": "from petstore_client import Petstore, AsyncPetstore",
+        "import httpx": "import httpx",
+        "import petstore_client, make a client": "from petstore_client import Petstore; Petstore('k')",
+    }
+    taken: dict[str, list[float]] = {name: [] for name in scripts}
+    for _ in range(rounds):
+        for name, script in scripts.items():
+            timed = f"import time; began = time.perf_counter(); {script}; print(time.perf_counter() - began)"
+            taken[name].append(float(subprocess.check_output([sys.executable, "-c", timed])))
+    return {
+        name: {"median_s": round(statistics.median(all_), 3), "slowest_s": round(max(all_), 3)}
+        for name, all_ in taken.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=3000, help="of each kind")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", DeprecationWarning)  # get_pet is deprecated, and still counts
+    with tempfile.TemporaryDirectory() as folder:
+        (secret,) = asyncio.run(make_keys(Path(folder), 1))
+        asyncio.run(fill(Path(folder), 1_000))
+        with serving(Path(folder)):
+            results = {
+                "threads": in_threads(secret, options.calls),
+                "asyncio": asyncio.run(in_tasks(secret, options.calls)),
+                "imports": imports(15),
+            }
+    for kind in ("threads", "asyncio"):
+        for name, it in results[kind].items():
+            low, high = it["ratio_of_parts"]
+            print(
+                f"{kind:<8} {name:<7} bare {it['bare_us']:7.1f} µs   ours {it['ours_us']:7.1f} µs   "
+                f"{it['ratio']:.3f}x (in ten parts: {low:.3f} to {high:.3f})"
+            )
+    for name, it in results["imports"].items():
+        print(f"{name:<40} {it['median_s']:.3f} s (the slowest of 15: {it['slowest_s']:.3f} s)")
+    saved = Path(__file__).parent / "results" / "client.json"
+    saved.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""What a request costs past one machine: CPU time in the node, in Redis and in PostgreSQL, and what is asked of them.
+
+CPU time hardly depends on what else the machine does, so these figures carry over where requests per second would not.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import report
+from contenders import BENCH, CONTENDERS, Running, started
+from load import ROWS, run_wrk
+from redis import Redis as RedisClient
+
+import backends
+from petstore.gate.redis import KEY_LIVE, Request, name_of
+from petstore.gate.redis_links import open_link
+from petstore.windows import BanPolicy
+
+TICKS = os.sysconf("SC_CLK_TCK")
+ANIMALS = 100_000
+KEYS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one request, in microseconds of CPU time and in operations."""
+
+    requests_per_second: float
+    node_us: float
+    redis_us: float
+    postgres_us: float
+    redis_steps: float
+    postgres_commits: float
+    postgres_rows_read: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    node: float
+    redis: float
+    postgres: float
+    steps: int
+    commits: int
+    rows: int
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process and of all that it has started."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return (int(fields[11]) + int(fields[12])) / TICKS + sum(cpu_seconds(int(child)) for child in children)
+
+
+def read(node: Running) -> Reading:
+    redis, postgres = backends.redis(), backends.postgres()
+    assert redis.process is not None and postgres.process is not None
+    client = RedisClient(port=redis.port)
+    steps = client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+    client.close()
+    (row,) = postgres.execute(
+        "SELECT sum(xact_commit)::bigint AS commits, sum(tup_returned)::bigint AS rows FROM pg_stat_database"
+        " WHERE datname LIKE 'petstore%'"
+    )
+    return Reading(
+        cpu_seconds(node.process.pid),
+        cpu_seconds(redis.process.pid),
+        cpu_seconds(postgres.process.pid),
+        steps,
+        row["commits"],
+        row["rows"],
+    )
+
+
+def measure(node: Running, row: str, seconds: float) -> Cost:
+    run_wrk(node, row, seconds=1, animals=ANIMALS, tag=f"{row} warm up")
+    before = read(node)
+    sample = run_wrk(node, row, seconds=seconds, animals=ANIMALS, tag=row)
+    after = read(node)
+    each = sample.requests / 1e6
+    return Cost(
+        round(sample.per_second),
+        round((after.node - before.node) / each, 1),
+        round((after.redis - before.redis) / each, 1),
+        round((after.postgres - before.postgres) / each, 1),
+        round((after.steps - before.steps) / sample.requests, 3),
+        round((after.commits - before.commits) / sample.requests, 3),
+        round((after.rows - before.rows) / sample.requests, 2),
+    )
+
+
+def redis_alone(step: int, steps: int) -> float:
+    """Microseconds of Redis' CPU time for a request, when every request of a step is another key's: the worst case."""
+
+    async def ask() -> None:
+        link = open_link(backends.redis().url())
+        version = (await link.step("", BanPolicy(), 0, [])).versions[1]
+        nobody: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        for number in range(steps):
+            keys = range(number * step % KEYS, number * step % KEYS + step)
+            requests = [Request(name_of(f"key_{key:08}"), KEY_LIVE, version, 10**9, 10**9, nobody) for key in keys]
+            await link.step("", BanPolicy(), 0, requests)
+        await link.close()
+
+    server = backends.redis().process
+    assert server is not None
+    before = cpu_seconds(server.pid)
+    asyncio.run(ask())
+    return round((cpu_seconds(server.pid) - before) / (step * steps) * 1e6, 2)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=5, help="length of one run (default 5)")
+    parser.add_argument("--rows", default="list,get,create,mixed", help=f"of {','.join(ROWS)}")
+    parser.add_argument("--out", type=Path, default=BENCH / "results/scaling.json", help="the file to write")
+    options = parser.parse_args()
+    try:
+        with started(CONTENDERS["petstore-cluster"], ANIMALS) as node:
+            costs = {row: measure(node, row, options.seconds) for row in options.rows.split(",")}
+        alone = {step: redis_alone(step, 200_000 // step) for step in (1, 8, 64)}
+    finally:
+        backends.end()
+    kept: dict[str, Any] = {"machine": report.machine(), "costs": {row: asdict(cost) for row, cost in costs.items()}}
+    kept["redis_us_by_requests_in_a_step"] = alone
+    options.out.write_text(json.dumps(kept, indent=2) + "\n")
+    print(f"{'row':8} {'req/s':>8} {'node µs':>8} {'redis µs':>9} {'postgres µs':>12} {'steps':>7} {'commits':>8}")
+    for row, cost in costs.items():
+        print(
+            f"{row:8} {cost.requests_per_second:8,.0f} {cost.node_us:8} {cost.redis_us:9} {cost.postgres_us:12}"
+            f" {cost.redis_steps:7} {cost.postgres_commits:8}"
+        )
+    for step, cost_of_one in alone.items():
+        print(f"Redis alone, every request another key's, {step:3} in a step: {cost_of_one} µs each")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Fixtures: either client, and one shared server for tests that bring their own key."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.servers import Key, Server, serving
+
+from fakes import Kind
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    chosen: Kind = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that all tests share: make your own keys, expect other tests' animals, leave its clock alone."""
+    with serving(tmp_path_factory.mktemp("client") / "data") as shared:
+        yield shared
+
+
+@pytest.fixture
+def key(server: Server) -> Key:
+    """A key of the shared server with limits that no test reaches."""
+    return server.key()
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the developer has set must not matter."""
+    monkeypatch.delenv("PETSTORE_API_KEY", raising=False)
+    monkeypatch.delenv("PETSTORE_BASE_URL", raising=False)

@@ -1,0 +1,114 @@
+"""The command, as a process of its own: what it prints, where, and with which exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.backends import free_port
+from tests.servers import Key, Server, serving
+
+from petstore.pets import PetStatus
+from petstore_client import __version__
+
+
+def run(
+    *arguments: str, key: str | None, server: Server | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PETSTORE_")}
+    if key is not None:
+        variables["PETSTORE_API_KEY"] = key
+    if server is not None:
+        variables["PETSTORE_BASE_URL"] = server.url("")
+    return subprocess.run(
+        [sys.executable, "-m", "petstore_client", *arguments],
+        env=variables | more, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("command") / "data") as server:
+        server.fill(150, status=PetStatus.sold)
+        yield server
+
+
+def test_list_prints_a_line_for_each_animal_of_every_page(shop: Server) -> None:
+    done = run("list", "--status", "sold", key=shop.key().secret, server=shop)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 150
+    assert lines[0].split() == ["1", "sold", "0", "Pet", "1"]
+
+
+def test_list_as_json_is_one_array(shop: Server) -> None:
+    key = shop.key().secret
+    done = run("list", "--status", "sold", "--json", key=key, server=shop)
+    assert [pet["id"] for pet in json.loads(done.stdout)] == list(range(1, 151))
+    assert json.loads(done.stdout)[0] == {"id": 1, "name": "Pet 1", "categoryId": 0, "status": "sold"}
+    assert json.loads(run("list", "--status", "pending", "--json", key=key, server=shop).stdout) == []
+    assert run("list", "--status", "pending", key=key, server=shop).stdout == ""
+
+
+def test_add_and_get_print_the_animal_and_get_says_that_it_will_go(server: Server, key: Key) -> None:
+    added = run("add", "Rex", "7", "--status", "sold", "--json", key=key.secret, server=server)
+    rex = json.loads(added.stdout)
+    assert (rex["name"], rex["categoryId"], rex["status"]) == ("Rex", 7, "sold")
+    got = run("get", str(rex["id"]), "--json", key=key.secret, server=server)
+    assert json.loads(got.stdout) == rex
+    assert "5 December 2030" in got.stderr
+    assert "Warning:" not in got.stderr, "for people, not a trace of the code"
+    shown = run("get", str(rex["id"]), "--base-url", server.url(""), key=key.secret)
+    assert shown.stdout.split() == [str(rex["id"]), "sold", "7", "Rex"]
+
+
+def test_a_name_cannot_command_the_terminal(server: Server, key: Key) -> None:
+    done = run("add", "Rex\x9b31m", "7", key=key.secret, server=server)
+    assert "Rex\N{REPLACEMENT CHARACTER}31m" in done.stdout
+
+
+def test_an_error_of_the_service_is_one_line_and_exit_code_1(server: Server, key: Key) -> None:
+    done = run("get", "999999999999", key=key.secret, server=server)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("There is no such animal. (pet_not_found, status 404, request ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_a_key_the_exit_code_is_2_and_the_variable_is_named(server: Server) -> None:
+    done = run("list", key=None, server=server)
+    assert done.returncode == 2
+    assert "PETSTORE_API_KEY" in done.stderr
+
+
+@pytest.mark.parametrize("bad", [[], ["list", "--status", "lost"], ["add", "Rex"], ["get", "Rex"], ["sell"]])
+def test_bad_usage_is_exit_code_2(bad: list[str]) -> None:
+    assert run(*bad, key="k").returncode == 2
+
+
+def test_verbose_tells_each_try_without_the_key(key: Key) -> None:
+    done = run("list", "--verbose", "--base-url", f"http://127.0.0.1:{free_port()}/v1", key=key.secret)
+    assert done.returncode == 1
+    assert [line.split(",")[1] for line in done.stderr.splitlines()[:3]] == [f" try {n} of 3" for n in (1, 2, 3)]
+    assert key.secret not in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(shop: Server) -> None:
+    variables = {**os.environ, "PETSTORE_API_KEY": shop.key().secret, "PETSTORE_BASE_URL": shop.url("")}
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "petstore_client", "list"],
+        env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_version_and_help() -> None:
+    assert run("--version", key=None).stdout.strip() == __version__
+    shown = run("--help", key=None).stdout
+    assert all(command in shown for command in ("list", "add", "get", "PETSTORE_API_KEY"))

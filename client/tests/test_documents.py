@@ -1,0 +1,126 @@
+"""Documents proved: the examples run and print what they say, and the reference has all that the package has."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.servers import Server, serving
+
+import petstore_client
+from petstore_client import AsyncPetstore, Petstore, PetstoreError, RateLimit, Try
+from petstore_client._errors import CLASSES
+
+CLIENT = Path(__file__).parents[1]
+ROOT = CLIENT.parent
+README = (CLIENT / "README.md").read_text()
+REFERENCE = (ROOT / "docs/client.md").read_text()
+DOCUMENTS = {"readme": README, "reference": REFERENCE}
+PUBLIC = [name for name in petstore_client.__all__ if not name.startswith("__")]
+
+
+def examples(document: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", document, re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_has_five_examples() -> None:
+    assert len(examples(README)) == 5
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path / "data") as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "example",
+    [example for document in DOCUMENTS.values() for example in examples(document)],
+    ids=[f"{name} {n + 1}" for name in ("readme", "reference") for n in range(len(examples(DOCUMENTS[name])))],
+)
+def test_an_example_runs_with_a_free_key_and_prints_what_it_says(example: str, fresh: Server) -> None:
+    variables = {"PETSTORE_API_KEY": fresh.key("free").secret, "PETSTORE_BASE_URL": fresh.url("")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example],
+        env=os.environ | variables, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    said = re.findall(r"→ ([^→\n]+?)\s*(?=→|$)", example, re.MULTILINE)
+    assert said, "an example says what it prints"
+    assert done.stdout.splitlines() == said
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_in_the_reference_and_has_a_docstring(name: str) -> None:
+    assert f"`{name}`" in REFERENCE
+    item = getattr(petstore_client, name)
+    if inspect.isclass(item):
+        assert item.__doc__
+        for attribute, value in vars(item).items():
+            if not attribute.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
+                assert inspect.getdoc(value), f"{name}.{attribute}"
+
+
+@pytest.mark.parametrize("client", [Petstore, AsyncPetstore])
+def test_every_option_is_in_the_reference_with_its_default(client: type) -> None:
+    parameters = list(inspect.signature(client).parameters.values())
+    rows = dict(re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (.+?) \|", REFERENCE, re.MULTILINE))
+    documented = {name: default for names, default in rows.items() for name in re.findall(r"`(\w+)`", names)}
+    for parameter in parameters:
+        assert parameter.name in documented
+        if isinstance(parameter.default, int | float):
+            assert documented[parameter.name] == f"`{parameter.default}`"
+    assert inspect.getdoc(Petstore) is not None
+    for parameter in parameters:
+        assert parameter.name in str(inspect.getdoc(Petstore)), "and in the docstring"
+
+
+@pytest.mark.parametrize("name", ["list_pets", "create_pet", "get_pet"])
+def test_every_method_is_in_the_reference_with_its_signature_and_both_clients_agree(name: str) -> None:
+    ours, theirs = (inspect.signature(getattr(client, name)) for client in (Petstore, AsyncPetstore))
+    assert ours.parameters == theirs.parameters
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in ours.parameters.values()]
+    shown = str(inspect.Signature(bare[1:]))
+    assert f"`{name}{shown}`" in REFERENCE
+
+
+@pytest.mark.parametrize("code", CLASSES)
+def test_every_code_is_in_the_reference_beside_its_class(code: str) -> None:
+    assert re.search(rf"^\| [│├└ ]*`{CLASSES[code].__name__}` \|[^|]*`{code}`", REFERENCE, re.MULTILINE)
+
+
+def test_every_field_of_the_types_is_in_the_reference() -> None:
+    for kind in (petstore_client.Pet, RateLimit, Try):
+        row = re.search(rf"^\| `{kind.__name__}` \| (.+) \|$", REFERENCE, re.MULTILINE)
+        assert row is not None
+        assert [name for name in kind.__struct_fields__ if f"`{name}`" not in row[1]] == []
+    assert all(f"`{status.name}`" in REFERENCE for status in petstore_client.PetStatus)
+
+
+def test_every_error_class_says_when_it_is_raised() -> None:
+    errors = [item for name in PUBLIC if inspect.isclass(item := getattr(petstore_client, name))]
+    assert all(vars(error).get("__doc__") for error in errors if issubclass(error, PetstoreError))
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for document in (CLIENT / "README.md", CLIENT / "CHANGELOG.md", ROOT / "docs/client.md"):
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_distribution_needs_httpx_and_msgspec_and_nothing_else() -> None:
+    project = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
+    assert {re.split(r"[<>=]", needed)[0] for needed in project["dependencies"]} == {"httpx", "msgspec"}
+    assert (CLIENT / "src/petstore_client/py.typed").exists()
+
+
+def test_importing_the_package_does_not_import_httpx() -> None:
+    """It takes most of the time that a start takes, and a program may never make a client."""
+    script = "import sys, petstore_client; sys.exit('httpx' in sys.modules or 'asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0

@@ -1,0 +1,93 @@
+"""Clients that generators make of the OpenAPI document: each lists, creates and gets against the running service."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.servers import Server, serving
+
+from petstore.pets import PetStatus
+
+HERE = Path(__file__).parent
+TYPESCRIPT = HERE / "typescript"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Four available animals, and a sold one."""
+    with serving(tmp_path_factory.mktemp("generated") / "data") as server:
+        server.fill(4, status=PetStatus.available)
+        server.fill(1, status=PetStatus.sold)
+        yield server
+
+
+@pytest.fixture
+def document(shop: Server, tmp_path: Path) -> Path:
+    saved = tmp_path / "openapi.json"
+    saved.write_bytes(httpx.get(shop.origin + "/openapi.json", verify=False).raise_for_status().content)
+    return saved
+
+
+def output(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_python_client_can_be_generated_and_works(shop: Server, document: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("post_hooks: []\n")  # it is to work, not to be pretty
+    output(
+        sys.executable, "-m", "openapi_python_client", "generate", "--path", document, "--meta", "none",
+        "--config", tmp_path / "config.yaml", "--output-path", tmp_path / "pets_client", "--fail-on-warning",
+        cwd=tmp_path,
+    )  # fmt: skip
+    shutil.copy(HERE / "generated_pets.py", tmp_path)
+    result = json.loads(
+        output(sys.executable, "-W", "error", "generated_pets.py", shop.url(""), shop.key().secret, cwd=tmp_path)
+    )
+    rex = result["created"]
+    assert rex | {"id": 0} == {"id": 0, "name": "Rex", "categoryId": 7, "status": "available"}
+    assert result["got"] == rex
+    assert result["listed"][:4] == [1, 2, 3, 4]
+    assert rex["id"] in result["listed"]
+    assert 5 not in result["listed"], "which is sold"
+    assert result["code"] == "pet_not_found"
+
+
+@pytest.fixture
+def node_modules() -> Path:
+    if shutil.which("node") and (TYPESCRIPT / "node_modules/openapi-typescript").exists():
+        return TYPESCRIPT / "node_modules"
+    missing = "node, or client/tests/typescript/node_modules (npm ci), is missing"
+    if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
+        pytest.fail(f"{missing}, and here it must not be")
+    pytest.skip(f"{missing}: the TypeScript client was not tested")
+
+
+def test_a_typescript_client_can_be_generated_compiles_strictly_and_works(
+    shop: Server, document: Path, node_modules: Path, tmp_path: Path
+) -> None:
+    for name in ("pets.ts", "tsconfig.json", "package.json"):
+        shutil.copy(TYPESCRIPT / name, tmp_path)
+    (tmp_path / "node_modules").symlink_to(node_modules)
+    output(
+        "node", "node_modules/openapi-typescript/bin/cli.js", document, "--output", "schema.d.ts",
+        "--default-non-nullable", "false", cwd=tmp_path,
+    )  # fmt: skip
+    output("node", "node_modules/typescript/bin/tsc", cwd=tmp_path)
+    result = json.loads(output("node", "built/pets.js", shop.url(""), shop.key().secret, cwd=tmp_path))
+    rex = result["created"]
+    assert rex | {"id": 0} == {"id": 0, "name": "Rex", "categoryId": 7, "status": "available"}
+    assert result["got"] == rex
+    assert result["listed"][:4] == [1, 2, 3, 4]
+    assert rex["id"] in result["listed"]
+    assert 5 not in result["listed"], "which is sold"
+    assert result["pages"] >= 3
+    assert result["code"] == "pet_not_found"
+    assert int(result["remaining"]) > 0

@@ -1,0 +1,188 @@
+"""Backup and restore of a data folder: both environments and the gate, in one file, while the service runs.
+
+What lies in PostgreSQL or in Redis is theirs to back up: here it is only said how, and a dump can be checked.
+"""
+
+import contextlib
+import datetime
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from petstore import __version__, archive, folder
+from petstore.archive import Manifest, Member, Progress
+from petstore.errors import OperatorError, Unavailable
+from petstore.gate.local import copy_out, readable, renew_versions
+from petstore.keys import ENVIRONMENTS
+from petstore.ledger import Deed
+from petstore.settings import Settings
+from petstore.store.sqlite.backup import Snapshot, note
+from petstore.store.sqlite.inspect import NEWEST_SCHEMA, inspect
+
+GATE = "gate.mdb"
+Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # for so many bytes
+
+
+class Restored(NamedTuple):
+    manifest: Manifest
+    kept: Path | None  # where the files are that were there before
+
+
+def back_up(settings: Settings, target: Path, deed: Deed, bar: Bar, *, force: bool = False) -> Manifest:
+    """Raises OperatorError and Unavailable; then there is no new file, and an old one of that name is as it was."""
+    _check_target(settings, target, force)
+    hold = folder.Hold(settings.data)
+    try:
+        began = datetime.datetime.now(datetime.UTC)
+        with _work_folder(target) as work, contextlib.ExitStack() as stack:
+            # Everything is pinned to nearly the same moment before the first page is copied.
+            snapshots = {name: Snapshot(settings.data / name) for name in _stores()}
+            for snapshot in snapshots.values():
+                stack.callback(snapshot.close)
+            names = [*snapshots]
+            if settings.gate is None and (settings.data / GATE).exists():
+                copy_out(settings.data / GATE, work / GATE)
+                names.append(GATE)
+            with bar(2 * sum(snapshot.bytes for snapshot in snapshots.values())) as progress:
+                for name, snapshot in snapshots.items():
+                    snapshot.copy(work / name, progress)
+                stack.close()  # from here on the log may start over again
+                members = [_described(work / name) for name in names]
+                manifest = Manifest(archive.FORMAT, __version__, began.isoformat(timespec="milliseconds"), members)
+                archive.write(target, work, manifest, progress)
+        with contextlib.suppress(Unavailable):
+            note(settings.data / "live.db", deed)
+        (settings.data / folder.LAST_BACKUP).touch(mode=0o600)
+    finally:
+        hold.release()
+    return manifest
+
+
+def restore(settings: Settings, source: Path, deed: Deed, bar: Bar, *, force: bool = False) -> Restored:
+    """All is checked before anything is replaced; a crash leaves either the old data or the new, never a mixture.
+
+    Raises OperatorError, and then the folder is as it was.
+    """
+    if settings.store is not None:
+        raise OperatorError(how_to_restore_postgresql(settings.store, source))
+    manifest = archive.read(source)
+    _check_manifest(source, manifest)
+    with folder.claimed(settings.data):
+        found = folder.contents(settings.data)
+        if found and not force:
+            raise OperatorError(
+                f"--data {settings.data}: has {', '.join(found[:3])}{' …' if len(found) > 3 else ''};"
+                " choose an empty folder, or replace what is there with --force"
+            )
+        free = shutil.disk_usage(settings.data).free
+        if free < manifest.size:
+            raise OperatorError(f"--data {settings.data}: {manifest.size:,} bytes are needed and {free:,} are free")
+        with folder.staged(settings.data) as new:
+            with bar(manifest.size) as progress:
+                archive.unpack(source, manifest, new, progress)
+            for member in manifest.members:
+                _make_ready(source, new / member.name, deed)
+            kept = folder.accept(settings.data)
+    return Restored(manifest, kept)
+
+
+def verify(source: Path) -> Manifest:
+    """Read a backup from end to end. Raises OperatorError when it could not be restored."""
+    manifest = archive.read(source)
+    _check_manifest(source, manifest)
+    with tempfile.TemporaryDirectory(prefix="petstore-verify-") as place:
+        archive.unpack(source, manifest, Path(place), lambda _: None)
+        for member in manifest.members:
+            _check_member(source, Path(place) / member.name)
+    return manifest
+
+
+def _stores() -> list[str]:
+    return [f"{environment}.db" for environment in ENVIRONMENTS]
+
+
+def _check_target(settings: Settings, target: Path, force: bool) -> None:
+    if settings.store is not None:
+        raise OperatorError(how_to_back_up_postgresql(settings.store, target))
+    if not settings.data.is_dir() or not all((settings.data / name).exists() for name in _stores()):
+        raise OperatorError(f"--data {settings.data}: there is nothing to back up")
+    if target.is_dir():
+        raise OperatorError(f"{target}: is a folder; name a file")
+    if target.exists() and not force:
+        raise OperatorError(f"{target}: exists; choose another name, or replace it with --force")
+
+
+@contextlib.contextmanager
+def _work_folder(target: Path) -> Iterator[Path]:
+    """Beside the target: where there is room for it, there is room for what it is made of."""
+    try:
+        work = tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.absolute().parent)
+    except OSError as error:
+        raise OperatorError(f"{target}: {error.strerror}") from error
+    with work as place:
+        yield Path(place)
+
+
+def _described(path: Path) -> Member:
+    """A copy as the manifest tells of it. Raises OperatorError when it could not be restored."""
+    if path.name == GATE:
+        if not readable(path):
+            raise OperatorError(f"{GATE} is damaged; petstore serve sets it aside when it starts")
+        return Member(GATE, path.stat().st_size, archive.sha256_of(path))
+    found = inspect(path)
+    if found.faults:
+        raise OperatorError(f"{path.name} is damaged, so no backup was made: {found.faults[0]}")
+    return Member(path.name, path.stat().st_size, archive.sha256_of(path), found.schema, found.rows)
+
+
+def _check_manifest(source: Path, manifest: Manifest) -> None:
+    names = sorted(member.name for member in manifest.members)
+    if names not in (sorted(_stores()), sorted(folder.DATA)):
+        raise archive.Damaged(f"{source}: does not hold both environments")
+    newest = max(member.schema or 0 for member in manifest.members)
+    if newest > NEWEST_SCHEMA:
+        raise OperatorError(
+            f"{source}: was written by a newer Petstore ({manifest.petstore}, schema {newest}; this one knows"
+            f" {NEWEST_SCHEMA}); upgrade Petstore"
+        )
+
+
+def _check_member(source: Path, path: Path) -> None:
+    faults = inspect(path).faults if path.name != GATE else [] if readable(path) else ["it cannot be read"]
+    if faults:
+        raise archive.Damaged(f"{source}: {path.name} is damaged: {faults[0]}")
+
+
+def _make_ready(source: Path, path: Path, deed: Deed) -> None:
+    _check_member(source, path)
+    if path.name == GATE:
+        renew_versions(path)
+    else:
+        note(path, deed)
+
+
+def how_to_back_up_postgresql(url: str, target: Path) -> str:
+    return (
+        "the store is in PostgreSQL, whose own tools back it up while it runs:\n"
+        f"  pg_dump --format=custom --schema='petstore_*' --file={target} {_without_password(url)}\n"
+        f"  petstore backup --verify {target}\n"
+        "With a gate in Redis nothing else is needed: it holds only counters and bans, which Redis keeps in its\n"
+        "append-only file (appendonly yes); without them every window starts anew."
+    )
+
+
+def how_to_restore_postgresql(url: str, source: Path) -> str:
+    return (
+        "the store is in PostgreSQL, whose own tools restore it; stop every node first:\n"
+        f"  petstore backup --verify {source}\n"
+        f"  pg_restore --clean --if-exists --single-transaction --dbname={_without_password(url)} {source}\n"
+        "What the nodes remember is forgotten when they start."
+    )
+
+
+def _without_password(url: str) -> str:
+    scheme, slashes, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    return scheme + slashes + login.partition(":")[0] + at + place

@@ -1,0 +1,128 @@
+"""`petstore backup` and `petstore restore`."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from petstore.archive import Manifest, Progress, is_archive
+from petstore.cli import common_options, deed, json_option, print_json, progress, run
+from petstore.errors import OperatorError
+from petstore.settings import Settings
+
+_file = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("file", type=_file)
+@click.option("--verify", is_flag=True, help="Only check a backup, or the result of a pg_dump, made earlier.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@common_options
+@json_option
+def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
+    """Write both environments and the gate to FILE, while the service runs.
+
+    Every animal acknowledged before the backup began is in it. FILE has its name only when it is whole.
+    With a store in PostgreSQL this says which of its tools to use.
+
+    \b
+    Examples:
+      petstore backup /var/backups/petstore-$(date +%F).zip
+      petstore backup --verify /var/backups/petstore-2026-11-15.zip
+    """
+    if verify:
+        _verify(file, as_json)
+        return
+    from petstore.backup import back_up
+
+    manifest = back_up(Settings(**where), file, deed("backup", file.name), _bar("Backing up"), force=force)
+    if as_json:
+        print_json({"file": str(file), "bytes": file.stat().st_size, "manifest": manifest})
+    else:
+        click.echo(f"{file}: {_told(manifest)}")
+
+
+@click.command()
+@click.argument("file", type=_file)
+@click.option("--force", is_flag=True, help="Replace the data in the folder; what was there is kept beside it.")
+@common_options
+@json_option
+def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
+    """Bring the data in FILE, a backup, into the data folder.
+
+    Stop the service first. All of FILE is checked before anything is replaced. The folder must be empty, or --force
+    given. Should the machine fail meanwhile, the next start finds either the old data or the new.
+
+    \b
+    Example:
+      petstore restore /var/backups/petstore-2026-11-15.zip --data /var/lib/petstore --force
+    """
+    from petstore.backup import restore as bring_back
+
+    settings = Settings(**where)
+    manifest, kept = bring_back(settings, file, deed("restore", file.name), _bar("Restoring"), force=force)
+    if settings.gate is not None:
+        run(_forget_what_is_remembered(settings))
+    if as_json:
+        print_json({"data": str(settings.data), "kept": str(kept) if kept else None, "manifest": manifest})
+        return
+    click.echo(f"{settings.data}: {_told(manifest)}")
+    if kept:
+        click.echo(f"What was there before is in {kept}; remove it when you are sure.")
+
+
+async def _forget_what_is_remembered(settings: Settings) -> None:
+    """Other machines share this gate: what they know of the store is no longer true."""
+    from petstore.keys import ENVIRONMENTS
+    from petstore.service import Backends
+
+    async with Backends(settings) as backends:
+        for environment in ENVIRONMENTS:
+            await backends.gate.raise_version(environment, "catalogue")
+            await backends.gate.raise_version(environment, "keys")
+
+
+def _verify(file: Path, as_json: bool) -> None:
+    if is_archive(file):
+        from petstore.backup import verify
+
+        manifest = verify(file)
+        if as_json:
+            print_json({"ok": True, "manifest": manifest})
+        else:
+            click.echo(f"{file}: is whole; {_told(manifest)}")
+        return
+    try:
+        from petstore.store.postgres.dump import check_dump
+    except ImportError as error:
+        raise OperatorError(f"to check a pg_dump, {error.name} is needed: pip install 'petstore[cluster]'") from None
+
+    dump = check_dump(file)
+    if dump.faults:
+        raise OperatorError(f"{file}: {'; '.join(dump.faults)}")
+    if as_json:
+        print_json({"ok": True, "rows": dump.rows})
+    else:
+        counts = ", ".join(f"{count:,} in {table}" for table, count in dump.rows.items() if table.endswith(".pets"))
+        click.echo(f"{file}: is whole; animals: {counts}")
+
+
+def _bar(label: str) -> Callable[[int], contextlib.AbstractContextManager[Progress]]:
+    @contextlib.contextmanager
+    def bar(size: int) -> Iterator[Progress]:
+        with progress(label, size) as shown:
+            yield shown.update
+
+    return bar
+
+
+def _told(manifest: Manifest) -> str:
+    counts = ", ".join(
+        f"{member.rows.get('pets', 0):,} animals and {member.rows.get('keys', 0):,} keys in"
+        f" {member.name.removesuffix('.db')}"
+        for member in manifest.members
+        if member.schema is not None
+    )
+    return f"{counts}; as of {manifest.began}"

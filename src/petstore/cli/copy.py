@@ -1,0 +1,104 @@
+"""`petstore copy`: to PostgreSQL and Redis when one machine is no longer enough, or back."""
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from petstore import copying
+from petstore.cli import common_options, deed, json_option, print_json, print_table, progress, run
+from petstore.errors import OperatorError
+from petstore.gate import Gate
+from petstore.keys import Environment
+from petstore.service import Backends, open_gate_for, open_stores_for, prepare
+from petstore.settings import Settings
+from petstore.store import Store
+
+
+@click.command()
+@common_options
+@click.option("--to-store", required=True, metavar="URL|DIR", help="Where to: postgresql://…, or a folder.")
+@click.option("--to-gate", metavar="URL", help="Where the quotas go: redis://… [default: the file in the folder]")
+@json_option
+def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> None:
+    """Copy both environments with their keys, audit log, usage and quotas to other backends.
+
+    Stop the service first. The target must be empty. Every row is compared after the copy. If anything interrupts it,
+    give the same command again: it goes on where it was.
+
+    \b
+    Examples:
+      petstore copy --to-store postgresql://petstore@db/petstore --to-gate redis://cache:6379/0
+      petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
+    """
+    source = Settings(**where)
+    if source.store is None and not (source.data / "live.db").exists():
+        raise OperatorError(f"--data {source.data}: there is nothing to copy")
+    if "://" in to_store:
+        target = Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
+    else:
+        target = Settings(data=Path(to_store), gate=to_gate)
+        if source.store is None and target.data.resolve() == source.data.resolve():
+            raise OperatorError("--to-store is the folder that is to be copied")
+    began = time.monotonic()
+    copied = run(_copy(source, target))
+    if as_json:
+        print_json([each._asdict() for each in copied])
+        return
+    rows = [[each.what, f"{each.rows:,}", each.checksum] for each in copied]
+    print_table(["copied and compared", "rows", "checksum"], rows, "")
+    click.echo(f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the new place with:")
+    click.echo(f"  petstore serve {_options(target)}")
+    if target.store is not None and target.gate is None:
+        click.echo("The quotas were not copied, as there is no --to-gate: every key starts anew.")
+
+
+async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
+    name = _without_password(source.store) if source.store else str(source.data.resolve())
+    async with Backends(source) as backends, _opened(target) as (stores, gate):
+        again = name in [await store.copying_from() for store in stores.values()]
+        with progress("Copying", await copying.size_of(backends.stores)) as bar:
+            copied = await copying.copy_stores(backends.stores, stores, name, bar.update)
+        if gate is not None:
+            copied.append(await copying.copy_quotas(backends.gate, gate, again=again))
+        await copying.finish(stores)
+        for store in stores.values():
+            await store.record(deed("copy", name, f"{sum(each.rows for each in copied)} rows"))
+        return copied
+
+
+@contextlib.asynccontextmanager
+async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
+    """The target's stores, and its gate unless quotas have nowhere to go. Nobody serves from it yet."""
+    prepare(target)
+    gate = None
+    if target.gate is not None or target.store is None:
+        gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))
+    stores = open_stores_for(target, gate)
+    try:
+        yield stores, gate
+    finally:
+        for store in stores.values():
+            await store.close()
+        if gate is not None:
+            await gate.close()
+
+
+def _options(target: Settings) -> str:
+    if target.store is None:
+        words = [f"--data {target.data}"]
+    else:
+        words = [f"--store {_without_password(target.store)}"]
+    if target.gate is not None:
+        words.append(f"--gate {_without_password(target.gate)}")
+    return " ".join(words)
+
+
+def _without_password(url: str) -> str:
+    password = urlsplit(url).password
+    return url.replace(f":{password}@", ":…@", 1) if password else url

@@ -1,0 +1,72 @@
+"""A look at the PostgreSQL store from outside, which changes nothing: not even the schema of an older version."""
+
+import time
+from typing import NamedTuple
+
+import asyncpg
+
+from petstore.keys import ENVIRONMENTS, Environment
+from petstore.store.postgres.base import schema_of
+from petstore.store.postgres.pool import CONNECT_SECONDS, MIGRATIONS, Connection, schema_version
+
+NEWEST_SCHEMA = len(MIGRATIONS)
+_SAFETY = {
+    "fsync": "a power cut can lose animals",
+    "full_page_writes": "a power cut can lose animals",
+    "synchronous_commit": "a crash can lose animals",
+}
+
+
+class Inspection(NamedTuple):
+    server: list[str]  # what is wrong with the server
+    stores: dict[Environment, list[str]]  # and with each environment in it
+    about: dict[Environment, str]
+    ahead: float  # by how many seconds its clock is ahead of ours
+
+
+async def inspect(url: str, connections: int) -> Inspection:
+    """`connections` is how many this node may open. Raises OSError, TimeoutError and asyncpg.PostgresError."""
+    connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, statement_cache_size=0)
+    try:
+        async with connection.transaction(readonly=True):
+            before = time.time()
+            now: float = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
+            ahead = now - (before + time.time()) / 2
+            server = await _server(connection, connections)
+            stores, about = {}, {}
+            for environment in ENVIRONMENTS:
+                stores[environment], about[environment] = await _store(connection, schema_of(environment))
+            return Inspection(server, stores, about, ahead)
+    finally:
+        await connection.close()
+
+
+async def _server(connection: Connection, connections: int) -> list[str]:
+    rows = await connection.fetch("SELECT name, setting FROM pg_settings WHERE name = ANY($1)", list(_SAFETY))
+    faults = [f"PostgreSQL runs with {name} = off: {_SAFETY[name]}" for name, value in rows if value == "off"]
+    if await connection.fetchval("SELECT pg_is_in_recovery()"):
+        faults.append("PostgreSQL is a replica: it takes no writes")
+    most = int(await connection.fetchval("SELECT current_setting('max_connections')"))
+    kept = int(await connection.fetchval("SELECT current_setting('superuser_reserved_connections')"))
+    if connections > most - kept:
+        faults.append(
+            f"this node may open {connections} connections (workers × --postgres-pool), PostgreSQL takes {most - kept}"
+        )
+    return faults
+
+
+async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
+    version = await schema_version(connection, schema)
+    if version == 0:
+        return [f"there is no schema {schema} yet; petstore serve makes it"], ""
+    if version > NEWEST_SCHEMA:
+        newer = f"it was written by a newer Petstore (schema {version}, this one knows {NEWEST_SCHEMA})"
+        return [f"{newer}; upgrade Petstore"], ""
+    faults = []
+    for table, sequence in (("pets", "pet_ids"), ("deeds", "deed_ids")):
+        last = await connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}")
+        highest = await connection.fetchval(f"SELECT coalesce(max(id), 0) FROM {schema}.{table}")
+        if last < highest:
+            faults.append(f"{schema}.{sequence} is behind {schema}.{table}: ids would be given twice")
+    later = "" if version == NEWEST_SCHEMA else f"; the next start brings it to {NEWEST_SCHEMA}"
+    return faults, f"schema {version}{later}"

@@ -1,0 +1,61 @@
+"""Copies of a SQLite file that a service is writing to: the state of one moment, taken without stopping anyone."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from petstore.ledger import Deed
+from petstore.store.sqlite.base import write_deed
+from petstore.store.sqlite.file import BUSY_MILLISECONDS, connect, translated
+from petstore.store.sqlite.inspect import NEWEST_SCHEMA
+
+STEP = 1_000  # pages between two reports of progress
+
+
+class Snapshot:
+    """The file as it is now: whatever was committed before is in it, whatever comes after is not.
+
+    While it is open SQLite's log cannot start over, so it grows by what is written meanwhile.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises Unavailable."""
+        try:
+            self._source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+            self._source.set_busy_timeout(BUSY_MILLISECONDS)
+            # A read that stays open: without it, each commit of others would make a copy in steps begin anew.
+            self._source.execute("BEGIN")
+            self.bytes: int = self._source.pragma("page_count") * self._source.pragma("page_size")
+        except apsw.Error as error:
+            raise translated(error) from error
+
+    def copy(self, target: Path, progress: Callable[[int], None]) -> None:
+        """`progress` is told of the bytes as they are copied. Raises Unavailable."""
+        try:
+            with contextlib.closing(apsw.Connection(str(target))) as copy:
+                copy.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF")
+                page_size: int = self._source.pragma("page_size")
+                with copy.backup("main", self._source, "main") as backup:
+                    done = 0
+                    while not backup.done:
+                        backup.step(STEP)
+                        pages = backup.page_count - backup.remaining
+                        progress((pages - done) * page_size)
+                        done = pages
+        except apsw.Error as error:
+            raise translated(error) from error
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def note(path: Path, deed: Deed) -> None:
+    """Write a deed into a file, if its schema is ours. Raises Unavailable."""
+    try:
+        with contextlib.closing(connect(path)) as connection:
+            if connection.pragma("user_version") == NEWEST_SCHEMA:
+                write_deed(connection, deed)
+    except apsw.Error as error:
+        raise translated(error) from error

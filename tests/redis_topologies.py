@@ -1,0 +1,115 @@
+"""Redis in the forms that operators run: a Cluster of three, a primary with a replica and a Sentinel, behind TLS."""
+
+import asyncio
+import contextlib
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from redis import Redis as Client
+
+from tests.backends import Redis, running
+from tests.served import wait_for
+
+SLOTS = 16_384
+
+
+class RedisCluster:
+    """Three primaries, each with a third of the slots."""
+
+    def __init__(self, nodes: list[Redis]) -> None:
+        self.nodes = nodes
+        self.clients: list[Any] = [Client(port=node.port) for node in nodes]
+        for number, client in enumerate(self.clients):
+            first, last = number * SLOTS // 3, (number + 1) * SLOTS // 3
+            client.execute_command("CLUSTER ADDSLOTS", *range(first, last))
+            if number:
+                client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
+        assert wait_for(lambda: all(self._whole(client) for client in self.clients))
+
+    @staticmethod
+    def _whole(client: Any) -> bool:
+        info = client.execute_command("CLUSTER INFO")
+        return bool(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3")
+
+    def url(self) -> str:
+        """The cluster, emptied."""
+        for client in self.clients:
+            client.flushall()
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+
+@contextlib.contextmanager
+def cluster_running() -> Iterator[RedisCluster]:
+    with contextlib.ExitStack() as stack:
+        options = ("--cluster-enabled", "yes", "--databases", "1", "--cluster-node-timeout", "2000")
+        cluster = RedisCluster([stack.enter_context(running(Redis(*options))) for _ in range(3)])
+        yield cluster
+        for client in cluster.clients:
+            client.close()
+
+
+class Sentinel(Redis):
+    def __init__(self, primary: Redis) -> None:
+        super().__init__()
+        (self.folder / "sentinel.conf").write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
+            f"sentinel monitor pets 127.0.0.1 {primary.port} 1\n"
+            "sentinel down-after-milliseconds pets 500\nsentinel failover-timeout pets 2000\n"
+        )
+
+    def command(self) -> list[str]:
+        return [self._program, str(self.folder / "sentinel.conf"), "--sentinel"]
+
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.port}/pets"
+
+
+@contextlib.contextmanager
+def behind_tls(redis: Redis, folder: Path) -> Iterator[str]:
+    """The URL of a Redis behind a TLS listener with a certificate of its own, which the URL names as its authority."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, ahead = await asyncio.open_connection("127.0.0.1", redis.port)
+        await asyncio.gather(_pour(reader, ahead), _pour(behind, writer))
+
+    started: list[int] = []
+    stop: list[Callable[[], object]] = []
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
+        loop = asyncio.get_running_loop()
+        stop.append(lambda: loop.call_soon_threadsafe(ended.set))
+        started.append(server.sockets[0].getsockname()[1])
+        await ended.wait()
+        server.close()
+        await server.wait_closed()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert wait_for(lambda: started)
+    try:
+        yield f"rediss://localhost:{started[0]}/0?ssl_ca_certs={certificate}"
+    finally:
+        stop[0]()
+        thread.join(timeout=5)
+
+
+async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, asyncio.CancelledError):
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+    sink.close()

@@ -1,0 +1,212 @@
+"""`petstore backup` while animals are being added: every backup holds all that was acknowledged before it began.
+
+PETSTORE_TEST_BACKUP_SECONDS sets how long: 3 by default, with a backup each second; from 60 on, one every 10 seconds.
+"""
+
+import json
+import os
+import shutil
+import stat
+import threading
+import time
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import apsw
+import httpx
+import pytest
+
+from petstore.pets import Pet
+from petstore.plans import Limits
+from petstore.service import Backends
+from tests.backends import shared
+from tests.commands import Commands
+from tests.scraping import scrape
+from tests.servers import Key, Server, serving
+
+SECONDS = float(os.environ.get("PETSTORE_TEST_BACKUP_SECONDS", "3"))
+EVERY = 10.0 if SECONDS >= 60 else 1.0
+CLIENTS = 4
+
+
+class Creator(threading.Thread):
+    """Adds animals with unique names, each with an idempotency key, and remembers every 201."""
+
+    def __init__(self, server: Server, key: Key, number: int) -> None:
+        super().__init__(daemon=True)
+        self.server, self.key, self.number = server, key, number
+        self.acknowledged: dict[int, str] = {}
+        self.wrong: list[int] = []
+        self.enough = False
+
+    def run(self) -> None:
+        with httpx.Client(timeout=15, verify=False) as client:
+            count = 0
+            while not self.enough:
+                answer = create(client, self.server, self.key, f"{self.number}.{count}")
+                count += 1
+                if answer.status_code == 201:
+                    self.acknowledged[answer.json()["id"]] = answer.json()["name"]
+                else:
+                    self.wrong.append(answer.status_code)
+
+
+def create(client: httpx.Client, server: Server, key: Key, name: str) -> httpx.Response:
+    return client.post(
+        server.url("/pets"), headers={**key.headers, "Idempotency-Key": name}, json={"name": name, "categoryId": 1}
+    )
+
+
+async def _all_pets(backends: Backends) -> list[Pet]:
+    found: list[Pet] = []
+    more = True
+    while more:
+        page, more = await backends.stores["live"].page(after=found[-1].id if found else 0, limit=5_000, status=None)
+        found += page
+    return found
+
+
+def test_every_backup_holds_all_that_was_acknowledged_before_it_began(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", workers=2) as server:
+        key = server.key(limits=Limits(10**9, 10**9))
+        creators = [Creator(server, key, number) for number in range(CLIENTS)]
+        for creator in creators:
+            creator.start()
+        end = time.monotonic() + SECONDS
+        restored: list[int] = []
+        while time.monotonic() < end:
+            due = time.monotonic() + EVERY
+            before = {pet_id: name for creator in creators for pet_id, name in dict(creator.acknowledged).items()}
+            copy = Server(tmp_path / f"copy{len(restored)}")
+            made = Commands(server).json("backup", str(tmp_path / "backup.zip"), "--force")
+            Commands(copy).text("restore", str(tmp_path / "backup.zip"))
+            pets = {pet.id: pet.name for pet in copy.act(_all_pets)}
+            assert {pet_id: name for pet_id, name in before.items() if pets.get(pet_id) != name} == {}
+            assert [name for name, times in Counter(pets.values()).items() if times > 1] == []
+            assert made["manifest"]["members"][0]["rows"]["pets"] == len(pets)
+            restored.append(len(pets))
+            if time.monotonic() < end:
+                shutil.rmtree(copy.data)
+            time.sleep(max(0.0, min(due, end) - time.monotonic()))  # the pace of the backups, not a wait for anything
+        for creator in creators:
+            creator.enough = True
+        for creator in creators:
+            creator.join(timeout=15)
+            assert creator.wrong == []
+    assert restored == sorted(restored)
+    assert restored[-1] > restored[0]
+    print(f"{len(restored)} backups of {restored[0]} to {restored[-1]} animals")
+    with serving(copy.data) as again, httpx.Client(verify=False) as client:
+        pet_id, name = next(iter(before.items()))
+        answer = create(client, again, key, name)
+        assert (answer.json()["id"], answer.headers["idempotent-replayed"]) == (pet_id, "true")
+        assert create(client, again, key, "new").json()["id"] > restored[-1]
+
+
+def test_counters_bans_and_both_environments_come_back(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        key, banned = server.key("free"), server.key(limits=Limits(1, 10))
+        server.fill(3)
+        server.fill(5, "staging")
+        for _ in range(7):
+            httpx.get(server.url("/pets"), headers=key.headers, verify=False)
+        for _ in range(5):
+            httpx.get(server.url("/pets"), headers=banned.headers, verify=False)
+        Commands(server).text("backup", str(tmp_path / "backup.zip"))
+    copy = Server(tmp_path / "copy")
+    Commands(copy).text("restore", str(tmp_path / "backup.zip"))
+    with serving(copy.data) as again:
+        answer = httpx.get(again.url("/pets"), headers=key.headers, verify=False)
+        assert (len(answer.json()), answer.headers["x-ratelimit-remaining"]) == (3, str(60 - 8))
+        answer = httpx.get(again.url("/pets"), headers=banned.headers, verify=False)
+        assert answer.json()["code"] == "key_banned"
+        staging = again.key(environment="staging")
+        assert len(httpx.get(again.url("/pets", "staging"), headers=staging.headers, verify=False).json()) == 5
+        assert [ban["key_id"] for ban in Commands(again).json("bans", "list")] == [banned.id]
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Commands:
+    commands = Commands(Server(tmp_path / "data"))
+    commands.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    return commands
+
+
+def test_backup_is_one_zip_of_its_owner_alone_with_a_manifest(embedded: Commands, tmp_path: Path) -> None:
+    target = tmp_path / "backup.zip"
+    printed = embedded.text("backup", str(target))
+    assert str(target) in printed and "1 animals" in printed
+    with zipfile.ZipFile(target) as archive:
+        assert archive.testzip() is None
+        assert set(archive.namelist()) == {"manifest.json", "live.db", "staging.db", "gate.mdb"}
+        manifest = json.loads(archive.read("manifest.json"))
+    assert {member["name"]: member["rows"].get("pets") for member in manifest["members"]} == {
+        "live.db": 1, "staging.db": 0, "gate.mdb": None,
+    }  # fmt: skip
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == ["backup.zip"]
+
+
+def test_backup_is_in_the_audit_log_and_in_the_metrics(embedded: Commands, tmp_path: Path) -> None:
+    embedded.text("backup", str(tmp_path / "backup.zip"))
+    deed = embedded.deeds()[0]
+    assert (deed.action, deed.subject) == ("backup", "backup.zip")
+    with serving(embedded.data) as server:
+        assert abs(scrape(server).value("petstore_last_backup_timestamp_seconds") - time.time()) < 60
+
+
+def test_backup_does_not_replace_a_file_unless_told_to(embedded: Commands, tmp_path: Path) -> None:
+    target = tmp_path / "backup.zip"
+    target.write_text("precious")
+    assert "--force" in embedded.fails_in_one_line("backup", str(target))
+    assert target.read_text() == "precious"
+    embedded.text("backup", str(target), "--force")
+    embedded.text("backup", "--verify", str(target))
+
+
+@pytest.mark.parametrize("target", ["no such/backup.zip", ".", "data/live.db/backup.zip"])
+def test_backup_to_where_no_file_can_be_is_refused(embedded: Commands, tmp_path: Path, target: str) -> None:
+    embedded.fails_in_one_line("backup", str(tmp_path / target))
+
+
+def test_backup_of_nothing_is_refused(tmp_path: Path) -> None:
+    commands = Commands(Server(tmp_path / "data"))
+    assert "nothing" in commands.fails_in_one_line("backup", str(tmp_path / "backup.zip"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_backup_of_damaged_data_is_refused_and_leaves_no_file(embedded: Commands, tmp_path: Path) -> None:
+    with (embedded.data / "live.db").open("rb+") as file:
+        file.seek(3 * 4096)
+        file.write(b"\xff" * 8192)
+    embedded.fails_in_one_line("backup", str(tmp_path / "backup.zip"))
+    assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
+
+
+def test_backup_does_not_bring_an_older_schema_up_to_date(embedded: Commands, tmp_path: Path) -> None:
+    """The service may still be the older version's."""
+    with apsw.Connection(str(embedded.data / "live.db")) as connection:
+        connection.execute("DROP TABLE operators; DROP TABLE copying; PRAGMA user_version = 1")
+    made = embedded.json("backup", str(tmp_path / "backup.zip"))
+    assert made["manifest"]["members"][0]["schema"] == 1
+    with apsw.Connection(str(embedded.data / "live.db")) as connection:
+        assert connection.pragma("user_version") == 1
+    copy = Commands(Server(tmp_path / "copy"))
+    copy.text("restore", str(tmp_path / "backup.zip"))
+    assert len(copy.json("pets", "list")) == 1  # and by now it is up to date
+
+
+def test_a_gate_in_redis_is_not_in_the_file_and_learns_of_the_restore(tmp_path: Path) -> None:
+    from tests.backends import Redis
+
+    server = Server(tmp_path / "data")
+    server.gate = shared(Redis).url()
+    commands = Commands(server)
+    commands.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    before = server.act(lambda backends: backends.gate.keys_version("live"))
+    made = commands.json("backup", str(tmp_path / "backup.zip"))
+    assert {member["name"] for member in made["manifest"]["members"]} == {"live.db", "staging.db"}
+    commands.text("restore", str(tmp_path / "backup.zip"), "--force")
+    assert server.act(lambda backends: backends.gate.keys_version("live")) > before
+    assert len(commands.json("pets", "list")) == 1

@@ -1,0 +1,163 @@
+"""`petstore copy`: everything arrives, in both directions, and an interrupted copy goes on."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from petstore.gate import bans_in_force
+from petstore.keys import ENVIRONMENTS
+from petstore.plans import Limits
+from petstore.service import Backends
+from petstore.store.tables import TABLES
+from tests.commands import Commands
+from tests.served import wait_for
+from tests.servers import PETSTORE, Key, Server, started
+from tests.wire import asking
+
+ANIMALS = 120_000
+BODY = {"name": "Rex 🐕", "categoryId": -7, "status": "pending"}
+
+
+async def everything(backends: Backends) -> dict[str, Any]:
+    """Every row and every quota, but for the deed that tells of a copy."""
+    found: dict[str, Any] = {
+        f"{environment} {table.name}": [row for row in await store.rows(table, None, 10**6) if "copy" not in row]
+        for environment, store in backends.stores.items()
+        for table in TABLES
+    }
+    found["quotas"] = sorted([row async for rows in backends.gate.all_windows() for row in rows])
+    return found
+
+
+def lived_in(server: Server) -> tuple[Key, Key]:
+    """A service that has seen some life, stopped again: a busy key and a banned one."""
+    server.start()
+    busy, banned = server.key(limits=Limits(100, 1_000)), server.key(limits=Limits(1, 100))
+    server.key(environment="staging", scopes=["read"], expires=time.time() + 9_999)
+    server.fill(2_500)
+    server.fill(7, "staging")
+    with httpx.Client(headers={**busy.headers, "Idempotency-Key": "once"}) as client:
+        assert client.post(server.url("/pets"), json=BODY).status_code == 201
+    assert asking(server.port, 3, banned.headers)[-1].code == "key_banned"
+    Commands(server).text("pets", "set-status", "3", "sold")
+    server.stop()
+    return busy, banned
+
+
+def where_to(target: Server) -> list[str]:
+    gate = ["--to-gate", target.gate] if target.gate else []
+    return ["--to-store", target.store or str(target.data), *gate]
+
+
+def copied_to(source: Server, target: Server) -> list[dict[str, Any]]:
+    report: list[dict[str, Any]] = Commands(source).json("copy", *where_to(target))
+    return report
+
+
+def test_everything_arrives_and_the_service_goes_on_there_and_back(tmp_path: Path) -> None:
+    first, cluster, last = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster"), Server(tmp_path / "c")
+    busy, banned = lived_in(first)
+    before = first.act(everything)
+    assert len(before["live pets"]) == 2_501 and len(before["quotas"]) == 2
+    assert all(before[f"live {name}"] for name in ("keys", "secrets", "idempotency", "deeds", "usage"))
+
+    report = copied_to(first, cluster)
+    assert {each["what"]: each["rows"] for each in report} == {what: len(rows) for what, rows in before.items()}
+    assert cluster.act(everything) == before
+    cluster.start()
+    with httpx.Client(headers={**busy.headers, "Idempotency-Key": "once"}) as client:
+        again = client.post(cluster.url("/pets"), json=BODY)
+        assert (again.status_code, again.headers["idempotent-replayed"]) == (201, "true")
+        assert again.headers["x-ratelimit-remaining"] == "98"  # one request before the copy, one after it
+        new = client.post(cluster.url("/pets"), json=BODY, headers={"Idempotency-Key": "another"})
+        assert new.json()["id"] > max(row[0] for row in before["live pets"])
+    assert asking(cluster.port, 1, banned.headers)[0].code == "key_banned"
+    cluster.stop()
+
+    before = cluster.act(everything)
+    copied_to(cluster, last)
+    assert last.act(everything) == before
+    with started(last) as served:
+        assert asking(served.port, 1, banned.headers)[0].code == "key_banned"
+        assert [ban.key_id for ban in served.act(lambda b: bans_in_force(b.gate, time.time()))] == [banned.id]
+        answer = httpx.post(served.url("/pets"), json=BODY, headers=busy.headers)
+        assert answer.json()["id"] > max(row[0] for row in before["live pets"])
+
+
+def test_a_target_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) -> None:
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
+    lived_in(source)
+    Commands(target).text("pets", "add", "--name", "Mia", "--category-id", "1")
+    before = target.act(everything)
+    assert target.store and target.gate
+    words = ["copy", "--to-store", target.store, "--to-gate", target.gate]
+    assert "already" in Commands(source).fails_in_one_line(*words)
+    assert target.act(everything) == before
+
+
+def test_a_gate_that_counts_already_is_refused(tmp_path: Path) -> None:
+    source, target, busy = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster"), Server(tmp_path / "c", "cluster")
+    lived_in(source)
+    lived_in(busy)
+    assert target.store and busy.gate
+    message = Commands(source).fails_in_one_line("copy", "--to-store", target.store, "--to-gate", busy.gate)
+    assert "counts for keys already" in message
+
+
+@pytest.mark.parametrize("direction", ["to the cluster", "back"])
+def test_a_copy_that_was_killed_goes_on(tmp_path: Path, direction: str) -> None:
+    """Killed when the first rows have arrived, killed again later, then left to finish."""
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
+    if direction == "back":
+        source, target = Server(tmp_path / "a", "cluster"), Server(tmp_path / "b")
+    Commands(source).text("keys", "create", "--plan", "pro")
+    source.fill(ANIMALS)
+    words = [
+        "copy",
+        "--to-store",
+        target.store or str(target.data),
+        *(["--to-gate", target.gate] if target.gate else []),
+    ]
+
+    def arrived() -> int:
+        return sum(target.act(lambda backends: backends.stores["live"].count()).values())
+
+    for enough in (1, ANIMALS // 3):
+        copy = subprocess.Popen([*PETSTORE, *words], env=Commands(source).variables)
+        assert wait_for(lambda enough=enough: arrived() >= enough)  # type: ignore[misc]  # of this turn
+        copy.kill()
+        assert copy.wait() == -signal.SIGKILL
+        assert enough <= arrived() < ANIMALS
+        refused = subprocess.run([*PETSTORE, "serve"], env=Commands(target).variables, capture_output=True, text=True)
+        assert (refused.returncode, "is not finished" in refused.stderr) == (2, True)
+    Commands(source).text(*words)
+    assert target.act(everything) == source.act(everything)
+
+
+def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
+    """The copy was interrupted; before it goes on, an animal that it has copied already gets another status."""
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
+    lived_in(source)
+
+    rows = source.act(lambda backends: backends.stores["live"].rows(TABLES[0], None, 1_000))
+
+    async def begin(backends: Backends) -> None:
+        for environment in ENVIRONMENTS:
+            await backends.stores[environment].set_copying_from(str(source.data.resolve()))
+        await backends.stores["live"].put_rows(TABLES[0], rows)
+
+    target.act(begin)
+    Commands(source).text("pets", "set-status", "5", "sold")
+    assert target.store
+    message = Commands(source).fails_in_one_line("copy", "--to-store", target.store)
+    assert message.startswith("pets of live changed")
+
+
+def test_nothing_to_copy_is_said_in_one_line(tmp_path: Path) -> None:
+    assert "nothing to copy" in Commands(Server(tmp_path / "a")).fails_in_one_line("copy", "--to-store", str(tmp_path))
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,93 @@
+"""The files in deploy/ that docs/scaling.md speaks of, tried: HAProxy before three nodes, and the unit of a node."""
+
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+from petstore.plans import Limits
+from tests.backends import Postgres, Process, Redis, free_port, missing, running, shared
+from tests.nodes import Node, nodes_running
+from tests.served import listens, wait_for
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+
+
+class HaProxy(Process):
+    """As in deploy/haproxy.cfg, with the addresses of this machine."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        super().__init__("haproxy")
+        program = shutil.which("haproxy")
+        if program is None:
+            missing("HAProxy", "Debian's package haproxy")
+        self._program = str(program)
+        text = (DEPLOY / "haproxy.cfg").read_text().replace("bind :80", f"bind 127.0.0.1:{self.port}")
+        for number, node in enumerate(nodes, 1):
+            text, replaced = re.subn(rf"(server node{number}) \S+", rf"\1 127.0.0.1:{node.port}", text)
+            assert replaced == 1
+        (self.folder / "haproxy.cfg").write_text(text)
+
+    def command(self) -> list[str]:
+        return [self._program, "-db", "-f", str(self.folder / "haproxy.cfg")]
+
+    def answers(self) -> bool:
+        return listens(self.port)
+
+
+def test_haproxy_spreads_requests_and_goes_round_a_node_that_is_gone(tmp_path: Path) -> None:
+    options = ("--trusted-proxy", "127.0.0.1", "--address-per-minute", "5")
+    with (
+        nodes_running(tmp_path, shared(Postgres), shared(Redis), *options, skews=(0.0,) * 3, workers=1) as nodes,
+        running(HaProxy(nodes)) as proxy,
+        httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", verify=False) as client,
+    ):
+        assert wait_for(lambda: client.get("/readyz").status_code == 200)
+        key = nodes[0].key(limits=Limits(50, 1_000))
+
+        def ask(_: int) -> tuple[int, str]:
+            answer = httpx.get(f"http://127.0.0.1:{proxy.port}/v1/pets", headers=key.headers, verify=False)
+            return answer.status_code, answer.headers["x-request-id"].partition("-")[0]
+
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(pool.map(ask, range(60)))
+        assert sorted(status for status, _ in answers) == [200] * 50 + [429] * 10
+        assert len({node for _, node in answers}) == 3
+
+        # Who asks is told by the proxy alone: a client cannot claim another address to escape its limit.
+        claims = [client.get("/v1/pets", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(7)]
+        assert claims == [401] * 5 + [429] * 2
+        assert client.get("/metrics").status_code == 404
+
+        nodes[1].kill()
+        fresh = nodes[0].key()
+        statuses = [client.get("/v1/pets", headers=fresh.headers).status_code for _ in range(30)]
+        assert statuses == [200] * 30
+
+
+def test_the_unit_of_a_node_is_one_that_systemd_understands(tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        missing("systemd", "Debian's package systemd")
+    # The program that it starts must exist for the check; where it is installed does not matter here.
+    here = shutil.which("true")
+    unit = tmp_path / "petstore-node.service"
+    unit.write_text((DEPLOY / unit.name).read_text().replace("/opt/petstore/.venv/bin/petstore", str(here)))
+    done = subprocess.run([str(program), "verify", str(unit)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+def test_the_command_of_the_unit_is_one_that_petstore_understands(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^ExecStart=\S+ (.+)$", (DEPLOY / "petstore-node.service").read_text(), re.MULTILINE)
+    words = line.split()
+    words[words.index("--host") + 1], words[words.index("--port") + 1] = "127.0.0.1", str(free_port())
+    node = Node(tmp_path / "node", shared(Postgres).url(), shared(Redis).url(), *words[words.index("--host") :])
+    node.port = int(words[words.index("--port") + 1])
+    node.origin = f"http://127.0.0.1:{node.port}"
+    try:
+        node.start()
+    finally:
+        assert node.stop() == 0

@@ -1,0 +1,293 @@
+"""What is special about the Redis gate: its script, its clock, its faults, and the forms Redis comes in."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis as Client
+
+from petstore.errors import OperatorError, Unavailable
+from petstore.gate import Gate, GatePolicy, open_gate
+from petstore.gate.redis import KEY_LIVE, Request, answers_in, name_of, versions_in
+from petstore.gate.redis_links import SingleLink, open_link
+from petstore.plans import Limits
+from petstore.windows import ADMITTED, LIMITED, BanPolicy, Decision, Outcome, Windows, admit
+from tests.backends import Redis, running
+from tests.places import GatePlace
+from tests.redis_topologies import Sentinel, behind_tls
+from tests.served import wait_for
+from tests.test_gate import NOW, PLENTY, ask
+
+REFUSE = GatePolicy(outage="refuse")
+EDGES = [0, 1, 999, 59_999, 60_000, 60_001, 86_399_999, 86_400_000, 86_400_001, -5_000, -70_000]
+
+
+@pytest.fixture
+def own_redis() -> Iterator[Redis]:
+    """A server that this test may stop, kill and hang."""
+    with running(Redis()) as server:
+        yield server
+
+
+def keys_of(redis: Redis, url: str) -> list[bytes]:
+    with contextlib.closing(Client.from_url(url)) as client:
+        return list(client.scan_iter(count=1000))
+
+
+def test_a_million_random_requests_are_decided_as_the_rules_say_and_charged_wholly(redis: Redis) -> None:
+    """The script against windows.py: the same decisions, and the same record at the end, so no half charges."""
+    dice = random.Random(2030)
+
+    async def compare() -> int:
+        compared = 0
+        while compared < 1_000_000:
+            link = open_link(redis.url())
+            policy = BanPolicy(
+                dice.choice([1_000, 60_000]), dice.choice([60_000, 3_600_000]), dice.choice([0, 0, 1, 3])
+            )
+            limits = [Limits(dice.randint(1, 12), dice.randint(1, 60)) for _ in range(50)]
+            expected = [Windows()] * len(limits)
+            now, version = 1_800_000_000_000, (await link.step("", policy, 0, [])).versions[1]
+            pace = dice.choice([5, 500, 8_000, 70_000, 4_000_000])
+            for _ in range(125):
+                now += dice.choice(EDGES) if dice.random() < 0.1 else dice.randint(0, pace)
+                asking = [dice.randrange(len(limits)) for _ in range(400)]
+                step = await link.step(
+                    str(now), policy, 0, [_request(number, limits[number], version) for number in asking]
+                )
+                for number, answer in zip(asking, step.answers, strict=True):
+                    expected[number], decision = admit(expected[number], limits[number], policy, now)
+                    assert not isinstance(answer, Unavailable)
+                    assert (decision.outcome, decision.remaining, decision.reset, decision.wait) == (
+                        answer[0], answer[3], answer[4], answer[5],
+                    )  # fmt: skip
+                    assert (decision.window == "day", decision.limit) == (answer[1] == 1, answer[2])
+                compared += len(asking)
+            assert await _windows(link, len(limits)) == expected
+            await link.close()
+        return compared
+
+    assert asyncio.run(compare()) >= 1_000_000
+
+
+def _request(number: int, limits: Limits, version: int) -> Request:
+    nobody: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    return Request(name_of(f"key_{number}"), KEY_LIVE, version, limits.per_minute, limits.per_day, nobody)  # type: ignore[arg-type]  # nobody waits
+
+
+async def _windows(link: object, count: int) -> list[Windows]:
+    from petstore.gate.redis import RedisGate
+
+    assert isinstance(link, SingleLink)
+    return await RedisGate(link, GatePolicy()).windows([f"key_{number}" for number in range(count)])
+
+
+def test_redis_own_clock_counts_and_not_the_one_of_the_node(redis: Redis, tmp_path: Path) -> None:
+    async def work() -> list[Outcome]:
+        gate = open_gate(redis.url(), tmp_path, GatePolicy())
+        decisions = [await ask(gate, "key_a", Limits(2, 9), shifted) for shifted in (0.0, 4e9, time.time() - 999)]
+        assert abs(decisions[0].reset / 1000 - time.time() - 60) < 5
+        await gate.close()
+        return [decision.outcome for decision in decisions]
+
+    assert asyncio.run(work()) == [ADMITTED, ADMITTED, LIMITED]
+
+
+def test_every_record_expires_and_has_its_keys_id_as_hash_tag(redis: Redis, tmp_path: Path) -> None:
+    place = GatePlace(tmp_path, redis.url())
+
+    async def work(gate: Gate) -> None:
+        for _ in range(4):
+            await ask(gate, "key_a", Limits(1, 100))
+        await ask(gate, "key_b", Limits(1, 100))
+        await gate.admit_address("live", "192.0.2.1", NOW)
+        await gate.peek_address("staging", "192.0.2.1", NOW)
+        await gate.raise_version("staging", "keys")
+        await gate.lift("key_a")
+        await gate.put_windows([("key_c", Windows(1, 2, 3, 4))])
+
+    place.use(work)
+    assert place.url is not None
+    with contextlib.closing(Client.from_url(place.url)) as client:
+        names = list(client.scan_iter(count=1000))
+        assert len(names) == 5
+        assert all(0 < client.pttl(name) <= 31 * 86_400_000 for name in names)
+    assert {b"petstore:key:{key_a}", b"petstore:key:{key_b}", b"petstore:key:{key_c}"} < set(names)
+
+
+def test_a_server_that_has_lost_the_script_gets_it_again(redis: Redis, tmp_path: Path) -> None:
+    async def work(gate: Gate) -> int:
+        await ask(gate, "key_a", PLENTY)
+        with contextlib.closing(Client(port=redis.port)) as client:
+            client.script_flush()
+        return PLENTY.per_day - (await ask(gate, "key_a", PLENTY)).remaining
+
+    assert GatePlace(tmp_path, redis.url()).use(work, REFUSE) == 2
+
+
+def test_what_one_turn_of_the_loop_brings_is_one_step(redis: Redis, tmp_path: Path) -> None:
+    def steps() -> int:
+        with contextlib.closing(Client(port=redis.port)) as client:
+            return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+    async def work(gate: Gate) -> int:
+        version = await gate.keys_version("live")
+        before = steps()
+        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(300)))
+        return steps() - before
+
+    assert GatePlace(tmp_path, redis.url()).use(work) == 1
+
+
+def test_cancelled_requests_never_shift_anothers_answer(redis: Redis, tmp_path: Path) -> None:
+    """Every key has a limit of its own, so an answer that was meant for another would show."""
+    dice = random.Random(5)
+
+    async def one(gate: Gate, number: int) -> int:
+        version = await gate.keys_version("live")
+        passed = await gate.admit("live", f"key_{number}", Limits(1_000 + number, 10**6), version, NOW)
+        assert passed is not None and passed[0].limit == 1_000 + number
+        return 1
+
+    async def work(gate: Gate) -> int:
+        finished = 0
+        for _ in range(60):
+            tasks = [asyncio.create_task(one(gate, number)) for number in range(100)]
+            for _ in range(dice.randint(0, 6)):
+                await asyncio.sleep(0)
+            for task in dice.sample(tasks, 40):
+                task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(each, int | asyncio.CancelledError) for each in done), done
+            finished += sum(each for each in done if isinstance(each, int))
+        return finished
+
+    assert GatePlace(tmp_path, redis.url()).use(work, REFUSE) >= 60 * 60
+
+
+@pytest.mark.parametrize("fault", ["stopped", "killed", "hung"])
+def test_an_outage_is_told_at_once_and_heals_by_itself(own_redis: Redis, tmp_path: Path, fault: str) -> None:
+    async def work(gate: Gate) -> None:
+        await ask(gate, "key_a", PLENTY)
+        {"stopped": own_redis.stop, "killed": own_redis.kill, "hung": own_redis.hang}[fault]()
+        with pytest.raises(Unavailable):
+            await ask(gate, "key_a", PLENTY)
+        for _ in range(200):  # nobody waits for a gate that is known to be down
+            with pytest.raises(Unavailable, match="down"):
+                await ask(gate, "key_a", PLENTY)
+        own_redis.go_on() if fault == "hung" else own_redis.start()
+        assert await _healed(gate)
+        assert (await ask(gate, "key_a", PLENTY)).remaining <= PLENTY.per_day - 3  # nothing was forgotten
+
+    GatePlace(tmp_path, own_redis.url()).use(work, REFUSE)
+
+
+async def _healed(gate: Gate) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Unavailable):
+            await ask(gate, "key_a", PLENTY)
+            return True
+        await asyncio.sleep(0.02)  # the poll of a condition, bounded
+    return False
+
+
+def test_while_redis_is_away_a_node_goes_on_by_itself_and_trusts_no_memory(own_redis: Redis, tmp_path: Path) -> None:
+    async def work(gate: Gate) -> None:
+        limits = Limits(3, 100)
+        before = await gate.keys_version("live")
+        first = await gate.admit("live", "key_a", limits, before, NOW)
+        own_redis.kill()
+        assert await gate.admit("live", "key_a", limits, before, NOW) is None  # read the key again
+        assert gate.degraded()
+        own = await gate.keys_version("live")
+        passed = [await gate.admit("live", "key_a", limits, own, NOW) for _ in range(4)]
+        assert [p and p[0].outcome for p in passed] == [ADMITTED] * 3 + [LIMITED]
+        versions = [p[1] for p in [first, *passed] if p]
+        assert len(set(versions)) == len(versions) == 5  # no page that was read before may be served
+        await gate.raise_version("live", "catalogue")
+        own_redis.start()
+        assert await _until(lambda: not gate.degraded())
+        assert await gate.admit("live", "key_a", limits, own, NOW) is None
+        after = await gate.keys_version("live")
+        assert after > before
+        back = await gate.admit("live", "key_a", limits, after, NOW)
+        assert back is not None and back[0].remaining == 1
+
+    GatePlace(tmp_path, own_redis.url()).use(work)
+
+
+async def _until(condition: object) -> bool:
+    assert callable(condition)
+    for _ in range(500):
+        if condition():
+            return True
+        await asyncio.sleep(0.02)  # the poll of a condition, bounded
+    return False
+
+
+def test_a_redis_that_has_lost_its_memory_makes_nobody_trust_an_old_version(redis: Redis, tmp_path: Path) -> None:
+    async def work(gate: Gate) -> None:
+        seen = set()
+        for _ in range(5):
+            version = await gate.keys_version("live")
+            assert version not in seen
+            seen.add(version)
+            with contextlib.closing(Client.from_url(place.url or "")) as client:
+                client.flushdb()
+
+    place = GatePlace(tmp_path, redis.url())
+    place.use(work)
+
+
+def test_over_tls(redis: Redis, tmp_path: Path) -> None:
+    with behind_tls(redis, tmp_path) as url:
+        assert GatePlace(tmp_path, url).use(lambda gate: ask(gate, "key_tls", Limits(9, 9)), REFUSE).remaining == 8
+
+
+def test_valkey_urls_are_understood(redis: Redis, tmp_path: Path) -> None:
+    url = redis.url().replace("redis://", "valkey://")
+    assert GatePlace(tmp_path, url).use(lambda gate: ask(gate, "key_a", Limits(9, 9)), REFUSE).remaining == 8
+
+
+def test_sentinels_name_the_new_primary_after_a_failover(own_redis: Redis, tmp_path: Path) -> None:
+    with running(Redis("--replicaof", "127.0.0.1", str(own_redis.port))) as replica:
+        with contextlib.closing(Client(port=replica.port)) as client:
+            assert wait_for(lambda: client.info("replication")["master_link_status"] == "up")
+        with running(Sentinel(own_redis)) as sentinel:
+            with contextlib.closing(Client(port=sentinel.port)) as asked:
+                known: Any = asked.sentinel_master
+                assert wait_for(lambda: known("pets")["num-slaves"] == 1)
+
+            async def work(gate: Gate) -> Decision:
+                version = await gate.keys_version("live")
+                assert (await ask(gate, "key_a", Limits(9, 9))).remaining == 8
+                with contextlib.closing(Client(port=own_redis.port)) as client:
+                    client.wait(1, 5_000)  # replication is asynchronous: what was not passed on would be lost
+                own_redis.kill()
+                assert await _healed(gate)
+                assert await gate.keys_version("live") > version  # nothing that was read before counts any more
+                return await ask(gate, "key_a", Limits(9, 9))
+
+            assert GatePlace(tmp_path, sentinel.url()).use(work, REFUSE).remaining == 6
+
+
+@pytest.mark.parametrize(
+    "url", ["redis+sentinel://127.0.0.1:1", "redis+cluster://nowhere", "redis://127.0.0.1:port/0", "memcached://x"]
+)
+def test_a_url_that_makes_no_sense_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
+    async def work() -> None:
+        open_gate(url, tmp_path, REFUSE)
+
+    with pytest.raises(OperatorError, match="--gate"):
+        asyncio.run(work())
+
+
+def test_replies_are_taken_apart_by_size() -> None:
+    assert versions_in(bytes(32)) == (0, 0, 0, 0)
+    assert answers_in(bytes(96)) == [(0,) * 6] * 2

@@ -1,0 +1,330 @@
+"""`petstore restore`: a damaged file changes nothing, a crash leaves either the old data or the new."""
+
+import contextlib
+import hashlib
+import json
+import random
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import httpx
+import pytest
+
+from petstore import archive, backup, folder
+from petstore.archive import Manifest
+from petstore.errors import OperatorError
+from petstore.gate import Gate
+from petstore.settings import Settings
+from tests.backends import free_port
+from tests.commands import Commands
+from tests.places import GatePlace
+from tests.servers import DEED, Server, serving
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder `data` with one animal called Old, another one, `made`, with New, and a backup of that."""
+    place = tmp_path_factory.mktemp("template")
+    for data, name in (("made", "New"), ("data", "Old")):
+        Commands(Server(place / data)).text("pets", "add", "--name", name, "--category-id", "1")
+    Commands(Server(place / "made")).text("backup", str(place / "backup.zip"))
+    return place
+
+
+@pytest.fixture
+def old(template: Path, tmp_path: Path) -> Commands:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    return Commands(Server(tmp_path / "data"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "backup.zip"
+
+
+def names(commands: Commands) -> list[str]:
+    return [pet["name"] for pet in commands.json("pets", "list")]
+
+
+def state(data: Path) -> dict[str, str]:
+    """Every file of a folder and what is in it."""
+    return {
+        str(path.relative_to(data)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(data.rglob("*"))
+        if path.is_file()
+    }
+
+
+@contextlib.contextmanager
+def no_bar(_: int) -> Any:
+    yield lambda _: None
+
+
+def restore(commands: Commands, source: Path) -> None:
+    """In this process: the same as the command, without the time it takes to start."""
+    backup.restore(Settings(data=commands.data), source, DEED, no_bar, force=True)
+
+
+def test_a_full_folder_wants_force_and_keeps_what_was_there(old: Commands, file: Path) -> None:
+    before = state(old.data)
+    message = old.fails_in_one_line("restore", str(file))
+    assert "--force" in message and "live.db" in message
+    assert state(old.data) == before
+    restored = old.json("restore", str(file), "--force")
+    assert names(old) == ["New"]
+    assert old.deeds()[0].action == "restore"
+    kept = Commands(Server(Path(restored["kept"])))
+    assert names(kept) == ["Old"]
+    old.fails_in_one_line("restore", str(file))
+
+
+def test_an_empty_folder_and_one_that_does_not_exist_are_filled(old: Commands, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir(mode=0o700)
+    for place in ("empty", "not/there/yet"):
+        commands = Commands(Server(tmp_path / place))
+        assert "New" not in commands.text("restore", str(file))
+        assert names(commands) == ["New"]
+        assert not list(commands.data.glob("re*"))
+        commands.text("check")
+
+
+def test_a_file_altered_in_any_place_or_cut_short_is_refused_with_nothing_touched(old: Commands, file: Path) -> None:
+    whole = file.read_bytes()
+    before = state(old.data)
+    dice = random.Random(4)
+    ends = [*range(100), *range(len(whole) - 200, len(whole))]
+    places = [*ends, *(dice.randrange(len(whole)) for _ in range(300))]
+    for place in places:
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << dice.randrange(8))]) + whole[place + 1 :])
+        with pytest.raises(OperatorError):
+            restore(old, file)
+    for length in [0, 1, 63, 64, 65, *(dice.randrange(len(whole)) for _ in range(100)), len(whole) - 1]:
+        file.write_bytes(whole[:length])
+        with pytest.raises(OperatorError):
+            restore(old, file)
+    file.write_bytes(whole + b"\0")
+    with pytest.raises(OperatorError):
+        restore(old, file)
+    assert state(old.data) == before
+    file.write_bytes(whole)
+    restore(old, file)
+    assert names(old) == ["New"]
+
+
+def test_the_command_refuses_a_damaged_file_in_one_line(old: Commands, file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1000])
+    before = state(old.data)
+    for words in (["restore", str(file), "--force"], ["backup", "--verify", str(file)]):
+        assert str(file) in old.fails_in_one_line(*words)
+    assert state(old.data) == before
+
+
+@pytest.mark.parametrize("words", [["restore"], ["backup", "--verify"]], ids=" ".join)
+@pytest.mark.parametrize("source", ["no such file", ".", __file__])
+def test_what_is_no_backup_is_refused_in_one_line(old: Commands, tmp_path: Path, words: list[str], source: str) -> None:
+    old.fails_in_one_line(*words, str(tmp_path / source))
+
+
+def rewritten(file: Path, change: Callable[[Path, Manifest], Manifest]) -> None:
+    """The same backup with other content and a seal that fits it: as a faulty program might write it."""
+    manifest = archive.read(file)
+    work = file.with_name("work")
+    work.mkdir()
+    archive.unpack(file, manifest, work, lambda _: None)
+    archive.write(file, work, change(work, manifest), lambda _: None)
+    shutil.rmtree(work)
+
+
+def described(work: Path, manifest: Manifest, **more: Any) -> Manifest:
+    members = [
+        archive.Member(m.name, (work / m.name).stat().st_size, archive.sha256_of(work / m.name), m.schema, m.rows)
+        for m in manifest.members
+        if (work / m.name).exists()
+    ]
+    return Manifest(**{"format": 1, "petstore": "9.9", "began": manifest.began, "members": members, **more})
+
+
+def damaged(work: Path, manifest: Manifest) -> Manifest:
+    with (work / "live.db").open("rb+") as database:
+        database.seek(2 * 4096)
+        database.write(b"\xff" * 8192)
+    return described(work, manifest)
+
+
+def no_database(work: Path, manifest: Manifest) -> Manifest:
+    (work / "staging.db").write_text("hello")
+    return described(work, manifest)
+
+
+def damaged_gate(work: Path, manifest: Manifest) -> Manifest:
+    (work / "gate.mdb").write_bytes(b"\xff" * 30_000)
+    return described(work, manifest)
+
+
+def newer(work: Path, manifest: Manifest) -> Manifest:
+    with apsw.Connection(str(work / "live.db")) as connection:
+        connection.execute("PRAGMA user_version = 1000")
+    return described(work, manifest)
+
+
+def newer_and_says_so(work: Path, manifest: Manifest) -> Manifest:
+    members = [archive.Member(m.name, m.bytes, m.sha256, 1000, m.rows) for m in manifest.members]
+    return described(work, manifest, members=members)
+
+
+def newer_format(work: Path, manifest: Manifest) -> Manifest:
+    return described(work, manifest, format=2)
+
+
+def other_digest(work: Path, manifest: Manifest) -> Manifest:
+    members = [archive.Member(m.name, m.bytes, "0" * 64, m.schema, m.rows) for m in manifest.members]
+    return described(work, manifest, members=members)
+
+
+def half(work: Path, manifest: Manifest) -> Manifest:
+    (work / "staging.db").unlink()
+    return described(work, manifest)
+
+
+@pytest.mark.parametrize(
+    "change", [damaged, no_database, damaged_gate, newer, newer_and_says_so, newer_format, other_digest, half],
+)  # fmt: skip
+def test_a_backup_that_was_bad_when_it_was_written_is_refused_with_nothing_touched(
+    old: Commands, file: Path, change: Callable[[Path, Manifest], Manifest]
+) -> None:
+    rewritten(file, change)
+    before = state(old.data)
+    with pytest.raises(OperatorError) as refused:
+        restore(old, file)
+    assert str(file) in str(refused.value)
+    with pytest.raises(OperatorError):
+        backup.verify(file)
+    assert state(old.data) == before
+
+
+def test_a_member_that_would_leave_the_folder_is_refused(old: Commands, file: Path, tmp_path: Path) -> None:
+    def escaping(work: Path, manifest: Manifest) -> Manifest:
+        (work / "../escaped").write_text("x")
+        member = archive.Member("../escaped", 1, hashlib.sha256(b"x").hexdigest())
+        return described(work, manifest, members=[*manifest.members, member])
+
+    rewritten(file, escaping)
+    (tmp_path / "escaped").unlink()
+    with pytest.raises(OperatorError):
+        restore(old, file)
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_restore_is_refused_while_a_service_or_a_command_works_on_the_folder(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", workers=2) as server:
+        commands = Commands(server)
+        commands.text("pets", "add", "--name", "Rex", "--category-id", "1")
+        commands.text("backup", str(tmp_path / "backup.zip"))
+        assert "stop it first" in commands.fails_in_one_line("restore", str(tmp_path / "backup.zip"), "--force")
+        server.kill()
+    commands.text("restore", str(tmp_path / "backup.zip"), "--force")
+    hold = folder.Hold(server.data)
+    commands.fails_in_one_line("restore", str(tmp_path / "backup.zip"), "--force")
+    hold.release()
+    commands.text("restore", str(tmp_path / "backup.zip"), "--force")
+
+
+def test_nobody_starts_while_a_restore_is_under_way(old: Commands, tmp_path: Path) -> None:
+    with folder.claimed(old.data):
+        for words in (["serve", "--port", str(free_port())], ["pets", "list"], ["backup", str(tmp_path / "x.zip")]):
+            assert "restore is under way" in old.fails_in_one_line(*words)
+
+
+class Crash(BaseException):
+    """As if the power had gone."""
+
+
+def test_a_crash_at_any_step_leaves_the_old_data_or_the_new(
+    old: Commands, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    shutil.copytree(old.data, kept)
+    outcomes = []
+    for step in range(40):
+        shutil.rmtree(old.data)
+        shutil.copytree(kept, old.data)
+        done = crash_at(step, lambda: restore(old, file), monkeypatch)
+        # And once more while the restore is being finished.
+        crash_at(step % 3, lambda: folder.Hold(old.data).release(), monkeypatch)
+        folder.Hold(old.data).release()
+        stores = {name: apsw.Connection(str(old.data / name)) for name in ("live.db", "staging.db")}
+        found = stores["live.db"].execute("SELECT name FROM pets").get
+        # Only what has been restored has this in its audit log, in both environments alike.
+        deeds = [store.execute("SELECT count(*) FROM deeds WHERE action = 'test'").get for store in stores.values()]
+        for store in stores.values():
+            assert store.pragma("integrity_check") == "ok"
+            store.close()
+        assert (found, deeds) in (("Old", [0, 0]), ("New", [1, 1]))
+        same_gate = (old.data / "gate.mdb").read_bytes() == (kept / "gate.mdb").read_bytes()
+        assert same_gate == (found == "Old")
+        outcomes.append(found)
+        if done:
+            break
+    else:
+        raise AssertionError("the restore has more steps than this test")
+    assert outcomes == sorted(outcomes, reverse=True), "once the new data stand they stay"
+    assert set(outcomes) == {"Old", "New"}
+
+
+def crash_at(step: int, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the work ended before so many of its changes to the folder had been made."""
+    left = step
+    rename, rmtree, unlink = Path.rename, shutil.rmtree, Path.unlink
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*given: Any, **named: Any) -> Any:
+            nonlocal left
+            if left < 0:
+                return None  # the process is gone: nothing that follows happens
+            if left == 0:
+                left = -1
+                raise Crash
+            left -= 1
+            return real(*given, **named)
+
+        return instead
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", counted(rename))
+        patch.setattr(Path, "unlink", counted(unlink))
+        patch.setattr(shutil, "rmtree", counted(rmtree))
+        try:
+            work()
+        except Crash:
+            return False
+        return True
+
+
+def test_versions_after_a_restore_are_none_that_anyone_can_remember(old: Commands, file: Path) -> None:
+    async def versions(gate: Gate) -> list[int]:
+        return [await gate.keys_version("live"), await gate.keys_version("staging")]
+
+    made = GatePlace(file.with_name("made")).use(versions)
+    before = GatePlace(old.data).use(versions)
+    restore(old, file)
+    after = GatePlace(old.data).use(versions)
+    assert min(after) > max(made + before)
+
+
+def test_a_restored_service_serves_what_was_backed_up(old: Commands, file: Path) -> None:
+    restore(old, file)
+    with serving(old.data) as server:
+        key = server.key()
+        listed = httpx.get(server.url("/pets"), headers=key.headers, verify=False).json()
+        assert [pet["name"] for pet in listed] == ["New"]
+
+
+def test_verify_tells_what_a_backup_holds(old: Commands, file: Path) -> None:
+    assert old.json("backup", "--verify", str(file))["ok"] is True
+    assert "is whole" in old.text("backup", "--verify", str(file))
+    with zipfile.ZipFile(file) as opened:
+        assert json.loads(opened.read("manifest.json"))["members"][0]["rows"]["pets"] == 1
