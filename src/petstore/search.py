@@ -4,7 +4,7 @@ import re
 import string
 
 # What one look may cost: so many rows are read, then whoever asked is told how far it went.
-SEARCH_STEP = 50_000
+SEARCH_STEP = 25_000
 
 _SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _NEVER_STORED = re.compile("[\x00\ud800-\udfff]").search

@@ -73,6 +73,7 @@ class Service:
         self._backends = Backends(self._settings)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self.every_second += [place.pets.bodies.sweep for place in self.app.places]
+        self._flushing = asyncio.create_task(self._flush_usage())
         self._chores = asyncio.create_task(self._every_second())
         # What is loaded by now stays: the collector need not look at it again and again.
         gc.collect()
@@ -85,6 +86,7 @@ class Service:
         self._chores.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._chores
+        await self._flushing
         self.app.settle(math.inf)
         await self._flush_usage()
         await self._backends.close()
@@ -111,8 +113,8 @@ class Service:
             self._monitoring.tick(now - due)
             with contextlib.suppress(Unavailable):
                 await self._backends.gate.sweep(self._clock())
-            if tick % FLUSH_EVERY == 0:
-                await self._flush_usage()
+            if tick % FLUSH_EVERY == 0 and self._flushing.done():
+                self._flushing = asyncio.create_task(self._flush_usage())
 
     async def _flush_usage(self) -> None:
         for place in self.app.places:

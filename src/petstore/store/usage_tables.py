@@ -28,7 +28,7 @@ FORGOTTEN = (
     ("usage", "hour, key_id, answer", "hour <", HOURS_KEPT),
     ("traffic", "step, start, answer", "step = 60 AND start <", TRAFFIC_MINUTES_KEPT),
 )
-FORGET_AT_ONCE = 3_000  # rows: whoever waits for the same lock should not feel it
+FORGET_AT_ONCE = 500  # rows: whoever waits for the same lock should not feel it
 
 
 def usage_rows(rows: Iterable[Usage], step: Step) -> list[Usage]:
