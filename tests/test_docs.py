@@ -9,6 +9,7 @@ import click
 import msgspec
 import pytest
 
+from petstore.cli import COMMANDS
 from petstore.cli.serve import serve
 from petstore.errors import STATUS_OF_CODE, RequestError
 from petstore.settings import Settings
@@ -16,6 +17,7 @@ from petstore.settings import Settings
 ROOT = Path(__file__).parent.parent
 API = (ROOT / "docs/api.md").read_text()
 OPERATING = (ROOT / "docs/operating.md").read_text()
+AT_NIGHT = (ROOT / "docs/at-3-am.md").read_text()
 SENTENCES = (ROOT / "tests/sentences.md").read_text()
 
 
@@ -50,11 +52,37 @@ def test_no_option_is_documented_that_does_not_exist() -> None:
     assert documented == {p.opts[0] for p in serve.params if isinstance(p, click.Option)}
 
 
+def test_every_log_event_is_documented_and_no_other() -> None:
+    """Events are named where they are logged; those of a part's health are made of its name."""
+    named = {f"{part} {change}" for part in ("store", "gate") for change in ("down", "back")}
+    for file in (ROOT / "src").rglob("*.py"):
+        text = file.read_text()
+        named |= set(re.findall(r'\bevent\(\s*logging\.\w+, "([^"]+)"', text))
+        named |= set(re.findall(r'(?:\.exception|Sparing)\("([^"]+)"', text))
+    log = OPERATING[OPERATING.index("## Logs") :]
+    assert set(re.findall(r"^\| `([^`]+)` \|", log, re.MULTILINE)) == named
+
+
+def test_every_command_is_in_the_handbook() -> None:
+    handbook = OPERATING + AT_NIGHT
+    assert [name for name in COMMANDS if f"petstore {name}" not in handbook] == []
+
+
+def anchors(text: str) -> set[str]:
+    """What the headings of a document are linked by: lower case, without punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
-            if "://" not in target:
-                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+        for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+            if "://" in target:
+                continue
+            path = document.parent / target if target else document
+            assert path.exists(), f"{document.name} links to {target}"
+            if heading and path.suffix == ".md":
+                assert heading in anchors(path.read_text()), f"{document.name} links to {target}#{heading}"
 
 
 def test_every_sentence_of_the_contract_names_tests_that_exist() -> None:

@@ -315,6 +315,23 @@ def test_versions_after_a_restore_are_none_that_anyone_can_remember(old: Command
     assert min(after) > max(made + before)
 
 
+def test_an_id_that_the_replaced_data_have_given_out_is_not_given_again(old: Commands, file: Path) -> None:
+    old.server.fill(9)
+    old.server.fill(4, "staging")
+    restore(old, file)
+    for environment, last in (("live", 10), ("staging", 4)):
+        added = old.json("pets", "add", "--name", "Next", "--category-id", "1", "--env", environment)
+        assert added["id"] == last + 1
+
+
+def test_damaged_data_can_be_replaced(old: Commands, file: Path) -> None:
+    for name in ("live.db", "gate.mdb"):
+        (old.data / name).write_bytes(b"damaged" * 10_000)
+    restore(old, file)
+    assert names(old) == ["New"]
+    old.text("check")
+
+
 def test_a_restored_service_serves_what_was_backed_up(old: Commands, file: Path) -> None:
     restore(old, file)
     with serving(old.data) as server:

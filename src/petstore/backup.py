@@ -18,7 +18,7 @@ from petstore.gate.local import copy_out, readable, renew_versions
 from petstore.keys import ENVIRONMENTS
 from petstore.ledger import Deed
 from petstore.settings import Settings
-from petstore.store.sqlite.backup import Snapshot, note
+from petstore.store.sqlite.backup import Snapshot, keep_ids, note
 from petstore.store.sqlite.inspect import NEWEST_SCHEMA, inspect
 
 GATE = "gate.mdb"
@@ -83,7 +83,7 @@ def restore(settings: Settings, source: Path, deed: Deed, bar: Bar, *, force: bo
             with bar(manifest.size) as progress:
                 archive.unpack(source, manifest, new, progress)
             for member in manifest.members:
-                _make_ready(source, new / member.name, deed)
+                _make_ready(source, new / member.name, settings.data / member.name, deed)
             kept = folder.accept(settings.data)
     return Restored(manifest, kept)
 
@@ -155,12 +155,14 @@ def _check_member(source: Path, path: Path) -> None:
         raise archive.Damaged(f"{source}: {path.name} is damaged: {faults[0]}")
 
 
-def _make_ready(source: Path, path: Path, deed: Deed) -> None:
+def _make_ready(source: Path, path: Path, replaced: Path, deed: Deed) -> None:
     _check_member(source, path)
     if path.name == GATE:
         renew_versions(path)
-    else:
-        note(path, deed)
+        return
+    note(path, deed)
+    if replaced.exists():
+        keep_ids(path, replaced)
 
 
 def how_to_back_up_postgresql(url: str, target: Path) -> str:
