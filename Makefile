@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check bench lock clean
+.PHONY: help setup serve test check prove bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ check: $(VENV)/.installed-dev ## Lint, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+prove: $(VENV)/.installed-dev ## Try the claims where others break (minutes: make prove ARGS="--scale short")
+	$(BIN)/python -m prove $(ARGS)
 
 bench: $(VENV)/.installed-dev ## Race the service against Go and FastAPI doing the same work (needs wrk)
 	$(BIN)/python bench/race.py $(ARGS)
