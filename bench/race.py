@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import backends
 import probes
 import report
 from contenders import BENCH, CONTENDERS, Broken, Missing, Running, started
 from load import ROWS, LoadFailed, Sample, run_wrk
+
+import backends
 
 
 @dataclass(frozen=True, slots=True)

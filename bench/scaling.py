@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import backends
 import report
 from contenders import BENCH, CONTENDERS, Running, started
 from load import ROWS, run_wrk
 from redis import Redis as RedisClient
 
+import backends
 from petstore.gate.redis import KEY_LIVE, Request, name_of
 from petstore.gate.redis_links import open_link
 from petstore.windows import BanPolicy

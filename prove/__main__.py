@@ -31,8 +31,9 @@ def run(name: str, scale: Scale) -> tuple[str, Figures]:
         return "SKIPPED", {"because": str(reason)}
     except Broken as broken:
         return "FAILED", {"because": str(broken)}
-    except Exception:  # whatever it is, nothing was shown
-        return "FAILED", {"because": traceback.format_exc()}
+    except Exception as error:  # whatever it is, nothing was shown
+        traceback.print_exc(limit=-8)
+        return "FAILED", {"because": f"it could not be tried: {error!r}"}
 
 
 def main() -> int:

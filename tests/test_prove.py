@@ -20,4 +20,4 @@ def test_the_proof_finds_a_planted_fault(name: str) -> None:
     if outcome == "SKIPPED":
         pytest.skip(str(figures["because"]))
     assert outcome == "FAILED"
-    assert "Traceback" not in str(figures["because"]), "it failed for another reason"
+    assert "could not be tried" not in str(figures["because"])

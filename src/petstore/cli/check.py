@@ -37,7 +37,7 @@ def check(as_json: bool, **where: Any) -> None:
 async def _findings(settings: Settings) -> dict[str, list[str]]:
     findings: dict[str, list[str]] = {}
     if settings.gate is None:
-        from petstore.gate.local import readable
+        from petstore.gate.trust import readable
 
         path = settings.data / "gate.mdb"
         damaged = path.exists() and not readable(path)
