@@ -6,6 +6,7 @@ locate → authenticate and pass the gate → route → scope → the operation 
 import ipaddress
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
 from petstore.gate import Gate
@@ -36,7 +37,7 @@ class Place:
         self.base = BASES[environment]
         self.collection = self.base + "/pets"
         self.admission = Admission(environment, store, gate, app.address_of)
-        self.pets = PetOperations(store, public_base + self.base)
+        self.pets = PetOperations(store, partial(gate.raise_version, environment, "catalogue"), public_base + self.base)
         self.usage = UsageCounter(store)
 
 

@@ -41,6 +41,9 @@ class SqliteCatalogue(SqliteBase):
     async def pet(self, pet_id: int) -> Pet | None:
         return _pet(self._rows(_PET, (pet_id,)))
 
+    async def newest(self) -> int:
+        return self._rows("SELECT max(id) FROM pets", ())[0][0] or 0
+
     async def stamp(self) -> object:
         return self._rows("PRAGMA data_version", ())[0][0]  # changes with every commit of another connection
 
