@@ -67,7 +67,8 @@ def _interval(dice: random.Random) -> tuple[float, float]:
 
 def _some_order_explains(creates: list[Create], reads: list[Read]) -> bool:
     """By the definition: an order that keeps to time and to ids, in which every read sees what was added before it."""
-    for order in itertools.permutations([*creates, *reads]):
+    steps: list[Create | Read] = [*creates, *reads]
+    for order in itertools.permutations(steps):
         in_time = all(a.invoked <= b.responded for a, b in itertools.combinations(order, 2))
         added: list[int] = []
         for step in order:
