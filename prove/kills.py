@@ -83,8 +83,8 @@ def prove(scale: Scale) -> Figures:
                     server.start(wait=False)
                     time.sleep(dice.uniform(0.0, 0.6))
                     server.kill()
-                if scale.plant:
-                    _lose_one(server.data / "live.db")
+                if scale.plant and new:
+                    _lose(server.data / "live.db", max(new))
                 ready.append(_seconds_until_ready(server))
                 _look(server.data / "live.db", new)
                 _counted(server, key, len(acknowledged))
@@ -165,7 +165,7 @@ def _counted(server: Server, key: Key, answered: int) -> None:
     hold(used >= answered, f"the gate counted {used} requests, and {answered} were answered")
 
 
-def _lose_one(path: Path) -> None:
+def _lose(path: Path, pet_id: int) -> None:
     connection = apsw.Connection(str(path))
-    connection.execute("DELETE FROM pets WHERE id = (SELECT max(id) FROM pets)")
+    connection.execute("DELETE FROM pets WHERE id = ?", (pet_id,))
     connection.close()

@@ -98,6 +98,7 @@ class Client:
             yield
         finally:
             self._writer.close()
+            await self._writer.wait_closed()
 
     async def _ask(self, method: str, path: str, body: str = "") -> tuple[float, int, str, bytes]:
         """When it was sent, and the answer."""

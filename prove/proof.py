@@ -34,7 +34,7 @@ class Scale(NamedTuple):
         return self.name == "full"
 
 
-SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.08, 50)
+SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50)
 FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000)
 
 # In the order of running: the quick ones first.

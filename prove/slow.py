@@ -73,7 +73,7 @@ def _wait_for(server: Server, connections: int) -> None:
     assert server.process is not None
     supervisor = server.process.pid
     worker = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0]
-    deadline = time.monotonic() + (CONNECT_WITHIN if connections > 100 else 3.0)
+    deadline = time.monotonic() + (CONNECT_WITHIN if connections > 100 else 2.0)
     opened = 0
     while time.monotonic() < deadline:
         opened = len(list(Path(f"/proc/{worker}/fd").iterdir()))

@@ -27,10 +27,11 @@ STALL = 0.050
 
 
 class Watch(threading.Thread):
-    """Samples a worker once a second, and probes the machine twenty times as often."""
+    """Samples a worker now and then, and probes the machine twenty times a second."""
 
-    def __init__(self, server: Server, *, plant: bool) -> None:
+    def __init__(self, server: Server, *, every: float, plant: bool) -> None:
         super().__init__(daemon=True)
+        self._every = every
         assert server.process is not None
         supervisor = server.process.pid
         worker = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0]
@@ -55,7 +56,7 @@ class Watch(threading.Thread):
                 self.stalls.append((began, synced))
             if synced >= due:
                 self.samples.append(self._sample(synced))
-                due += 1
+                due += self._every
                 if self._leak is not None:
                     self._leak += [socket.create_connection(("127.0.0.1", self._server.port)) for _ in range(10)]
         os.close(probe)
@@ -78,7 +79,7 @@ def prove(scale: Scale) -> Figures:
     with folder() as data, started(Server(data / "data")) as server:
         server.fill(10_000)
         key = server.key()
-        watch = Watch(server, plant=scale.plant)
+        watch = Watch(server, every=1.0 if scale.full else 0.2, plant=scale.plant)
         watch.start()
         reads, writes = asyncio.run(_mixed(server, key, seconds))
         watch.stop()
