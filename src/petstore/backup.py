@@ -14,7 +14,8 @@ from typing import NamedTuple
 from petstore import __version__, archive, folder
 from petstore.archive import Manifest, Member, Progress
 from petstore.errors import OperatorError, Unavailable
-from petstore.gate.local import copy_out, readable, renew_versions
+from petstore.gate.local import copy_out, renew_versions
+from petstore.gate.trust import readable
 from petstore.keys import ENVIRONMENTS
 from petstore.ledger import Deed
 from petstore.settings import Settings

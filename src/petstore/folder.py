@@ -17,7 +17,7 @@ from pathlib import Path
 from petstore.errors import OperatorError
 
 DATA = ("live.db", "staging.db", "gate.mdb")
-COMPANIONS = ("-wal", "-shm", "-lock")  # what SQLite and LMDB keep beside a file
+COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # what SQLite and LMDB keep beside a file
 
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # touched by every backup

@@ -5,6 +5,7 @@ locate → authenticate and pass the gate → route → scope → the operation 
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
@@ -35,7 +36,7 @@ class Place:
         self.base = BASES[environment]
         self.collection = self.base + "/pets"
         self.admission = Admission(environment, store, gate, app.address_of)
-        self.pets = PetOperations(store, public_base + self.base)
+        self.pets = PetOperations(store, partial(gate.raise_version, environment, "catalogue"), public_base + self.base)
         self.traffic = Traffic(environment, store)
 
     def settle(self, now: float) -> None:
