@@ -15,7 +15,9 @@ from tests.wire import asking
 
 COMMANDS = [
     [], ["serve"], ["keys"], ["keys", "create"], ["keys", "list"], ["keys", "show"], ["keys", "rotate"],
-    ["keys", "revoke"], ["pets"], ["pets", "list"], ["pets", "add"], ["pets", "set-status"], ["pets", "import"],
+    ["keys", "revoke"], ["keys", "set-limits"], ["usage"], ["audit"], ["operators"], ["operators", "add"],
+    ["operators", "list"], ["operators", "revoke"], ["console"],
+    ["pets"], ["pets", "list"], ["pets", "add"], ["pets", "set-status"], ["pets", "import"],
     ["pets", "export"], ["bans"], ["bans", "list"], ["bans", "lift"], ["backup"], ["restore"], ["check"],
 ]  # fmt: skip
 

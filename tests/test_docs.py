@@ -10,12 +10,14 @@ import msgspec
 import pytest
 
 from petstore.cli import COMMANDS
+from petstore.cli.console import console
 from petstore.cli.serve import serve
 from petstore.errors import STATUS_OF_CODE, RequestError
 from petstore.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 API = (ROOT / "docs/api.md").read_text()
+CONSOLE = (ROOT / "docs/console.md").read_text()
 OPERATING = (ROOT / "docs/operating.md").read_text()
 AT_NIGHT = (ROOT / "docs/at-3-am.md").read_text()
 SENTENCES = (ROOT / "tests/sentences.md").read_text()
@@ -72,6 +74,15 @@ def anchors(text: str) -> set[str]:
     """What the headings of a document are linked by: lower case, without punctuation, hyphens for spaces."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_option_of_the_console_is_documented_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(--[a-z-]+)` \| `PETSTORE_CONSOLE_[A-Z_]+` \| (.+?) \|", CONSOLE, re.MULTILINE))
+    of_every_command = {"--data", "--store", "--gate", "--pgbouncer"}
+    options = {p.opts[0]: p.default for p in console.params if isinstance(p, click.Option)}
+    assert set(rows) == set(options) - of_every_command
+    for option, shown in rows.items():
+        assert shown == (f"`{options[option]}`" if isinstance(options[option], str | int) else "none")
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -1,6 +1,7 @@
 """Keys: list, create, rotate, revoke, limits; what one key uses and where it was refused."""
 
-from typing import Any, cast
+import contextlib
+from typing import Any, NamedTuple, cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,6 +17,14 @@ from petstore.plans import PLANS, Limits, Plan
 from petstore.windows import DAY, MINUTE, SECOND, Windows
 
 PAGE = 50
+
+
+class Quota(NamedTuple):
+    """What is used of the open windows, and the end of a ban in force or 0."""
+
+    minute: int
+    day: int
+    banned_until: float
 
 
 async def keys(request: Request) -> Response:
@@ -123,13 +132,13 @@ async def _key(room: Room) -> ApiKey:
 
 async def _figures(room: Room, key: ApiKey) -> dict[str, Any]:
     bars = (await key_bars(room.store, [key.id], SPANS[room.span], room.now))[key.id]
-    (windows,) = await room.gate.windows([key.id])
+    (quota,) = await _quotas(room, [key])
     return {
         "key": key,
         "span": room.span,
         "bars": bars,
         "series": series(bars),
-        "quota": quota(windows, room.now),
+        "quota": quota,
         "refusals": await recent_refusals(room.store, key.id, room.now),
     }
 
@@ -140,19 +149,23 @@ async def _filtered(room: Room) -> dict[str, object]:
         before = (last.created, last.id)
     found = await room.store.newest_keys(before=before, limit=PAGE + 1, text=text)
     shown = found[:PAGE]
-    windows = await room.gate.windows([key.id for key in shown])
-    quotas = [quota(each, room.now) for each in windows]
+    quotas = await _quotas(room, shown)
     return {"q": text, "rows": list(zip(shown, quotas, strict=True)), "more": len(found) > PAGE, "first": not before}
 
 
-def quota(windows: Windows, now: float) -> dict[str, float]:
-    """What is used of the open windows, and the end of a ban in force."""
-    at = int(now * SECOND)
-    return {
-        "minute": windows.minute_used if abs(at - windows.minute_start) < MINUTE else 0,
-        "day": windows.day_used if abs(at - windows.day_start) < DAY else 0,
-        "banned_until": windows.ban_end / SECOND if windows.ban_end > at else 0,
-    }
+async def _quotas(room: Room, keys: list[ApiKey]) -> list[Quota | None]:
+    """None while the gate does not answer: the rest of the page is still worth seeing."""
+    with contextlib.suppress(Unavailable):
+        if await room.house.gate_answers():
+            windows = await room.gate.windows([key.id for key in keys])
+            return [_quota(each, int(room.now * SECOND)) for each in windows]
+    return [None] * len(keys)
+
+
+def _quota(windows: Windows, at: int) -> Quota:
+    minute = windows.minute_used if abs(at - windows.minute_start) < MINUTE else 0
+    day = windows.day_used if abs(at - windows.day_start) < DAY else 0
+    return Quota(minute, day, windows.ban_end / SECOND if windows.ban_end > at else 0)
 
 
 def _fault(error: Exception) -> tuple[int, str]:

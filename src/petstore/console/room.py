@@ -15,6 +15,7 @@ from petstore.console.pages import Pages
 from petstore.console.reckoning import Reckoning
 from petstore.console.sessions import Note, Session, Sessions, Tries
 from petstore.desk import Desk
+from petstore.errors import Unavailable
 from petstore.gate import Ban, Gate, bans_in_force
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
 from petstore.ledger import SPANS, KeyTotal, SpanName
@@ -52,8 +53,15 @@ class House:
             for span in SPANS
         }
 
+    async def gate_answers(self) -> bool:
+        """A step like any other, by which the gate notices whether it has to be stood in for. Raises Unavailable."""
+        await self.gate.keys_version("live")
+        return not self.gate.degraded()
+
     async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
         """Those of one environment's keys, the longest first."""
+        if not await self.gate_answers():
+            raise Unavailable("the gate does not answer")
         bans = await bans_in_force(self.gate, self.clock())
         keys = await store.keys_by_id([ban.key_id for ban in bans])
         ours = [(ban, keys[ban.key_id]) for ban in bans if ban.key_id in keys]

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from petstore.console.room import Form, House
-from petstore.console.sessions import SESSION_SECONDS, Session
+from petstore.console.sessions import GUEST, SESSION_SECONDS, Session
 from petstore.errors import Unavailable
 from petstore.keys import digest_of
 from petstore.logs import event
@@ -51,17 +51,15 @@ async def sign_in(request: Request) -> Response:
     if wait := house.tries.wait(address):
         return sign_in_page(house, request, f"Too many wrong tokens: try again in {wait} seconds.", 429, wait)
     try:
-        found, name = await _who(house, token)
-        if not found:
-            house.tries.failed(address)
-            event(logging.WARNING, "sign-in refused", address=address)
-            return sign_in_page(house, request, "This token is not valid, or it was used before.", 401)
-        cookie = house.sessions.begin(name)
-        actor = Session(name, 0).actor
-        await house.desk("live", actor).signed_in("token" if name else "one-time link")
+        good, name = await _who(house, token)
     except Unavailable as error:
         event(logging.ERROR, "unavailable", cause=str(error))
         return sign_in_page(house, request, "The store does not answer. Try again in a moment.", 503)
+    if not good:
+        house.tries.failed(address)
+        event(logging.WARNING, "sign-in refused", address=address)
+        return sign_in_page(house, request, "This token is not valid, or it was used before.", 401)
+    cookie = house.sessions.begin(name)
     response = RedirectResponse(_own_path(form.text("next")), 303)
     response.set_cookie(
         house.addresses.cookie, cookie, SESSION_SECONDS, path="/",
@@ -71,11 +69,24 @@ async def sign_in(request: Request) -> Response:
 
 
 async def _who(house: House, token: str) -> tuple[bool, str | None]:
-    """Whether the token is good, and the name of its operator; whoever has the link has none."""
+    """Whether the token is good, and the name of its operator; whoever has the link has none. Raises Unavailable.
+
+    A sign-in that could not be recorded is none.
+    """
     if could_be_token(token):
         operator = await house.stores["live"].find_operator(digest_of(token))
-        return operator is not None, operator.name if operator else None
-    return house.sessions.redeem(token), None
+        if operator is None:
+            return False, None
+        await house.desk("live", operator.name).signed_in("token")
+        return True, operator.name
+    if not house.sessions.redeem(token):
+        return False, None
+    try:
+        await house.desk("live", GUEST).signed_in("one-time link")
+    except Unavailable:
+        house.sessions.give_back(token)
+        raise
+    return True, None
 
 
 async def sign_out(request: Request) -> Response:
