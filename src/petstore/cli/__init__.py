@@ -3,6 +3,7 @@
 import asyncio
 import getpass
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -91,8 +92,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def deed(action: str, subject: str, detail: str = "") -> Deed:
-    """What the audit log will say about this command."""
-    return Deed(time.time(), f"{getpass.getuser()} (command line)", action, subject, detail)
+    """What the audit log will say about this command. Through sudo, it is the person who counts."""
+    who = os.environ.get("SUDO_USER") or getpass.getuser()
+    return Deed(time.time(), f"{who} (command line)", action, subject, detail)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
