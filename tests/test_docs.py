@@ -65,6 +65,17 @@ def test_every_log_event_is_documented_and_no_other() -> None:
     assert set(re.findall(r"^\| `([^`]+)` \|", log, re.MULTILINE)) == named
 
 
+def test_causes_named_in_the_handbook_are_words_of_the_code() -> None:
+    table = AT_NIGHT[AT_NIGHT.index("| cause says |") : AT_NIGHT.index("## Gate down")]
+    said = {
+        text for cell in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for text in re.findall(r"`([^`…]+)`", cell)
+    }
+    code = "".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    ours = {text for text in said if " " in text and text != "No space left"}
+    assert len(ours) >= 4
+    assert [text for text in ours if text not in code] == []
+
+
 def test_every_command_is_in_the_handbook() -> None:
     handbook = OPERATING + AT_NIGHT
     assert [name for name in COMMANDS if f"petstore {name}" not in handbook] == []

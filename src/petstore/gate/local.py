@@ -195,12 +195,14 @@ class LocalGate:
             try:
                 allocate(self._path, size)
             except OSError as full:
-                self._health.failed(full)
-                raise Unavailable(f"the gate file cannot grow: {full}") from full
+                raise self._failed(f"the gate file cannot grow: {full}") from full
             self._env.set_mapsize(size)
         else:
-            self._health.failed(error)
-            raise Unavailable(f"the gate file cannot be used: {error}") from error
+            raise self._failed(f"the gate file cannot be used: {error}") from error
+
+    def _failed(self, cause: str) -> Unavailable:
+        self._health.failed(cause)
+        return Unavailable(cause)
 
 
 def _some_keys(start: bytes, txn: Any) -> list[tuple[bytes, bytes]]:
