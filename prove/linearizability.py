@@ -6,6 +6,7 @@ import contextlib
 import random
 import re
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -148,7 +149,18 @@ def prove(scale: Scale) -> Figures:
     return figures
 
 
+def _wait_for_workers(server: Server) -> None:
+    """The first worker makes a server ready; connections are spread over those that listen by then."""
+    seen: set[str] = set()
+    deadline = time.monotonic() + 10
+    while len(seen) < server.workers and time.monotonic() < deadline:
+        with urllib.request.urlopen(server.origin + "/healthz") as answer:
+            seen.add(answer.headers["x-request-id"].partition("-")[0])
+
+
 def _tried(where: str, servers: list[Server], scale: Scale) -> Figures:
+    for server in servers:
+        _wait_for_workers(server)
     history = asyncio.run(record(servers, servers[0].key().secret, scale.history_seconds))
     hold(len(history.workers) > 1, f"{where}: more than one worker answered")
     if scale.plant:  # a read that began after everything and saw nothing of it
