@@ -45,8 +45,9 @@ FAULTS = """() => {
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """For one file of tests: while it is open an event loop runs in this thread, which other tests would meet."""
     if CHROMIUM is None:
         if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
             pytest.fail("Chromium is missing, and here it must not be")
