@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+import httpx
 import msgspec
 import pytest
 
@@ -14,6 +15,8 @@ from petstore.cli.console import console
 from petstore.cli.serve import serve
 from petstore.errors import STATUS_OF_CODE, RequestError
 from petstore.settings import Settings
+from tests.commands import Commands
+from tests.servers import Server, serving
 
 ROOT = Path(__file__).parent.parent
 API = (ROOT / "docs/api.md").read_text()
@@ -74,6 +77,22 @@ def test_causes_named_in_the_handbook_are_words_of_the_code() -> None:
     ours = {text for text in said if " " in text and text != "No space left"}
     assert len(ours) >= 4
     assert [text for text in ours if text not in code] == []
+
+
+def test_the_drill_works_word_by_word(tmp_path: Path) -> None:
+    """What the handbook tells an operator to type, with other paths and without the last two lines."""
+    server = Server(tmp_path / "data")
+    server.fill(3)
+    Commands(server).text("backup", str(tmp_path / "backup.zip"))
+    block = OPERATING[OPERATING.index("**The drill**") :].split("```")[1]
+    lines = re.findall(r"^\$ petstore (.+)$", block, re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["backup", "restore", "check", "serve"]
+    for line in lines[:-1]:
+        words = re.sub(r"/var/backups/petstore/\S+", str(tmp_path / "backup.zip"), line)
+        Commands(server).text(*words.replace("/tmp/drill", str(tmp_path / "drill")).split())
+    with serving(tmp_path / "drill") as drilled:
+        key = drilled.key()
+        assert len(httpx.get(drilled.url("/pets"), headers=key.headers, verify=False).json()) == 3
 
 
 def test_every_command_is_in_the_handbook() -> None:

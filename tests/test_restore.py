@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import random
 import shutil
 import zipfile
@@ -237,6 +238,15 @@ def test_nobody_starts_while_a_restore_is_under_way(old: Commands, tmp_path: Pat
     with folder.claimed(old.data):
         for words in (["serve", "--port", str(free_port())], ["pets", "list"], ["backup", str(tmp_path / "x.zip")]):
             assert "restore is under way" in old.fails_in_one_line(*words)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_command_of_root_does_not_lock_the_services_user_out(old: Commands) -> None:
+    for path in (old.data, *old.data.iterdir()):
+        shutil.chown(path, "nobody", "nogroup")
+    (old.data / folder.LOCK).unlink()
+    old.text("pets", "list")
+    assert (old.data / folder.LOCK).owner() == "nobody"
 
 
 class Crash(BaseException):

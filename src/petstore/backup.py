@@ -53,9 +53,10 @@ def back_up(settings: Settings, target: Path, deed: Deed, bar: Bar, *, force: bo
                 members = [_described(work / name) for name in names]
                 manifest = Manifest(archive.FORMAT, __version__, began.isoformat(timespec="milliseconds"), members)
                 archive.write(target, work, manifest, progress)
-        with contextlib.suppress(Unavailable):
+        # The backup is made; that it is noted down matters less.
+        with contextlib.suppress(Unavailable, OSError):
+            (settings.data / folder.LAST_BACKUP).touch(mode=0o600)
             note(settings.data / "live.db", deed)
-        (settings.data / folder.LAST_BACKUP).touch(mode=0o600)
     finally:
         hold.release()
     return manifest
@@ -119,11 +120,17 @@ def _check_target(settings: Settings, target: Path, force: bool) -> None:
 def _work_folder(target: Path) -> Iterator[Path]:
     """Beside the target: where there is room for it, there is room for what it is made of."""
     try:
-        work = tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.absolute().parent)
+        place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.absolute().parent))
     except OSError as error:
         raise OperatorError(f"{target}: {error.strerror}") from error
-    with work as place:
-        yield Path(place)
+    try:
+        yield place
+    finally:
+        try:
+            shutil.rmtree(place)
+        except BaseException:  # told to stop in the middle of this: it is still to be done
+            shutil.rmtree(place, ignore_errors=True)
+            raise
 
 
 def _described(path: Path) -> Member:

@@ -137,6 +137,7 @@ class App:
         if self._has_extras:
             headers += self._extras(request, reply, decision, place, key, request_id, now)
         reply.headers = headers
+        # Counting must not be felt: docs/decisions/0007.
         tally = memo.tally
         if tally.key is not key:
             tally = memo.tally = (self._outside if place is None else place.traffic).tally(key, operation)
