@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prove.load import Answer, percentile, steady
-from prove.proof import Figures, Scale, folder, hold
+from prove.proof import Figures, Scale, Skipped, folder, hold
 from tests.servers import Server, started
 
 PER_SECOND = 250
 ROUND_SECONDS = 6.0
 FACTOR = 2.0
+QUIET = 25.0  # milliseconds; a list takes less than one, so beyond this the machine is what is measured
 CONNECT_WITHIN = 20.0
 
 
@@ -40,6 +41,10 @@ def prove(scale: Scale) -> Figures:
                 _wait_for(server, 2 * scale.slow_clients, within=2.0)
     before, beside = statistics.median(alone), statistics.median(beset)
     if scale.full:
+        if before > QUIET:
+            raise Skipped(
+                f"p99 alone is {before:.0f} ms, and {beside:.0f} beside them: the machine is too busy to tell"
+            )
         hold(beside <= FACTOR * before, f"p99 is {before:.1f} ms alone and {beside:.1f} ms beside slow clients")
     return {"slow heads": scale.slow_clients, "slow bodies": scale.slow_clients, "p99 alone ms": round(before, 2),
             "p99 beside them ms": round(beside, 2), "times": round(beside / before, 2)}  # fmt: skip
