@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TYPESCRIPT := client/tests/typescript
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check prove bench bench-quick lock clean
+.PHONY: help setup serve console test check prove bench bench-quick lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,13 @@ setup: $(VENV)/.installed ## Make .venv; afterwards .venv/bin/petstore is the co
 
 serve: setup ## Start the service on 127.0.0.1:8080 (options: make serve ARGS="--port 9000")
 	@$(BIN)/petstore serve $(ARGS)
+
+$(VENV)/.installed-console: pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(PIP) install --constraint requirements.lock --editable '.[console]'
+	@touch $@ $(VENV)/.installed
+
+console: $(VENV)/.installed-console ## Start the operator's console on 127.0.0.1:8081 (make console ARGS="--data …")
+	@$(BIN)/petstore console $(ARGS)
 
 test: $(VENV)/.installed-dev $(TYPESCRIPT)/node_modules/.package-lock.json ## Run all tests (some of them: make test ARGS="-k limits")
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)

@@ -52,6 +52,7 @@ class Bench:
         self.results: dict[str, str] = {}
         self.key = ""
         self.secret = ""
+        self.console = 0  # the process id of the one that runs
 
     def say(self, what: str, figure: str) -> None:
         self.results[what] = figure
@@ -117,12 +118,16 @@ class Bench:
         with service(self) as worker, console(self) as visit:
             for name, pacing in (("at 10,000 a second", PACED), ("as fast as it can", ["-c64", 0])):
                 alone, watched, pages = [], [], []
+                before, began = cpu_seconds(self.console), time.monotonic()
                 for number in range(2 * ROUNDS):
                     with contextlib.ExitStack() as stack:
                         if number % 2:
                             pages.append(stack.enter_context(operator(self, visit)))
                         (watched if number % 2 else alone).append(drive(self, pacing, worker))
                 self._compare(name, alone, watched, [ms for some in pages for ms in some])
+                # It does nothing while nobody looks, so all of it falls into half of the time.
+                share = 200 * (cpu_seconds(self.console) - before) / (time.monotonic() - began)
+                self.say(f"{name}, the console's own CPU", f"{share:.1f} % of a core while somebody looks")
 
     def _compare(self, name: str, alone: list["Round"], watched: list["Round"], pages: list[float]) -> None:
         for title, rounds in (("alone", alone), ("watched", watched)):
@@ -207,6 +212,7 @@ def console(bench: Bench) -> Iterator[Callable[[str], float]]:
     command = [*PETSTORE, "console", "--port", str(CONSOLE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=bench.environ) as process:
         assert process.stdout is not None
+        bench.console = process.pid
         link = next(found[0] for line in process.stdout if (found := re.search(r"http\S+token=\S+", line)))
         with httpx.Client(base_url=f"http://127.0.0.1:{CONSOLE}", verify=False, timeout=30) as client:
             _until(lambda: client.get(link).status_code == 303)

@@ -10,6 +10,9 @@ from petstore.operators import Operator
 from petstore.pets import NewPet, PetStatus
 from petstore.plans import Limits
 from petstore.store import Store, Subject
+from petstore.store.postgres.pool import MIGRATIONS as POSTGRES
+from petstore.store.sqlite.file import MIGRATIONS as SQLITE
+from petstore.store.tables import TABLES
 from tests.places import StorePlace
 
 DEED = Deed(5.0, "a test", "test", "x")
@@ -206,6 +209,38 @@ def test_old_minutes_and_hours_are_forgotten_and_days_stay(store_at: StorePlace)
         assert len(await store.usage_of(["key_a"], DAY, [old_hour // DAY * DAY, NOW // DAY * DAY])) == 2
         assert [row.start for row in await store.traffic(step=MINUTE, since=0)] == [old_minute, NOW]
         assert len(await store.traffic(step=HOUR, since=0)) == 3
+
+    store_at.use(work)
+
+
+def test_hours_of_an_older_version_become_days_and_traffic(
+    store_at: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (usage,) = [table for table in TABLES if table.name == "usage"]
+    day = NOW // DAY * DAY
+    rows = [
+        ("key_a", day - HOUR, "ok", 6),
+        ("key_a", day, "ok", 3),
+        ("key_b", day, "ok", 4),
+        ("key_a", day + HOUR, "ok", 5),
+    ]
+    with monkeypatch.context() as older:
+        older.setattr("petstore.store.sqlite.file.MIGRATIONS", SQLITE[:2])
+        older.setattr("petstore.store.postgres.pool.MIGRATIONS", POSTGRES[:2])
+        store_at.use(lambda store: store.put_rows(usage, rows))
+
+    async def work(store: Store) -> None:
+        days = await store.usage_of(["key_a", "key_b"], DAY, [day - DAY, day])
+        assert sorted(days) == [
+            Usage("key_a", day - DAY, "ok", 6),
+            Usage("key_a", day, "ok", 8),
+            Usage("key_b", day, "ok", 4),
+        ]
+        assert await store.traffic(step=HOUR, since=0) == [
+            Traffic(day - HOUR, "ok", 6),
+            Traffic(day, "ok", 7),
+            Traffic(day + HOUR, "ok", 5),
+        ]
 
     store_at.use(work)
 

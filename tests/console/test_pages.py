@@ -160,6 +160,11 @@ def test_a_change_without_animals_or_status_says_what_is_missing(
     assert text in shown(ada.do("/live/animals/status", **fields))
 
 
+def test_more_than_a_thousand_at_once_are_refused(ada: Visitor) -> None:
+    page = ada.do("/live/animals/status", id=[str(number) for number in range(1, 1_500)], to="sold")
+    assert "at most 1,000 animals at once" in shown(page)
+
+
 def job_of(ada: Visitor, started: httpx.Response) -> httpx.Response:
     """The page of a job when it has ended."""
     assert started.status_code == 303, shown(started)
@@ -390,7 +395,7 @@ def test_empty_pages_say_what_to_do_next(tmp_path: Path) -> None:
         assert "No animal fits" in shown(visitor.get("/live/animals?q=nobody"))
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "1e3", "９", "9" * 30, "x"])
+@pytest.mark.parametrize("number", ["0", "-1", "1e3", "９", "9" * 30, "x", "%00", "%ff", "%ED%A0%80", "'"])
 def test_a_mangled_address_is_never_a_server_error(ada: Visitor, number: str) -> None:
     for path in (
         "animals/rows?after=",
@@ -401,6 +406,8 @@ def test_a_mangled_address_is_never_a_server_error(ada: Visitor, number: str) ->
         "keys/",
     ):
         assert ada.get(f"/live/{path}{number}").status_code in (200, 404)
+    assert ada.post(f"/live/bans/{number}/lift").status_code == 404
+    assert ada.post(f"/live/keys/{number}/revoke").status_code == 404
 
 
 def test_a_store_that_hangs_is_told_and_what_was_typed_stays(server: Server, ada: Visitor) -> None:

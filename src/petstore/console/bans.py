@@ -1,5 +1,6 @@
 """Bans: list and lift."""
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,6 +24,8 @@ async def rows(request: Request) -> Response:
 async def lift(request: Request) -> Response:
     room = Room(request)
     key_id = request.path_params["key_id"]
+    if await room.key(key_id) is None:
+        raise HTTPException(404)
     try:
         await room.desk.lift_ban(key_id)
         room.tell(f"{key_id} may come in again.")

@@ -30,7 +30,6 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-OPEN = ("/static/", "/sign-in")  # what may be seen without a session: no data is there
 
 
 class Addresses:
@@ -96,7 +95,8 @@ class Guard:
             session = await self._session_of(request.cookies.get(self._addresses.cookie, ""))
         except Unavailable as error:
             return self._outage_page(request, error)
-        if session is None and not request.url.path.startswith(OPEN):
+        path = request.url.path
+        if session is None and path != "/sign-in" and not path.startswith("/static/"):  # where no data is
             return self._sign_in_page(request)
         request.scope["session"] = session
         return None

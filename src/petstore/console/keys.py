@@ -123,8 +123,7 @@ async def _page(room: Room, form: Form | None = None, error: Exception | None = 
 
 
 async def _key(room: Room) -> ApiKey:
-    key_id: str = room.request.path_params["key_id"]
-    found = await room.store.key(key_id)
+    found = await room.key(room.request.path_params["key_id"])
     if found is None:
         raise HTTPException(404)
     return found
@@ -145,7 +144,7 @@ async def _figures(room: Room, key: ApiKey) -> dict[str, Any]:
 
 async def _filtered(room: Room) -> dict[str, object]:
     text, before = room.asked("q").strip(), None
-    if last := await room.store.key(room.asked("before")[:100]) if room.asked("before") else None:
+    if last := await room.key(room.asked("before")):
         before = (last.created, last.id)
     found = await room.store.newest_keys(before=before, limit=PAGE + 1, text=text)
     shown = found[:PAGE]
