@@ -73,7 +73,7 @@ def restore(commands: Commands, source: Path) -> None:
 def test_a_full_folder_wants_force_and_keeps_what_was_there(old: Commands, file: Path) -> None:
     before = state(old.data)
     message = old.fails_in_one_line("restore", str(file))
-    assert "--force" in message and "live.db" in message
+    assert "--force" in message and "gate.mdb" in message
     assert state(old.data) == before
     restored = old.json("restore", str(file), "--force")
     assert names(old) == ["New"]
