@@ -64,10 +64,10 @@ def test_plans_are_the_specification_s() -> None:
 
 
 def test_only_enterprise_takes_limits_and_it_needs_them() -> None:
-    with pytest.raises(OperatorError, match="--per-minute"):
+    with pytest.raises(OperatorError, match="per minute"):
         new_key("live", "enterprise", now=0)
     with pytest.raises(OperatorError, match="fixed"):
         new_key("live", "pro", now=0, limits=Limits(1, 1))
-    with pytest.raises(OperatorError, match="at least 1"):
+    with pytest.raises(OperatorError, match="from 1 to"):
         new_key("live", "enterprise", now=0, limits=Limits(0, 1))
     assert new_key("live", "enterprise", now=0, limits=Limits(7, 9)).limits == Limits(7, 9)
