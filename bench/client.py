@@ -162,6 +162,7 @@ def main() -> None:
                 "threads": in_threads(secret, options.calls),
                 "asyncio": asyncio.run(in_tasks(secret, options.calls)),
                 "imports": imports(15),
+                "machine": {"cores": os.cpu_count(), "load": [round(load, 1) for load in os.getloadavg()]},
             }
     for kind in ("threads", "asyncio"):
         for name, it in results[kind].items():
@@ -172,6 +173,7 @@ def main() -> None:
             )
     for name, it in results["imports"].items():
         print(f"{name:<38} {it['median_s']:.3f} s (slowest of 15: {it['slowest_s']:.3f} s), CPU {it['cpu_s']:.3f} s")
+    print(f"{results['machine']['cores']} cores; load over the last 1, 5 and 15 minutes: {results['machine']['load']}")
     saved = Path(__file__).parent / "results" / "client.json"
     saved.write_text(json.dumps(results, indent=2) + "\n")
 
