@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TYPESCRIPT := client/tests/typescript
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve console test check bench bench-quick lock clean
+.PHONY: help setup serve console test check prove bench bench-quick lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ check: $(VENV)/.installed-dev ## Lint, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+prove: $(VENV)/.installed-dev ## Try the claims where others break (minutes: make prove ARGS="--scale short")
+	$(BIN)/python -m prove $(ARGS)
 
 bench: $(VENV)/.installed-dev ## Race the service against Go and FastAPI doing the same work (needs wrk)
 	$(BIN)/python bench/race.py $(ARGS)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import threading
 import time
 import zipfile
@@ -23,7 +24,8 @@ from petstore.service import Backends
 from tests.backends import shared
 from tests.commands import Commands
 from tests.scraping import scrape
-from tests.servers import Key, Server, serving
+from tests.served import wait_for
+from tests.servers import PETSTORE, Key, Server, serving
 
 SECONDS = float(os.environ.get("PETSTORE_TEST_BACKUP_SECONDS", "3"))
 EVERY = 10.0 if SECONDS >= 60 else 1.0
@@ -75,10 +77,11 @@ def test_every_backup_holds_all_that_was_acknowledged_before_it_began(tmp_path: 
             creator.start()
         end = time.monotonic() + SECONDS
         restored: list[int] = []
-        while time.monotonic() < end:
+        while time.monotonic() < end or len(restored) < 3:
             due = time.monotonic() + EVERY
             before = {pet_id: name for creator in creators for pet_id, name in dict(creator.acknowledged).items()}
-            copy = Server(tmp_path / f"copy{len(restored)}")
+            shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+            copy = Server(tmp_path / "copy")
             made = Commands(server).json("backup", str(tmp_path / "backup.zip"), "--force")
             Commands(copy).text("restore", str(tmp_path / "backup.zip"))
             pets = {pet.id: pet.name for pet in copy.act(_all_pets)}
@@ -86,8 +89,6 @@ def test_every_backup_holds_all_that_was_acknowledged_before_it_began(tmp_path: 
             assert [name for name, times in Counter(pets.values()).items() if times > 1] == []
             assert made["manifest"]["members"][0]["rows"]["pets"] == len(pets)
             restored.append(len(pets))
-            if time.monotonic() < end:
-                shutil.rmtree(copy.data)
             time.sleep(max(0.0, min(due, end) - time.monotonic()))  # the pace of the backups, not a wait for anything
         for creator in creators:
             creator.enough = True
@@ -168,6 +169,19 @@ def test_backup_does_not_replace_a_file_unless_told_to(embedded: Commands, tmp_p
 @pytest.mark.parametrize("target", ["no such/backup.zip", ".", "data/live.db/backup.zip"])
 def test_backup_to_where_no_file_can_be_is_refused(embedded: Commands, tmp_path: Path, target: str) -> None:
     embedded.fails_in_one_line("backup", str(tmp_path / target))
+
+
+def test_a_backup_that_is_stopped_leaves_nothing_behind(embedded: Commands, tmp_path: Path) -> None:
+    embedded.server.fill(50_000)
+    target = tmp_path / "backup.zip"
+    for _ in range(3):
+        running = subprocess.Popen([*PETSTORE, "backup", str(target)], env={**os.environ, **embedded.server.where})
+        wait_for(lambda: list(tmp_path.glob(".backup*")) or running.poll() is not None)  # noqa: B023  # used at once
+        running.terminate()
+        stopped = running.wait(timeout=30) != 0
+        left = [path.name for path in tmp_path.iterdir() if "backup" in path.name]
+        assert left == ([] if stopped else ["backup.zip"])  # it may have been faster
+        target.unlink(missing_ok=True)
 
 
 def test_backup_of_nothing_is_refused(tmp_path: Path) -> None:

@@ -6,18 +6,23 @@ import sys
 from pathlib import Path
 
 import click
+import httpx
 import msgspec
 import pytest
 
+from petstore.cli import COMMANDS
 from petstore.cli.console import console
 from petstore.cli.serve import serve
 from petstore.errors import STATUS_OF_CODE, RequestError
 from petstore.settings import Settings
+from tests.commands import Commands
+from tests.servers import Server, serving
 
 ROOT = Path(__file__).parent.parent
 API = (ROOT / "docs/api.md").read_text()
 CONSOLE = (ROOT / "docs/console.md").read_text()
 OPERATING = (ROOT / "docs/operating.md").read_text()
+AT_NIGHT = (ROOT / "docs/at-3-am.md").read_text()
 SENTENCES = (ROOT / "tests/sentences.md").read_text()
 
 
@@ -52,6 +57,55 @@ def test_no_option_is_documented_that_does_not_exist() -> None:
     assert documented == {p.opts[0] for p in serve.params if isinstance(p, click.Option)}
 
 
+def test_every_log_event_is_documented_and_no_other() -> None:
+    """Events are named where they are logged; those of a part's health are made of its name."""
+    named = {f"{part} {change}" for part in ("store", "gate") for change in ("down", "back")}
+    for file in (ROOT / "src").rglob("*.py"):
+        text = file.read_text()
+        named |= set(re.findall(r'\bevent\(\s*logging\.\w+, "([^"]+)"', text))
+        named |= set(re.findall(r'(?:\.exception|Sparing)\("([^"]+)"', text))
+    log = OPERATING[OPERATING.index("## Logs") :]
+    assert set(re.findall(r"^\| `([^`]+)` \|", log, re.MULTILINE)) == named
+
+
+def test_causes_named_in_the_handbook_are_words_of_the_code() -> None:
+    table = AT_NIGHT[AT_NIGHT.index("| cause says |") : AT_NIGHT.index("## Gate down")]
+    said = {
+        text for cell in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for text in re.findall(r"`([^`…]+)`", cell)
+    }
+    code = "".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    ours = {text for text in said if " " in text and text != "No space left"}
+    assert len(ours) >= 4
+    assert [text for text in ours if text not in code] == []
+
+
+def test_the_drill_works_word_by_word(tmp_path: Path) -> None:
+    """What the handbook tells an operator to type, with other paths and without the last two lines."""
+    server = Server(tmp_path / "data")
+    server.fill(3)
+    Commands(server).text("backup", str(tmp_path / "backup.zip"))
+    block = OPERATING[OPERATING.index("**The drill**") :].split("```")[1]
+    lines = re.findall(r"^\$ petstore (.+)$", block, re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["backup", "restore", "check", "serve"]
+    for line in lines[:-1]:
+        words = re.sub(r"/var/backups/petstore/\S+", str(tmp_path / "backup.zip"), line)
+        Commands(server).text(*words.replace("/tmp/drill", str(tmp_path / "drill")).split())
+    with serving(tmp_path / "drill") as drilled:
+        key = drilled.key()
+        assert len(httpx.get(drilled.url("/pets"), headers=key.headers, verify=False).json()) == 3
+
+
+def test_every_command_is_in_the_handbook() -> None:
+    handbook = OPERATING + AT_NIGHT
+    assert [name for name in COMMANDS if f"petstore {name}" not in handbook] == []
+
+
+def anchors(text: str) -> set[str]:
+    """What the headings of a document are linked by: lower case, without punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_option_of_the_console_is_documented_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(--[a-z-]+)` \| `PETSTORE_CONSOLE_[A-Z_]+` \| (.+?) \|", CONSOLE, re.MULTILINE))
     of_every_command = {"--data", "--store", "--gate", "--pgbouncer"}
@@ -63,9 +117,13 @@ def test_every_option_of_the_console_is_documented_with_its_default() -> None:
 
 def test_links_between_documents_lead_somewhere() -> None:
     for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
-            if "://" not in target:
-                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+        for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+            if "://" in target:
+                continue
+            path = document.parent / target if target else document
+            assert path.exists(), f"{document.name} links to {target}"
+            if heading and path.suffix == ".md":
+                assert heading in anchors(path.read_text()), f"{document.name} links to {target}#{heading}"
 
 
 def test_every_sentence_of_the_contract_names_tests_that_exist() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import random
 import shutil
 import zipfile
@@ -72,7 +73,7 @@ def restore(commands: Commands, source: Path) -> None:
 def test_a_full_folder_wants_force_and_keeps_what_was_there(old: Commands, file: Path) -> None:
     before = state(old.data)
     message = old.fails_in_one_line("restore", str(file))
-    assert "--force" in message and "live.db" in message
+    assert "--force" in message and "gate.mdb" in message
     assert state(old.data) == before
     restored = old.json("restore", str(file), "--force")
     assert names(old) == ["New"]
@@ -239,6 +240,15 @@ def test_nobody_starts_while_a_restore_is_under_way(old: Commands, tmp_path: Pat
             assert "restore is under way" in old.fails_in_one_line(*words)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_command_of_root_does_not_lock_the_services_user_out(old: Commands) -> None:
+    for path in (old.data, *old.data.iterdir()):
+        shutil.chown(path, "nobody", "nogroup")
+    (old.data / folder.LOCK).unlink()
+    old.text("pets", "list")
+    assert (old.data / folder.LOCK).owner() == "nobody"
+
+
 class Crash(BaseException):
     """As if the power had gone."""
 
@@ -313,6 +323,23 @@ def test_versions_after_a_restore_are_none_that_anyone_can_remember(old: Command
     restore(old, file)
     after = GatePlace(old.data).use(versions)
     assert min(after) > max(made + before)
+
+
+def test_an_id_that_the_replaced_data_have_given_out_is_not_given_again(old: Commands, file: Path) -> None:
+    old.server.fill(9)
+    old.server.fill(4, "staging")
+    restore(old, file)
+    for environment, last in (("live", 10), ("staging", 4)):
+        added = old.json("pets", "add", "--name", "Next", "--category-id", "1", "--env", environment)
+        assert added["id"] == last + 1
+
+
+def test_damaged_data_can_be_replaced(old: Commands, file: Path) -> None:
+    for name in ("live.db", "gate.mdb"):
+        (old.data / name).write_bytes(b"damaged" * 10_000)
+    restore(old, file)
+    assert names(old) == ["New"]
+    old.text("check")
 
 
 def test_a_restored_service_serves_what_was_backed_up(old: Commands, file: Path) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.servers import Key, Server, serving
 
 from fakes import Kind
+from tests.servers import Key, Server, serving
 
 
 @pytest.fixture(params=["threads", "asyncio"])

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.backends import free_port
-from tests.servers import Key, Server, serving
 
 from petstore.pets import PetStatus
 from petstore_client import __version__
+from tests.backends import free_port
+from tests.servers import Key, Server, serving
 
 
 def run(

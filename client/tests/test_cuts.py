@@ -5,11 +5,10 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.servers import serving
-
 from cutting_proxy import CuttingProxy
 from hurried import HurriedTime
 from petstore_client import Petstore, Try
+from tests.servers import serving
 
 CREATES = int(os.environ.get("PETSTORE_TEST_CREATES", "2000"))
 

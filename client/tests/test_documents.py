@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.servers import Server, serving
 
 import petstore_client
 from petstore_client import AsyncPetstore, Petstore, PetstoreError, RateLimit, Try
 from petstore_client._errors import CLASSES
+from tests.servers import Server, serving
 
 CLIENT = Path(__file__).parents[1]
 ROOT = CLIENT.parent

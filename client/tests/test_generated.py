@@ -10,9 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.servers import Server, serving
 
 from petstore.pets import PetStatus
+from tests.servers import Server, serving
 
 HERE = Path(__file__).parent
 TYPESCRIPT = HERE / "typescript"

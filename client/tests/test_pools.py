@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from tests.servers import Key, Server, serving
 
 from fakes import Kind
 from hurried import HurriedTime
 from petstore.plans import Limits
 from petstore_client import AsyncPetstore, Petstore, RateLimited, Try
+from tests.servers import Key, Server, serving
 
 
 @pytest.fixture

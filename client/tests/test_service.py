@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.backends import free_port
-from tests.servers import Key, Server, serving
 
 from fakes import Client, Kind
 from petstore.plans import Limits
@@ -24,6 +22,8 @@ from petstore_client import (
     TimedOut,
     Unauthorized,
 )
+from tests.backends import free_port
+from tests.servers import Key, Server, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:get_pet:DeprecationWarning")
 

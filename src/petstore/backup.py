@@ -14,11 +14,12 @@ from typing import NamedTuple
 from petstore import __version__, archive, folder
 from petstore.archive import Manifest, Member, Progress
 from petstore.errors import OperatorError, Unavailable
-from petstore.gate.local import copy_out, readable, renew_versions
+from petstore.gate.local import copy_out, renew_versions
+from petstore.gate.trust import readable
 from petstore.keys import ENVIRONMENTS
 from petstore.ledger import Deed
 from petstore.settings import Settings
-from petstore.store.sqlite.backup import Snapshot, note
+from petstore.store.sqlite.backup import Snapshot, keep_ids, note
 from petstore.store.sqlite.inspect import NEWEST_SCHEMA, inspect
 
 GATE = "gate.mdb"
@@ -52,9 +53,10 @@ def back_up(settings: Settings, target: Path, deed: Deed, bar: Bar, *, force: bo
                 members = [_described(work / name) for name in names]
                 manifest = Manifest(archive.FORMAT, __version__, began.isoformat(timespec="milliseconds"), members)
                 archive.write(target, work, manifest, progress)
-        with contextlib.suppress(Unavailable):
+        # The backup is made; that it is noted down matters less.
+        with contextlib.suppress(Unavailable, OSError):
+            (settings.data / folder.LAST_BACKUP).touch(mode=0o600)
             note(settings.data / "live.db", deed)
-        (settings.data / folder.LAST_BACKUP).touch(mode=0o600)
     finally:
         hold.release()
     return manifest
@@ -83,7 +85,7 @@ def restore(settings: Settings, source: Path, deed: Deed, bar: Bar, *, force: bo
             with bar(manifest.size) as progress:
                 archive.unpack(source, manifest, new, progress)
             for member in manifest.members:
-                _make_ready(source, new / member.name, deed)
+                _make_ready(source, new / member.name, settings.data / member.name, deed)
             kept = folder.accept(settings.data)
     return Restored(manifest, kept)
 
@@ -118,11 +120,17 @@ def _check_target(settings: Settings, target: Path, force: bool) -> None:
 def _work_folder(target: Path) -> Iterator[Path]:
     """Beside the target: where there is room for it, there is room for what it is made of."""
     try:
-        work = tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.absolute().parent)
+        place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.absolute().parent))
     except OSError as error:
         raise OperatorError(f"{target}: {error.strerror}") from error
-    with work as place:
-        yield Path(place)
+    try:
+        yield place
+    finally:
+        try:
+            shutil.rmtree(place)
+        except BaseException:  # told to stop in the middle of this: it is still to be done
+            shutil.rmtree(place, ignore_errors=True)
+            raise
 
 
 def _described(path: Path) -> Member:
@@ -155,12 +163,14 @@ def _check_member(source: Path, path: Path) -> None:
         raise archive.Damaged(f"{source}: {path.name} is damaged: {faults[0]}")
 
 
-def _make_ready(source: Path, path: Path, deed: Deed) -> None:
+def _make_ready(source: Path, path: Path, replaced: Path, deed: Deed) -> None:
     _check_member(source, path)
     if path.name == GATE:
         renew_versions(path)
-    else:
-        note(path, deed)
+        return
+    note(path, deed)
+    if replaced.exists():
+        keep_ids(path, replaced)
 
 
 def how_to_back_up_postgresql(url: str, target: Path) -> str:

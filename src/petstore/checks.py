@@ -103,7 +103,7 @@ def _folder(data: Path) -> list[str]:
     if stat.S_IMODE(there.st_mode) & 0o077:
         faults.append(f"other users may look into it: chmod 700 {data}")
     for path in sorted(data.iterdir()):
-        owner = path.stat().st_uid
+        owner = path.lstat().st_uid
         if owner != there.st_uid:
             faults.append(f"{path.name} belongs to {_user(owner)}, the folder to {_user(there.st_uid)}: chown it")
     if (kind := _file_system(data)) in NETWORK_FILES:

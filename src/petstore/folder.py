@@ -17,7 +17,7 @@ from pathlib import Path
 from petstore.errors import OperatorError
 
 DATA = ("live.db", "staging.db", "gate.mdb")
-COMPANIONS = ("-wal", "-shm", "-lock")  # what SQLite and LMDB keep beside a file
+COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # what SQLite and LMDB keep beside a file
 
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # touched by every backup
@@ -37,13 +37,24 @@ def prepare(data: Path) -> None:
         raise OperatorError(f"--data {data}: no rights to write there")
 
 
+def _opened_lock(data: Path) -> int:
+    """Raises OperatorError."""
+    prepare(data)
+    try:
+        file = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if os.geteuid() == 0:  # a command that root runs must not lock the service's user out
+            os.fchown(file, data.stat().st_uid, data.stat().st_gid)
+    except OSError as error:
+        raise OperatorError(f"{data / LOCK}: {error.strerror}; run this as the user who owns the folder") from error
+    return file
+
+
 class Hold:
     """Says that someone works on the data. Children of a process that holds it hold it too."""
 
     def __init__(self, data: Path) -> None:
         """Raises OperatorError while a restore is under way."""
-        prepare(data)
-        self._file = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = _opened_lock(data)
         try:
             self._take(data)
         except BaseException:
@@ -68,8 +79,7 @@ class Hold:
 @contextlib.contextmanager
 def claimed(data: Path) -> Iterator[None]:
     """The folder for oneself. Raises OperatorError when someone works on it."""
-    prepare(data)
-    file = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = _opened_lock(data)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         finish(data)

@@ -89,6 +89,9 @@ class Catalogue(Protocol):
 
     async def pet(self, pet_id: int) -> Pet | None: ...
 
+    async def newest(self) -> int:
+        """The highest id there is; 0 when there is none."""
+
     async def stamp(self) -> object:
         """Something that is equal to an earlier one only if no animal has changed since then."""
 

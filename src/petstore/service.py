@@ -166,7 +166,7 @@ def prepare(settings: Settings) -> None:
 def mend_gate(settings: Settings) -> None:
     """Set a damaged gate file aside before anyone opens it."""
     if settings.gate is None:
-        from petstore.gate.local import set_aside_if_damaged
+        from petstore.gate.trust import set_aside_if_damaged
 
         aside = set_aside_if_damaged(settings.data / "gate.mdb")
         if aside is not None:
@@ -217,6 +217,10 @@ def serve(settings: Settings) -> None:
         _serve_by_granian(settings)
     else:
         supervise(settings.workers, partial(_work, settings))
+    if settings.gate is None:
+        from petstore.gate.trust import mark_synced
+
+        mark_synced(settings.data / "gate.mdb")
     hold.release()
 
 

@@ -218,6 +218,15 @@ def test_a_network_may_be_let_in_by_a_setting(start: Callable[..., Server], clie
     assert client.get(server.origin + "/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 404
 
 
+def test_a_trusted_proxy_that_does_not_say_for_whom_it_asks_gets_nothing(
+    start: Callable[..., Server], client: httpx.Client
+) -> None:
+    server = start("--trusted-proxy", "127.0.0.1", "--metrics-from", "127.0.0.0/8")
+    for sent in ({"Forwarded": "for=192.0.2.7"}, {"Via": "1.1 proxy"}, {"X-Real-IP": "192.0.2.7"}):
+        assert client.get(server.origin + "/metrics", headers=sent).status_code == 404
+    assert client.get(server.origin + "/metrics", headers={"X-Forwarded-For": "127.0.0.9"}).status_code == 200
+
+
 def test_it_carries_the_rate_limit_headers(server: Server, client: httpx.Client) -> None:
     answer = client.get(server.origin + "/metrics")
     for name in ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-request-id"):

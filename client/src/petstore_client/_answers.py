@@ -13,7 +13,8 @@ from petstore_client._steps import Answer, Failure
 
 T = TypeVar("T")
 
-UNREADABLE = (ValueError, RecursionError)  # what msgspec raises: for JSON, types and UTF-8, and for absurd nesting
+# What msgspec raises: for JSON and types, for UTF-8, and for absurd nesting.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 import asyncio
 import getpass
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -96,8 +97,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def actor() -> str:
-    """Who the audit log will say did it."""
-    return f"{getpass.getuser()} (command line)"
+    """Who the audit log will say did it. Through sudo, it is the person who counts."""
+    return f"{os.environ.get('SUDO_USER') or getpass.getuser()} (command line)"
 
 
 def deed(action: str, subject: str, detail: str = "") -> Deed:

@@ -1,6 +1,8 @@
 """`petstore backup` and `petstore restore`."""
 
 import contextlib
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -
         return
     from petstore.backup import back_up
 
+    signal.signal(signal.SIGTERM, _stop)
     manifest = back_up(Settings(**where), file, deed("backup", file.name), _bar("Backing up"), force=force)
     if as_json:
         print_json({"file": str(file), "bytes": file.stat().st_size, "manifest": manifest})
@@ -82,6 +85,12 @@ async def _forget_what_is_remembered(settings: Settings) -> None:
         for environment in ENVIRONMENTS:
             await backends.gate.raise_version(environment, "catalogue")
             await backends.gate.raise_version(environment, "keys")
+
+
+def _stop(number: int, frame: object) -> None:
+    """Whoever stops us, once or more, half a backup must not be left lying about."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _verify(file: Path, as_json: bool) -> None:

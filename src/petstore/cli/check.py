@@ -1,5 +1,6 @@
 """`petstore check`: is all well?"""
 
+import os
 from typing import Any
 
 import click
@@ -28,6 +29,8 @@ def check(as_json: bool, **options: Any) -> None:
     settings = Settings(**options)
     if not settings.data.is_dir():
         raise OperatorError(f"--data {settings.data}: no such folder")
+    if not os.access(settings.data, os.R_OK | os.X_OK):
+        raise OperatorError(f"--data {settings.data}: no rights to read it; run this as the service's user")
     found = [_settings(settings), *run(findings(settings))]
     sound = not any(finding.faults for finding in found)
     if as_json:

@@ -1,14 +1,12 @@
 """The gate of one machine: a memory-mapped LMDB file that every worker and the command line share.
 
 LMDB's write lock makes each step atomic across processes and outlives a `kill -9` of its holder. Nothing is synced:
-what a process has written is the kernel's, so only a power cut can lose counters. The file is allocated before it is
-mapped, so that a full disk is an error and not a SIGBUS. All calls come from one thread.
+what a process has written is the kernel's, so only a power cut can lose counters (`trust.py` sees that it was one). The
+file is allocated before it is mapped, so that a full disk is an error and not a SIGBUS. All calls come from one thread.
 """
 
-import contextlib
 import itertools
 import os
-import signal
 import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -21,6 +19,7 @@ import msgspec
 
 from petstore.errors import Unavailable
 from petstore.gate import GatePolicy, Subject, bucket_of
+from petstore.gate.trust import mark_in_use
 from petstore.health import Health
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.plans import Limits
@@ -53,6 +52,7 @@ class LocalGate:
         self._sweep_from = b""
         self._names: dict[Environment, bytes] = {"live": VERSION + b"live", "staging": VERSION + b"staging"}
         try:
+            mark_in_use(path)
             # A smaller map than the file would make LMDB cut the file under other processes' feet.
             size = max(INITIAL_SIZE, path.stat().st_size if path.exists() else 0)
             self._env = lmdb.open(
@@ -195,12 +195,14 @@ class LocalGate:
             try:
                 allocate(self._path, size)
             except OSError as full:
-                self._health.failed(full)
-                raise Unavailable(f"the gate file cannot grow: {full}") from full
+                raise self._failed(f"the gate file cannot grow: {full}") from full
             self._env.set_mapsize(size)
         else:
-            self._health.failed(error)
-            raise Unavailable(f"the gate file cannot be used: {error}") from error
+            raise self._failed(f"the gate file cannot be used: {error}") from error
+
+    def _failed(self, cause: str) -> Unavailable:
+        self._health.failed(cause)
+        return Unavailable(cause)
 
 
 def _some_keys(start: bytes, txn: Any) -> list[tuple[bytes, bytes]]:
@@ -233,20 +235,6 @@ def allocate(path: Path, size: int) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
-def set_aside_if_damaged(path: Path) -> Path | None:
-    """Where a damaged gate file was moved, or None when there was nothing wrong.
-
-    The file is read from end to end in a process of its own, since reading a damaged map can end in a SIGBUS.
-    """
-    if not path.exists() or readable(path):
-        return None
-    aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
-    path.rename(aside)
-    with contextlib.suppress(FileNotFoundError):
-        path.with_name(path.name + "-lock").unlink()
-    return aside
-
-
 def copy_out(path: Path, target: Path) -> None:
     """A copy of one moment, while others go on. Raises Unavailable."""
     try:
@@ -271,20 +259,3 @@ def _beside(path: Path, *, readonly: bool) -> Any:
     """The file, opened by a process that is no worker."""
     size = max(INITIAL_SIZE, path.stat().st_size)
     return lmdb.open(str(path), subdir=False, create=False, map_size=size, readonly=readonly, mode=0o600)
-
-
-def readable(path: Path) -> bool:
-    child = os.fork()
-    if child == 0:
-        for fault in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
-            signal.signal(fault, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        code = 1
-        try:
-            with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
-                for name in txn.cursor().iternext(values=True):
-                    bytes(name[0] + name[1])
-                code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

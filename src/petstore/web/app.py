@@ -5,6 +5,7 @@ locate → authenticate and pass the gate → route → scope → the operation 
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
@@ -35,7 +36,7 @@ class Place:
         self.base = BASES[environment]
         self.collection = self.base + "/pets"
         self.admission = Admission(environment, store, gate, app.address_of)
-        self.pets = PetOperations(store, public_base + self.base)
+        self.pets = PetOperations(store, partial(gate.raise_version, environment, "catalogue"), public_base + self.base)
         self.traffic = Traffic(environment, store)
 
     def settle(self, now: float) -> None:
@@ -136,6 +137,7 @@ class App:
         if self._has_extras:
             headers += self._extras(request, reply, decision, place, key, request_id, now)
         reply.headers = headers
+        # Counting must not be felt: docs/decisions/0007.
         tally = memo.tally
         if tally.key is not key:
             tally = memo.tally = (self._outside if place is None else place.traffic).tally(key, operation)

@@ -1,13 +1,14 @@
 """The adapter to HTTP/1.1 itself: production. Bytes in, the pipeline, bytes out, all in one thread.
 
 llhttp (through httptools) reads the messages, strictly: what it rejects is answered with an empty 400 and closed. What
-is bounded: the head's size and time, the time a connection may be idle or not take its answers, the requests that wait
-on it. The body's size and time are the pipeline's.
+is bounded: the head's size and time, what may be wrapped around a body, the time a connection may be idle or not take
+its answers, the requests that wait on it. The body's size and time are the pipeline's.
 """
 
 import asyncio
 import contextlib
 import functools
+import re
 import time
 from collections import deque
 from collections.abc import Coroutine
@@ -19,9 +20,10 @@ import httptools
 from petstore.metrics import CONNECTIONS, REJECTED
 from petstore.web.app import App
 from petstore.web.replies import Reply
-from petstore.web.wire import CLOSING, STATUS_LINES, Fields, Head, HttpRequest, broken_off, read_head, render
+from petstore.web.wire import CLOSING, STATUS_LINES, Fields, Head, HttpRequest, Refused, broken_off, read_head, render
 
 HEAD_MAX = 64 * 1024
+MESSAGE_MAX = 1024 * 1024  # a body of 64 KiB in chunks of one byte, each with a short extension, is less
 HEAD_SECONDS = 8.0
 IDLE_SECONDS = 75.0
 WRITE_SECONDS = 20.0
@@ -33,6 +35,8 @@ DRAIN_SECONDS = 3.5
 REMEMBERED_HEAD = 1024  # bytes
 REMEMBERED_HEADS = 4096
 
+_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ ").match
+
 
 class Connection(asyncio.Protocol):
     def __init__(self, server: "HttpServer") -> None:
@@ -43,6 +47,7 @@ class Connection(asyncio.Protocol):
         self._reading: HttpRequest | None = None  # whose body is still coming
         self._pumping = False
         self._deaf = False  # what still comes in is thrown away
+        self._broken = False  # a message was refused before its end
         self._rejected: int | None = None  # the status of a message that never became a request
         self._head_bytes = 0
         self._target = b""
@@ -109,6 +114,10 @@ class Connection(asyncio.Protocol):
             self._fields.setdefault(share(name.decode("latin-1").lower()), []).append(text)
 
     def on_headers_complete(self) -> None:
+        if self._reading is not None:
+            return  # the head of a body, see _ignore_upgrade
+        if self._head_bytes > HEAD_MAX:  # it may be the body's bytes, or those of other messages
+            self._check_size()
         request = HttpRequest(self, read_head(self._parser, self._target, self._fields))
         self._reading = request
         self._waiting.append(request)
@@ -137,14 +146,49 @@ class Connection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         self._head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._deaf = True  # no upgrade is offered: the request is answered as if it had not asked, the last one
-        except httptools.HttpParserError:
-            self._reject(400)
-        if self._reading is None and self._head_bytes > HEAD_MAX:
-            self._reject(431)
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as asked:
+                data = data[asked.args[0] :] if self._ignore_upgrade() else b""
+            except httptools.HttpParserInvalidMethodError:
+                self._reject(501 if _METHOD(data) else 400)
+                return
+            except httptools.HttpParserError as error:
+                why = error.__context__
+                self._reject(why.status if isinstance(why, Refused) else 400)
+                return
+        if self._reading is not None:
+            if self._head_bytes > MESSAGE_MAX and self._reading.head.length < 0:
+                self._reject(400)
+        elif self._head_bytes > HEAD_MAX:
+            self._reject(431 if self._fields else 414)
+
+    def _check_size(self) -> None:
+        """Raises Refused when a head that came in one piece is too large."""
+        if len(self._target) > HEAD_MAX:
+            raise Refused(414)
+        if sum(len(name) + len(value) + 4 for name, values in self._fields.items() for value in values) > HEAD_MAX:
+            raise Refused(431)
+
+    def _ignore_upgrade(self) -> bool:
+        """Go on as if no upgrade had been asked for: none is offered. Not after a CONNECT, whose tunnel is no HTTP.
+
+        llhttp has stopped behind the head and taken it for the whole message; a new one is told how long the body is.
+        """
+        request = self._waiting[-1]
+        if request.method == "CONNECT":
+            self._deaf = True
+            return False
+        request.complete = False
+        self._reading = request
+        self._parser = httptools.HttpRequestParser(self)
+        length = request.head.length
+        framing = b"Transfer-Encoding: chunked" if length < 0 else b"Content-Length: %d" % length
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
+        self._target = b""
+        return True
 
     def _take(self, request: HttpRequest) -> None:
         if self._in_hand is None and not self._waiting:
@@ -194,8 +238,10 @@ class Connection(asyncio.Protocol):
         if request is None or self._transport.is_closing():
             return  # the client has gone
         # A body that was not read to its end would be taken for the next request.
-        stays = request.complete and request.head.keep_alive and not self._deaf and not self._server.closing
+        stays = request.complete and request.head.keep_alive and not self._server.closing
         stays = stays and reply.status not in CLOSING
+        if self._deaf and not self._waiting and self._rejected is None:
+            stays = False  # it is the last
         self._transport.write(render(reply, request.method, stays=stays, date=self._server.date))
         self.since = self._server.now
         if not stays:
@@ -211,7 +257,7 @@ class Connection(asyncio.Protocol):
 
     def _reject(self, status: int) -> None:
         """Read no more. After the answers that are due comes a last one, with no body and no headers of ours."""
-        self._deaf = True
+        self._deaf = self._broken = True
         broken, self._reading = self._reading, None
         if broken is not None and broken is self._in_hand:
             broken.wake(broken_off())  # the last answer is its own
@@ -224,17 +270,20 @@ class Connection(asyncio.Protocol):
         self._rejected = None
         REJECTED.add(str(status))
         if not self._transport.is_closing():
-            self._transport.write(f"{STATUS_LINES[status]}connection: close\r\ncontent-length: 0\r\n\r\n".encode())
+            head = f"{STATUS_LINES[status]}{self._server.date}connection: close\r\ncontent-length: 0\r\n\r\n"
+            self._transport.write(head.encode())
+            self.since = self._server.now
             self._close()
 
     def _close(self) -> None:
         """Close, but let a client that is still sending read its answer first: closing at once would reset it."""
         self._waiting.clear()
-        if self._reading is None or not self._transport.can_write_eof():
+        if not (self._reading or self._broken) or not self._transport.can_write_eof():
             self._transport.close()
-        elif not self._deaf:
+        else:
             self._deaf = True
             self._reading = None
+            self._head_bytes = 0
             self._transport.write_eof()
             self._transport.resume_reading()
 

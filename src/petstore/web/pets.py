@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,8 +42,11 @@ class Rendered(msgspec.Struct, frozen=True, gc=False):
 
 
 class PetOperations:
-    def __init__(self, catalogue: Catalogue, base: str) -> None:
+    def __init__(self, catalogue: Catalogue, announce: Callable[[], Awaitable[None]], base: str) -> None:
+        """`announce` raises the version of the catalogue for everyone."""
         self._catalogue = catalogue
+        self._announce = announce
+        self._announced = -1  # the newest animal that all readers everywhere are known to see
         self.bodies = BodyReader()
         self._pets_url = f"{base}/pets"
         self._remembered: dict[ListQuery | int, Rendered] = {}
@@ -103,6 +106,10 @@ class PetOperations:
         once = Once(key.id, token, hashlib.sha256(body).digest()) if token else None
         added = await self._catalogue.add(new, now, once)
         pet = added.pet
+        if added.replayed:
+            await self._show(pet.id)
+        elif pet.id > self._announced:
+            self._announced = pet.id  # by the store, before it answered
         headers = JSON + line("location", f"{self._pets_url}/{pet.id}")
         if added.replayed:
             headers += line("idempotent-replayed", "true")
@@ -111,6 +118,8 @@ class PetOperations:
     async def _render_page(self, query: ListQuery) -> Rendered:
         limit, status, after = query
         pets, more = await self._catalogue.page(after=after, limit=limit, status=status)
+        if pets:
+            await self._show(pets[-1].id)
         body = encode(pets)
         link = self._next_link(limit, status, pets[-1].id) if more else ""
         # The link is part of what the client sees, so a page that gains a successor gets a new tag.
@@ -124,7 +133,20 @@ class PetOperations:
         pet = await self._catalogue.pet(pet_id)
         if pet is None:
             raise PetNotFound("There is no such animal.")
+        await self._show(pet_id)
         return Rendered("", encode(pet))
+
+    async def _show(self, pet_id: int) -> None:
+        """To be called before a client is shown an animal from the store.
+
+        One that is new to this worker may have been committed a moment ago, by a process that has not raised the
+        version yet. One client could see it here, and another after that, from a page in memory elsewhere, could not:
+        reads would go back in time. So the version is raised first, as the other process is about to do itself.
+        """
+        if pet_id > self._announced:
+            newest = await self._catalogue.newest()
+            await self._announce()
+            self._announced = max(self._announced, newest)
 
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
         kept = f"&status={status.value}" if status else ""

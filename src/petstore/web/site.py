@@ -82,8 +82,9 @@ class Site:
         if self._scrape is None:
             return False
         forwarded = any(request.headers(name) for name in FORWARDED)
-        if forwarded and not is_in(request.peer, self._trusted):
-            return False  # who is behind it cannot be known
+        known = request.headers("x-forwarded-for") and is_in(request.peer, self._trusted)
+        if forwarded and not known:
+            return False  # someone is behind it, and nobody whom we trust says who
         address = client_address(request, self._trusted)
         if is_in(address, self._scrapers):
             return True

@@ -2,11 +2,11 @@
 
 import asyncio
 import http
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-import httptools
 import msgspec
 
 from petstore.errors import InvalidBody
@@ -24,6 +24,16 @@ def broken_off() -> InvalidBody:
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# A name, an IPv4 address or an IP literal, and a port (RFC 3986, 3.2); all of it may be empty.
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
+
+
+class Refused(Exception):
+    """A message that llhttp takes and we do not."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class Sender(Protocol):
@@ -56,6 +66,7 @@ class HttpRequest:
     complete = False
     chunks: Sequence[bytes] = ()
     arrived: asyncio.Future[None] | None = None  # set while someone waits for more of the body
+    _encouraged = False
 
     def __init__(self, connection: Sender, head: Head) -> None:
         self._connection = connection
@@ -95,8 +106,9 @@ class HttpRequest:
 
     async def _more(self) -> None:
         """Returns when more of the body, or its end, has come. Raises InvalidBody when neither will."""
-        if self.head.expects_continue and not self.chunks:
+        if self.head.expects_continue and not self.chunks and not self._encouraged:
             self._connection.write(_CONTINUE)
+        self._encouraged = True
         self.arrived = asyncio.get_running_loop().create_future()
         try:
             await self.arrived
@@ -112,13 +124,20 @@ class HttpRequest:
 
 
 def read_head(parser: Any, target: bytes, fields: Fields) -> Head:
-    """Raises HttpParserError when there is not exactly one Host."""
+    """Raises Refused for what RFC 9110 and 9112 forbid and llhttp lets pass."""
     version = parser.get_http_version()
-    hosts = len(fields.get("host", ()))
-    if hosts > 1 or (hosts == 0 and version != "1.0"):
-        raise httptools.HttpParserError("one Host is required")
+    if version != "1.1" and version != "1.0":
+        raise Refused(505)
+    hosts = fields.get("host", ())
+    if len(hosts) != 1 and (hosts or version == "1.1"):
+        raise Refused(400)
+    if (hosts and not _HOST(hosts[0])) or b"#" in target:
+        raise Refused(400)
     path, query = _split(target)
     if "transfer-encoding" in fields:
+        # Any other coding would be the body's, and nobody would undo it.
+        if [coding.lower() for coding in fields["transfer-encoding"]] != ["chunked"]:
+            raise Refused(501)
         length = -1
     else:
         length = int(fields["content-length"][0]) if "content-length" in fields else 0
@@ -128,7 +147,7 @@ def read_head(parser: Any, target: bytes, fields: Fields) -> Head:
         query,
         fields,
         keep_alive=version != "1.0" and parser.should_keep_alive(),
-        expects_continue="expect" in fields and fields["expect"][0].lower() == "100-continue",
+        expects_continue=version == "1.1" and "expect" in fields and fields["expect"][0].lower() == "100-continue",
         length=length,
         memo=Memo(),
     )
@@ -144,9 +163,9 @@ def render(reply: Reply, method: str, *, stays: bool, date: str) -> bytes:
 
 def _split(target: bytes) -> tuple[str, str]:
     """Path and query of a request target; the path percent-decoded, except for an encoded slash."""
-    if target[:1] != b"/" and target != b"*":
-        target = b"/" + target.partition(b"://")[2].partition(b"/")[2]  # absolute-form
-    path, _, query = target.partition(b"#")[0].partition(b"?")
+    path, _, query = target.partition(b"?")
+    if path[:1] != b"/" and path != b"*":
+        path = b"/" + path.partition(b"://")[2].partition(b"/")[2]  # absolute-form
     text = path.decode("latin-1")
     if "%" in text:
         text = "/".join(part if "/" in (plain := unquote(part)) else plain for part in text.split("/"))

@@ -57,6 +57,9 @@ class PostgresCatalogue(PostgresBase):
         rows = await self._rows(self._pet_sql, pet_id)
         return _pet(rows[0]) if rows else None
 
+    async def newest(self) -> int:
+        return (await self._rows(f"SELECT max(id) FROM {self._schema}.pets"))[0][0] or 0
+
     async def stamp(self) -> object:
         # Equal snapshots see the same transactions. On a busy server it always differs, which costs a read a second.
         return (await self._rows("SELECT pg_current_snapshot()::text"))[0][0]

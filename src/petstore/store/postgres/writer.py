@@ -19,13 +19,18 @@ BATCH_MAX = 500
 QUEUE_MAX = 10_000
 PRUNE_EVERY = 60.0
 
-# One statement is one transaction. The ids are drawn first, so that it is certain which row got which. A row whose
-# idempotency record exists already, and is not too old, is not added; if another transaction is just writing that
-# record, this one waits for its end. Records are claimed in one order everywhere, so that two batches cannot deadlock.
+# One statement is one transaction, and they take turns: ids are drawn and committed in the same order on all nodes.
+# Otherwise someone could see an animal and only later one with a lower id, which a reader that goes on from there would
+# never meet. What waits for its turn meanwhile makes one larger batch. The ids are drawn first, so that it is certain
+# which row got which. A row whose idempotency record exists already, and is not too old, is not added; if another
+# transaction is just writing that record, this one waits for its end. Records are claimed in one order everywhere, so
+# that two batches cannot deadlock.
 _ADD = """
-WITH input AS MATERIALIZED (
+WITH turn AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(hashtext('{schema}.pet_ids'))
+), input AS MATERIALIZED (
     SELECT nextval('{schema}.pet_ids') AS id, name, category_id, status, key_id, token, digest, place
-    FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY
+    FROM turn, unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY
         AS new (name, category_id, status, key_id, token, digest, place)
 ), claimed AS (
     INSERT INTO {schema}.idempotency AS known (key_id, token, body_digest, pet_id, status, created)

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -57,5 +58,22 @@ def note(path: Path, deed: Deed) -> None:
         with contextlib.closing(connect(path)) as connection:
             if connection.pragma("user_version") == NEWEST_SCHEMA:
                 write_deed(connection, deed)
+    except apsw.Error as error:
+        raise translated(error) from error
+
+
+def keep_ids(path: Path, replaced: Path) -> None:
+    """Let no id be given out that the file to be replaced has given out, if it can be read. Raises Unavailable."""
+    try:
+        with contextlib.closing(apsw.Connection(str(replaced), flags=apsw.SQLITE_OPEN_READWRITE)) as old:
+            given: list[tuple[Any, ...]] = old.execute("SELECT seq, name FROM sqlite_sequence").fetchall()
+    except apsw.Error:
+        return  # it is damaged, which may well be why it is replaced
+    try:
+        with contextlib.closing(connect(path)) as connection:
+            for last, table in given:
+                connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (last, table))
+                if not connection.changes():
+                    connection.execute("INSERT INTO sqlite_sequence (seq, name) VALUES (?, ?)", (last, table))
     except apsw.Error as error:
         raise translated(error) from error

@@ -30,8 +30,9 @@ class SqliteBase:
         try:
             rows = self._read.execute(sql, bindings).fetchall()
         except apsw.Error as error:
-            self._reads.failed(error)
-            raise translated(error) from error
+            outage = translated(error)
+            self._reads.failed(outage)
+            raise outage from error
         if self._reads.down:
             self._reads.worked()
         return rows

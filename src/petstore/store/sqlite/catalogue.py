@@ -56,6 +56,9 @@ class SqliteCatalogue(SqliteBase):
         pets = _pets(self._rows(_PET, (pet_id,)))
         return pets[0] if pets else None
 
+    async def newest(self) -> int:
+        return self._rows("SELECT max(id) FROM pets", ())[0][0] or 0
+
     async def stamp(self) -> object:
         return self._rows("PRAGMA data_version", ())[0][0]  # changes with every commit of another connection
 

@@ -1,0 +1,86 @@
+"""`python -m prove [name …] [--scale short|full]`: runs proofs, prints a line for each, exits with 1 if one failed."""
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prove.proof import FULL, PROOFS, SHORT, Broken, Figures, Proof, Scale, Skipped
+from tests.backends import remove_shared
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def proof_of(name: str) -> Proof:
+    proof: Proof = importlib.import_module(f"prove.{name}").prove
+    return proof
+
+
+def run(name: str, scale: Scale) -> tuple[str, Figures]:
+    """ok, FAILED or SKIPPED, and the figures or the reason."""
+    try:
+        return "ok", proof_of(name)(scale)
+    except Skipped as reason:
+        return "SKIPPED", {"because": str(reason)}
+    except Broken as broken:
+        return "FAILED", {"because": str(broken)}
+    except Exception as error:  # whatever it is, nothing was shown
+        traceback.print_exc(limit=-8)
+        return "FAILED", {"because": f"it could not be tried: {error!r}"}
+
+
+def main() -> int:
+    words = argparse.ArgumentParser(prog="make prove", description=__doc__)
+    words.add_argument("names", nargs="*", metavar="name", help="of " + ", ".join(PROOFS) + "; none: all of them")
+    words.add_argument("--scale", choices=["short", "full"], default="full")
+    words.add_argument("--plant", action="store_true", help="put a fault in: every proof must fail")
+    for option in ("kills", "cuts", "slow-clients", "history-seconds", "soak-minutes", "schema-cases"):
+        words.add_argument(f"--{option}", type=float, metavar="N", help="in place of the scale's")
+    chosen = words.parse_args()
+    unknown = set(chosen.names) - set(PROOFS)
+    if unknown:
+        words.error(f"no such proof: {', '.join(sorted(unknown))}")
+    scale = _scaled(FULL if chosen.scale == "full" else SHORT, chosen)
+    failed = False
+    for name in chosen.names or PROOFS:
+        began = time.monotonic()
+        outcome, figures = run(name, scale)
+        seconds = round(time.monotonic() - began, 1)
+        text = ", ".join(f"{what} {figure}" for what, figure in figures.items())
+        print(f"{outcome:<7} {name:<16} {text} ({seconds} s)", flush=True)
+        failed = failed or outcome == "FAILED"
+        if not scale.plant:
+            _keep(name, scale, outcome, figures, seconds)
+    remove_shared()
+    return int(failed)
+
+
+def _scaled(scale: Scale, chosen: Any) -> Scale:
+    given = {
+        field: type(getattr(scale, field))(getattr(chosen, field))
+        for field in scale._fields
+        if getattr(chosen, field, None) is not None and field not in ("name", "plant")
+    }
+    return scale._replace(plant=chosen.plant, **given)
+
+
+def _keep(name: str, scale: Scale, outcome: str, figures: Figures, seconds: float) -> None:
+    """One file per scale; a proof's new figures take the place of its old ones."""
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{scale.name}.json"
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    kept[name] = {"outcome": outcome, **figures, "seconds": seconds, "at": when, "machine": machine}
+    file.write_text(json.dumps({key: kept[key] for key in PROOFS if key in kept}, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""A full disk (a small tmpfs under the running service) and a disk whose syncs fail (the recording VFS).
+
+Full: creates are 503 within two seconds, reads go on, and it heals by itself within five seconds of space returning.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from petstore.errors import Unavailable
+from petstore.pets import NewPet, PetStatus
+from petstore.service import Backends
+from petstore.settings import Settings
+from prove.proof import Broken, Figures, Scale, Skipped, folder, hold
+from prove.recorder import recording
+from tests.servers import Server, started
+
+TMPFS = "22m"  # the gate takes 16
+ANSWER_SECONDS, HEAL_SECONDS = 2.0, 5.0
+CREATES_MAX = 20_000
+
+
+def prove(scale: Scale) -> Figures:
+    failed = asyncio.run(_syncs_that_fail())
+    with (
+        folder() as place,
+        _small_disk(place / "data") as data,
+        started(Server(data, workers=2)) as server,
+        httpx.Client(headers=server.key().headers, timeout=10, verify=False) as connection,
+    ):
+        client = Client(server, connection)
+        heals = _fill_and_heal(server, client, HEAL_SECONDS if scale.full else 2.0, plant=scale.plant)
+    return {"creates refused by a full disk": client.refused, "healed after s": round(heals, 2),
+            "creates refused by failing syncs": failed, "lost": 0, "half-done": 0}  # fmt: skip
+
+
+@contextlib.contextmanager
+def _small_disk(at: Path) -> Iterator[Path]:
+    """Raises Skipped where this user may not mount."""
+    at.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS}", "tmpfs", at], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        raise Skipped(
+            f"a small disk cannot be mounted: {mounted.stderr.strip()}; try as root, or unshare -rm make prove"
+        )
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)
+
+
+class Client:
+    def __init__(self, server: Server, connection: httpx.Client) -> None:
+        self._server = server
+        self._http = connection
+        self.acknowledged: dict[int, str] = {}
+        self.refused = 0
+        self._number = 0
+
+    def create(self) -> bool:
+        """Whether the animal was added. Raises Broken when the answer is neither 201 nor a proper 503."""
+        self._number += 1
+        name = f"{self._number}.".ljust(250, "x")
+        began = time.monotonic()
+        answer = self._http.post(self._server.url("/pets"), json={"name": name, "categoryId": 1})
+        took = time.monotonic() - began
+        if answer.status_code == 201:
+            self.acknowledged[answer.json()["id"]] = name
+            return True
+        hold(answer.status_code == 503, f"a create on a full disk is 503, not {answer.status_code}")
+        hold(answer.json()["code"] == "unavailable" and "retry-after" in answer.headers, "a 503 is a proper one")
+        hold(took < ANSWER_SECONDS, f"a 503 comes within {ANSWER_SECONDS} s, not {took:.1f}")
+        self.refused += 1
+        return False
+
+    def reads(self) -> None:
+        """What is remembered and what is not. Raises Broken."""
+        for path in ("/pets", f"/pets?limit={self._number % 100 + 1}", f"/pets/{max(self.acknowledged)}"):
+            status = self._http.get(self._server.url(path)).status_code
+            hold(status == 200, f"reads go on while the disk is full: {path} is {status}")
+
+
+def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant: bool) -> float:
+    """Seconds until a create worked again. Raises Broken."""
+    for _ in range(50):
+        hold(client.create(), "creates work at first")
+    ballast = server.data / "ballast"
+    _fill(ballast)
+    for _ in range(CREATES_MAX):
+        if not client.create():
+            break
+    hold(client.refused, "the disk is full at last")
+    for _ in range(20):
+        client.reads()
+        client.create()
+    if not plant:  # planted: the space does not come back
+        ballast.unlink()
+    began = time.monotonic()
+    while not client.create():
+        if time.monotonic() - began > heal_seconds:
+            raise Broken(f"no create works {heal_seconds} s after space returned")
+        time.sleep(0.05)
+    heals = time.monotonic() - began
+    for _ in range(20):
+        hold(client.create(), "it has healed for good")
+    hold(server.act(lambda backends: backends.stores["live"].faults()) == [], "integrity_check is ok")
+    page = server.act(lambda backends: backends.stores["live"].page(after=0, limit=10**6, status=None))
+    stored = {pet.id: pet.name for pet in page.pets}
+    hold(stored == client.acknowledged, "what is stored is what was acknowledged, no more and no less")
+    return heals
+
+
+def _fill(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+async def _syncs_that_fail() -> int:
+    """Returns how many creates were refused. Raises Broken."""
+    with folder() as data:
+        acknowledged: dict[int, str] = {}
+        refused = 0
+
+        async def create(backends: Backends, name: str) -> None:
+            nonlocal refused
+            try:
+                added = await backends.stores["live"].add(NewPet(name, 1, PetStatus.available), 1.0)
+                acknowledged[added.pet.id] = name
+            except Unavailable:
+                refused += 1
+
+        with recording() as record:
+            async with Backends(Settings(data=data)) as backends:
+                for number in range(40):
+                    record.sync_error = 10 <= number < 30
+                    await create(backends, str(number))
+                    page = await backends.stores["live"].page(after=0, limit=100, status=None)
+                    seen = {pet.id: pet.name for pet in page.pets}
+                    hold(seen == acknowledged, "readers see what was acknowledged, whether syncs fail or not")
+        hold(refused == 20, f"each of the 20 creates whose sync failed is refused, not {refused}")
+        async with Backends(Settings(data=data)) as backends:
+            hold(await backends.stores["live"].faults() == [], "integrity_check is ok after failed syncs")
+            page = await backends.stores["live"].page(after=0, limit=100, status=None)
+            hold({pet.id: pet.name for pet in page.pets} == acknowledged, "nothing is lost by a failed sync")
+        return refused

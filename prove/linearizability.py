@@ -1,0 +1,170 @@
+"""Creates, lists and gets by many clients on several workers and nodes, recorded and checked: see histories.py."""
+
+import asyncio
+import bisect
+import contextlib
+import random
+import re
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from petstore.web.requests import write_cursor
+from prove.histories import Create, read_of, violations
+from prove.proof import Figures, Scale, folder, hold
+from tests.backends import Postgres, Redis, shared
+from tests.nodes import nodes_running
+from tests.servers import Server, started
+
+CREATORS, READERS = 4, 8
+PAGE = 20
+
+
+class Seen(NamedTuple):
+    """What a read was told: the ids in a part of the list that it saw."""
+
+    invoked: float
+    responded: float
+    after: int
+    upto: float  # of what lies behind it the read says nothing
+    ids: list[int]
+    what: str
+
+
+class History:
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+        self.highest = 0  # of all ids that anybody has seen: where the news is
+        self.creates: list[Create] = []
+        self.reads: list[Seen] = []
+        self.workers: Counter[str] = Counter()
+
+
+class Client:
+    def __init__(self, server: Server, secret: str, history: History, seed: int) -> None:
+        self._server, self._history = server, history
+        self._auth = f"Host: x\r\nAuthorization: Bearer {secret}\r\n"
+        self._dice = random.Random(seed)
+        self._name = f"client {seed}"
+
+    async def create(self) -> None:
+        async with self._connection():
+            while time.monotonic() < self._history.until:
+                body = '{"name":"Rex","categoryId":1}'
+                invoked, status, _, content = await self._ask("POST", "/v1/pets", body)
+                responded = time.monotonic()
+                hold(status == 201, f"a create is 201, not {status}")
+                pet_id = msgspec.json.decode(content)["id"]
+                self._history.creates.append(Create(invoked, responded, pet_id))
+                self._history.highest = max(self._history.highest, pet_id)
+                await asyncio.sleep(self._dice.uniform(0, 0.004))
+
+    async def read(self) -> None:
+        async with self._connection():
+            while time.monotonic() < self._history.until:
+                await (self._list() if self._dice.random() < 0.6 else self._get())
+
+    async def _list(self) -> None:
+        # Where others look too, so that pages are remembered; and around what is newest.
+        after = max(0, self._history.highest - self._dice.choice([0, PAGE])) // PAGE * PAGE
+        path = f"/v1/pets?limit={PAGE}" + (f"&cursor={write_cursor(after)}" if after else "")
+        invoked, status, head, content = await self._ask("GET", path)
+        responded = time.monotonic()
+        hold(status == 200, f"a list is 200, not {status}")
+        ids = [pet["id"] for pet in msgspec.json.decode(content)]
+        upto = ids[-1] if 'rel="next"' in head else float("inf")
+        self._note(Seen(invoked, responded, after, upto, ids, f"{self._name}: list after {after}"))
+
+    async def _get(self) -> None:
+        pet_id = max(1, self._history.highest + self._dice.randint(-2, 2))
+        invoked, status, _, _ = await self._ask("GET", f"/v1/pets/{pet_id}")
+        responded = time.monotonic()
+        hold(status in (200, 404), f"a get is 200 or 404, not {status}")
+        ids = [pet_id] if status == 200 else []
+        self._note(Seen(invoked, responded, pet_id - 1, pet_id, ids, f"{self._name}: get {pet_id}"))
+
+    def _note(self, seen: Seen) -> None:
+        self._history.reads.append(seen)
+        self._history.highest = max([self._history.highest, *seen.ids])
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[None]:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._server.port)
+        try:
+            yield
+        finally:
+            self._writer.close()
+            await self._writer.wait_closed()
+
+    async def _ask(self, method: str, path: str, body: str = "") -> tuple[float, int, str, bytes]:
+        """When it was sent, and the answer."""
+        message = f"{method} {path} HTTP/1.1\r\n{self._auth}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        invoked = time.monotonic()
+        self._writer.write(message)
+        head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        length = re.search(r"content-length: (\d+)", head)
+        content = await self._reader.readexactly(int(length[1]) if length else 0)
+        worker = re.search(r"x-request-id: (\w+)", head)
+        self._history.workers[worker[1] if worker else ""] += 1
+        return invoked, int(head[9:12]), head, content
+
+
+async def record(servers: list[Server], secret: str, seconds: float) -> History:
+    history = History(seconds)
+    clients = [Client(servers[n % len(servers)], secret, history, n) for n in range(CREATORS + READERS)]
+    await asyncio.gather(
+        *(client.create() for client in clients[:CREATORS]), *(client.read() for client in clients[CREATORS:])
+    )
+    return history
+
+
+def judge(history: History) -> list[str]:
+    existing = sorted(create.pet_id for create in history.creates)
+    reads = []
+    for seen in history.reads:
+        looked = _between(existing, seen.after, seen.upto)
+        reads.append(read_of(seen.invoked, seen.responded, seen.ids, looked, seen.what))
+    return violations(history.creates, reads)
+
+
+def _between(existing: list[int], after: float, upto: float) -> Iterator[int]:
+    for index in range(bisect.bisect_right(existing, after), len(existing)):
+        if existing[index] > upto:
+            return
+        yield existing[index]
+
+
+def prove(scale: Scale) -> Figures:
+    figures: Figures = {}
+    with folder() as data:
+        with started(Server(data / "one", workers=2)) as server:
+            figures |= _tried("2 workers", [server], scale)
+        with nodes_running(Path(data), shared(Postgres), shared(Redis), skews=(0.0, 0.0)) as nodes:
+            figures |= _tried("2 nodes", list(nodes), scale)
+    return figures
+
+
+def _wait_for_workers(server: Server) -> None:
+    """The first worker makes a server ready; connections are spread over those that listen by then."""
+    seen: set[str] = set()
+    deadline = time.monotonic() + 10
+    while len(seen) < server.workers and time.monotonic() < deadline:
+        with urllib.request.urlopen(server.origin + "/healthz") as answer:
+            seen.add(answer.headers["x-request-id"].partition("-")[0])
+
+
+def _tried(where: str, servers: list[Server], scale: Scale) -> Figures:
+    for server in servers:
+        _wait_for_workers(server)
+    history = asyncio.run(record(servers, servers[0].key().secret, scale.history_seconds))
+    hold(len(history.workers) > 1, f"{where}: more than one worker answered")
+    if scale.plant:  # a read that began after everything and saw nothing of it
+        history.reads.append(Seen(history.until + 60, history.until + 61, 0, float("inf"), [], "planted"))
+    wrong = judge(history)
+    hold(not wrong, f"{where}: {len(wrong)} of {len(history.reads)} reads cannot be explained; the first: {wrong[:1]}")
+    return {f"{where}: creates": len(history.creates), f"{where}: reads": len(history.reads), f"{where}: violations": 0}

@@ -1,0 +1,73 @@
+"""Normal traffic at a fixed rate: requests are sent when they are due, whether or not earlier ones were answered.
+
+Latency is counted from when a request was due, so a stall is felt by all that fall into it and not by one alone.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Answer(NamedTuple):
+    due: float  # by time.monotonic
+    seconds: float
+    status: int
+
+
+class _Line(asyncio.Protocol):
+    """One connection: requests out, answers in, in order."""
+
+    def __init__(self) -> None:
+        self.waiting: list[float] = []
+        self.answers: list[Answer] = []
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while True:
+            head, end, rest = self._data.partition(b"\r\n\r\n")
+            if not end:
+                return
+            at = head.lower().find(b"content-length:")
+            length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            if len(rest) < length:
+                return
+            self._data = rest[length:]
+            due = self.waiting.pop(0)
+            self.answers.append(Answer(due, time.monotonic() - due, int(head[9:12])))
+
+
+async def steady(
+    port: int, make: Callable[[int], bytes], *, per_second: int, seconds: float, lines: int = 16
+) -> list[Answer]:
+    """Answers to requests made one by one at a fixed rate; an unanswered one has status 0."""
+    loop = asyncio.get_running_loop()
+    opened = [(await loop.create_connection(_Line, "127.0.0.1", port))[1] for _ in range(lines)]
+    began = time.monotonic()
+    sent, total = 0, int(per_second * seconds)
+    while sent < total:
+        while sent < total and began + sent / per_second <= time.monotonic():
+            line = opened[sent % lines]
+            line.waiting.append(began + sent / per_second)
+            line.transport.write(make(sent))
+            sent += 1
+        await asyncio.sleep(max(0.0, began + sent / per_second - time.monotonic()))
+    deadline = time.monotonic() + 10
+    while any(line.waiting for line in opened) and time.monotonic() < deadline:
+        await asyncio.sleep(0.005)
+    answers = [answer for line in opened for answer in line.answers]
+    answers += [Answer(due, time.monotonic() - due, 0) for line in opened for due in line.waiting]
+    for line in opened:
+        line.transport.close()
+    return answers
+
+
+def percentile(answers: list[Answer], share: float) -> float:
+    """In milliseconds."""
+    ordered = sorted(answer.seconds for answer in answers)
+    return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,0 +1,57 @@
+"""What a proof is: a function of a scale that returns its figures, or raises Broken or Skipped."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Broken(AssertionError):
+    """A claim does not hold."""
+
+
+class Skipped(Exception):
+    """This machine cannot try it; the text says why."""
+
+
+class Scale(NamedTuple):
+    """How much of everything. `plant` puts a fault in that the proof must find: what cannot fail shows nothing."""
+
+    name: str
+    kills: int
+    cuts: int
+    slow_clients: int  # of each kind
+    slow_rounds: int
+    history_seconds: float
+    soak_minutes: float
+    schema_cases: int
+    plant: bool = False
+
+    @property
+    def full(self) -> bool:
+        """Only at full scale are times asserted: beside other tests they would be a lottery."""
+        return self.name == "full"
+
+
+SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50)
+FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000)
+
+# In the order of running: the quick ones first.
+PROOFS = ("strictness", "power", "gate", "disk", "linearizability", "schema", "slow", "kills", "soak")
+
+Figures = dict[str, float | int | str]
+Proof = Callable[[Scale], Figures]
+
+
+def hold(condition: object, claim: str) -> None:
+    """Raises Broken, naming the claim that does not hold."""
+    if not condition:
+        raise Broken(claim)
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """Somewhere to put data, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="petstore-prove-") as name:
+        yield Path(name)

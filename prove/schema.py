@@ -1,0 +1,61 @@
+"""schemathesis with every check and phase against the running service, until enough cases were generated."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from prove.proof import Figures, Scale, folder, hold
+from tests.servers import Key, Server, started
+
+CONFIGURATION = Path(__file__).parent.parent / "schemathesis.toml"
+EXAMPLES = 2_000  # per operation and run, at most
+
+
+def prove(scale: Scale) -> Figures:
+    generated = runs = 0
+    with folder() as data, started(Server(data / "data", "own", "--address-per-minute", "1000000")) as server:
+        server.fill(30)
+        key = server.key()
+        document = _document(server, lie=scale.plant)
+        (data / "openapi.json").write_text(json.dumps(document))
+        while generated < scale.schema_cases:
+            examples = min(EXAMPLES, max(20, (scale.schema_cases - generated) // 10))
+            phases = "examples,coverage,fuzzing,stateful" if scale.full else "examples,fuzzing"
+            generated += _run(server, key, data, seed=2030 + runs, examples=examples, phases=phases)
+            runs += 1
+    return {"cases": generated, "runs": runs, "findings": 0}
+
+
+def _document(server: Server, *, lie: bool) -> dict[str, Any]:
+    with urllib.request.urlopen(server.origin + "/openapi.json") as answer:
+        document: dict[str, Any] = json.load(answer)
+    if lie:  # planted: a member that the service does not have
+        document["components"]["schemas"]["Pet"]["required"].append("colour")
+    return document
+
+
+def _run(server: Server, key: Key, data: Path, *, seed: int, examples: int, phases: str) -> int:
+    """The number of generated cases. Raises Broken when a check found something."""
+    outcome = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(CONFIGURATION),
+            "run", str(data / "openapi.json"), "--url", server.url(""), "--header",
+            f"Authorization: Bearer {key.secret}", "--checks", "all", "--phases", phases,
+            "--max-examples", str(examples), "--seed", str(seed), "--no-color", "--generation-database", "none",
+            "--suppress-health-check", "all",
+        ],
+        cwd=data, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = re.search(r"^\s*([\d,]+) generated", outcome.stdout, re.MULTILINE)
+    hold(outcome.returncode == 0, f"schemathesis with seed {seed} finds nothing: {_first_finding(outcome.stdout)}")
+    hold(found is not None, f"schemathesis tells how many cases it generated: {outcome.stdout[-300:]}")
+    return int(found[1].replace(",", "")) if found else 0
+
+
+def _first_finding(output: str) -> str:
+    _, _, findings = output.partition("FAILURES")
+    return " ".join(findings.split())[:500]

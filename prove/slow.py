@@ -1,0 +1,115 @@
+"""Clients that trickle their heads and bodies, by the thousand, beside normal traffic at a fixed rate.
+
+Rounds with and without them alternate. The 99th percentile of normal traffic must stay within twice what it is alone.
+As a program, `python -m prove.slow PORT KEY COUNT`, this file is the slow clients.
+"""
+
+import asyncio
+import contextlib
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from prove.load import Answer, percentile, steady
+from prove.proof import Figures, Scale, Skipped, folder, hold
+from tests.servers import Server, started
+
+PER_SECOND = 250
+ROUND_SECONDS = 6.0
+FACTOR = 2.0
+QUIET = 25.0  # milliseconds; a list takes less than one, so beyond this the machine is what is measured
+CONNECT_WITHIN = 20.0
+
+
+def prove(scale: Scale) -> Figures:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the service and the slow clients inherit it
+    alone: list[float] = []
+    beset: list[float] = []
+    with folder() as data, started(Server(data / "data")) as server:
+        server.fill(1_000)
+        secret = server.key().secret
+        for _ in range(scale.slow_rounds):
+            alone.append(_p99(server, secret, scale))
+            with _slow_clients(server, secret, 0 if scale.plant else scale.slow_clients):
+                _wait_for(server, 2 * scale.slow_clients, within=2.0 if scale.plant else CONNECT_WITHIN)
+                beset.append(_p99(server, secret, scale))
+                _wait_for(server, 2 * scale.slow_clients, within=2.0)
+    before, beside = statistics.median(alone), statistics.median(beset)
+    if scale.full:
+        if before > QUIET:
+            raise Skipped(
+                f"p99 alone is {before:.0f} ms, and {beside:.0f} beside them: the machine is too busy to tell"
+            )
+        hold(beside <= FACTOR * before, f"p99 is {before:.1f} ms alone and {beside:.1f} ms beside slow clients")
+    return {"slow heads": scale.slow_clients, "slow bodies": scale.slow_clients, "p99 alone ms": round(before, 2),
+            "p99 beside them ms": round(beside, 2), "times": round(beside / before, 2)}  # fmt: skip
+
+
+def _p99(server: Server, secret: str, scale: Scale) -> float:
+    line = f"Host: x\r\nAuthorization: Bearer {secret}\r\n\r\n"
+
+    def make(number: int) -> bytes:
+        return f"GET /v1/pets?limit={number % 50 + 1} HTTP/1.1\r\n{line}".encode()
+
+    seconds = ROUND_SECONDS if scale.full else 1.0
+    answers: list[Answer] = asyncio.run(steady(server.port, make, per_second=PER_SECOND, seconds=seconds))
+    wrong = [answer.status for answer in answers if answer.status != 200]
+    hold(not wrong, f"{len(wrong)} of {len(answers)} normal requests were not answered 200: {wrong[:3]}")
+    return percentile(answers, 0.99)
+
+
+@contextlib.contextmanager
+def _slow_clients(server: Server, secret: str, count: int) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-m", "prove.slow", str(server.port), secret, str(count)])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(server: Server, connections: int, within: float) -> None:
+    """Raises Broken unless so many are open at the service, less those that it has just ended."""
+    assert server.process is not None
+    supervisor = server.process.pid
+    worker = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0]
+    deadline = time.monotonic() + within
+    opened = 0
+    while time.monotonic() < deadline:
+        opened = len(list(Path(f"/proc/{worker}/fd").iterdir()))
+        if opened >= 0.9 * connections:
+            return
+        time.sleep(0.05)
+    hold(False, f"{connections} slow clients are connected, not {opened}")
+
+
+async def trickle(port: int, beginning: bytes, delay: float) -> None:
+    """A byte a second for as long as the server bears it, then again from the beginning."""
+    await asyncio.sleep(delay)
+    while True:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(beginning)
+            while not writer.is_closing():
+                await asyncio.sleep(1)
+                writer.write(b"x")
+                await writer.drain()
+        await asyncio.sleep(0.1)
+
+
+async def be_slow(port: int, secret: str, count: int) -> None:
+    head = b"GET /v1/pets HTTP/1.1\r\nHost: x\r\nX-Slow: "
+    body = (
+        f"POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\nContent-Length: 999\r\n\r\n".encode()
+    )
+    # Spread over a second: all at the same moment would be one wave and not a thousand clients.
+    await asyncio.gather(*(trickle(port, begin, n / max(1, count)) for n in range(count) for begin in (head, body)))
+
+
+if __name__ == "__main__":
+    asyncio.run(be_slow(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

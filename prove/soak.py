@@ -1,0 +1,140 @@
+"""A long mixed load at a fixed rate, and the slopes of what may only grow if something leaks.
+
+Memory, descriptors and the log are sampled every second; slopes are least squares over what follows the warm-up. A
+write that took long is excused only if the machine itself stalled meanwhile, as two probes tell: a sleep and a sync.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from prove.load import Answer, percentile, steady
+from prove.proof import Figures, Scale, folder, hold
+from tests.servers import Key, Server, started
+
+PER_SECOND = 150
+WRITES = 10  # one request in ten
+WARM_UP = 0.25  # of the time
+SLOPES_FROM_MINUTES = 30  # shorter, and the noise of a page is a slope
+MEGABYTES_PER_HOUR = 1.0
+WAL_MAX = 64 * 1024 * 1024
+SLOW_WRITE = 0.250
+STALL = 0.050
+
+
+class Watch(threading.Thread):
+    """Samples a worker now and then, and probes the machine twenty times a second."""
+
+    def __init__(self, server: Server, *, every: float, plant: bool) -> None:
+        super().__init__(daemon=True)
+        self._every = every
+        assert server.process is not None
+        supervisor = server.process.pid
+        worker = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0]
+        self._worker = Path(f"/proc/{worker}")
+        self._server = server
+        self._leak: list[socket.socket] | None = [] if plant else None
+        self._over = threading.Event()
+        self.samples: list[tuple[float, float, float, float]] = []  # when, resident MiB, descriptors, bytes of the log
+        self.stalls: list[tuple[float, float]] = []  # from, to
+
+    def run(self) -> None:
+        probe = os.open(self._server.data.parent / "probe", os.O_WRONLY | os.O_CREAT, 0o600)
+        due = time.monotonic()
+        while not self._over.is_set():
+            began = time.monotonic()
+            time.sleep(0.05)
+            slept = time.monotonic()
+            os.pwrite(probe, os.urandom(4096), 0)
+            os.fdatasync(probe)
+            synced = time.monotonic()
+            if slept - began > 0.05 + STALL or synced - slept > STALL:
+                self.stalls.append((began, synced))
+            if synced >= due:
+                self.samples.append(self._sample(synced))
+                due += self._every
+                if self._leak is not None:
+                    self._leak += [socket.create_connection(("127.0.0.1", self._server.port)) for _ in range(10)]
+        os.close(probe)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+        for leaked in self._leak or ():
+            leaked.close()
+
+    def _sample(self, now: float) -> tuple[float, float, float, float]:
+        pages = int((self._worker / "statm").read_text().split()[1])
+        log = self._server.data / "live.db-wal"
+        descriptors = len(list((self._worker / "fd").iterdir()))
+        return now, pages * os.sysconf("SC_PAGE_SIZE") / 2**20, descriptors, log.stat().st_size if log.exists() else 0
+
+
+def prove(scale: Scale) -> Figures:
+    seconds = 60 * scale.soak_minutes
+    with folder() as data, started(Server(data / "data")) as server:
+        server.fill(10_000)
+        key = server.key()
+        watch = Watch(server, every=1.0 if scale.full else 0.2, plant=scale.plant)
+        watch.start()
+        reads, writes = asyncio.run(_mixed(server, key, seconds))
+        watch.stop()
+    return _judge(scale, watch, reads, writes)
+
+
+async def _mixed(server: Server, key: Key, seconds: float) -> tuple[list[Answer], list[Answer]]:
+    """Reads and writes, on lines of their own, so that neither waits behind the other."""
+    head = f"Host: x\r\nAuthorization: Bearer {key.secret}\r\n"
+
+    def read(number: int) -> bytes:
+        path = f"/v1/pets/{number % 9_999 + 1}" if number % 3 == 0 else f"/v1/pets?limit={number % 100 + 1}"
+        return f"GET {path} HTTP/1.1\r\n{head}\r\n".encode()
+
+    def write(number: int) -> bytes:
+        body = f'{{"name":"Soaked {number}","categoryId":{number}}}'
+        return f"POST /v1/pets HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+    writes = PER_SECOND // WRITES
+    return await asyncio.gather(
+        steady(server.port, read, per_second=PER_SECOND - writes, seconds=seconds),
+        steady(server.port, write, per_second=writes, seconds=seconds, lines=4),
+    )
+
+
+def _judge(scale: Scale, watch: Watch, reads: list[Answer], writes: list[Answer]) -> Figures:
+    statuses = Counter(answer.status for answer in reads), Counter(answer.status for answer in writes)
+    hold(set(statuses[0]) == {200} and set(statuses[1]) == {201}, f"all are answered as they should: {statuses}")
+    begin, end = min(answer.due for answer in reads), max(answer.due for answer in reads)
+    settled = [sample for sample in watch.samples if begin + WARM_UP * (end - begin) < sample[0] < end]
+    hold(len(settled) >= 2, "there are samples enough")
+    times = [sample[0] / 3600 for sample in settled]
+    memory = slope(times, [sample[1] for sample in settled])
+    descriptors = [sample[2] for sample in settled]
+    log = max(sample[3] for sample in watch.samples)
+    slow = [answer for answer in writes if answer.seconds > SLOW_WRITE]
+    ours = [answer for answer in slow if not _stalled(watch, answer)]
+    hold(max(descriptors) - min(descriptors) <= 2, f"descriptors are flat: {min(descriptors)} to {max(descriptors)}")
+    hold(log <= WAL_MAX, f"the log stays under 64 MiB, not {log / 2**20:.0f}")
+    hold(not scale.full or not ours, f"{len(ours)} writes took over 250 ms while the machine did not stall")
+    if scale.soak_minutes >= SLOPES_FROM_MINUTES:
+        hold(memory < MEGABYTES_PER_HOUR, f"memory grows by {memory:.2f} MiB an hour")
+    return {"minutes": scale.soak_minutes, "requests": len(reads) + len(writes),
+            "MiB at the end": round(settled[-1][1], 1), "MiB per hour": round(memory, 2),
+            "descriptors": f"{min(descriptors):.0f} to {max(descriptors):.0f}", "log MiB": round(log / 2**20, 1),
+            "p99 of writes ms": round(percentile(writes, 0.99), 1), "writes over 250 ms": len(slow),
+            "of them not the machine's": len(ours)}  # fmt: skip
+
+
+def _stalled(watch: Watch, answer: Answer) -> bool:
+    return any(start < answer.due + answer.seconds and answer.due < end for start, end in watch.stalls)
+
+
+def slope(xs: list[float], ys: list[float]) -> float:
+    """Of the line with the least squares."""
+    x, y = sum(xs) / len(xs), sum(ys) / len(ys)
+    spread = sum((one - x) ** 2 for one in xs)
+    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / spread if spread else 0.0

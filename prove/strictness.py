@@ -1,0 +1,71 @@
+"""The table of cases, sent over raw sockets to the running service. Figure: how many answers are as listed."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from prove.cases import KEY, Case, all_cases
+from prove.http import Conversation, converse
+from prove.proof import Broken, Figures, Scale, folder, hold
+from tests.servers import Server, serving
+
+SENTINEL = b"GET /healthz HTTP/1.1\r\nHost: behind\r\nConnection: close\r\n\r\n"
+ALIVE = b'{"status":"alive"}'
+
+
+def prove(scale: Scale) -> Figures:
+    cases = all_cases()
+    with folder() as data, serving(data / "data", "own", "--address-per-minute", "1000000") as server:
+        secret = server.key().secret.encode()
+        if scale.plant:  # a rule that no server keeps
+            cases = [*cases, cases[0]._replace(rule="planted", statuses=(418,))]
+        with ThreadPoolExecutor(16) as pool:
+            added = Counter(pool.map(lambda case: _fault(server, case, secret), cases))
+        created = added.pop("a 201", 0)
+        faults = [text for text in added if text]
+        hold(not faults, f"{len(faults)} of {len(cases)} cases are not as listed: " + "; ".join(faults))
+        _only_what_was_acknowledged(server, created)
+    deviations = sum(bool(case.deviates) for case in cases)
+    return {"cases": len(cases), "as listed": len(cases), "of them known deviations": deviations}
+
+
+def _fault(server: Server, case: Case, secret: bytes) -> str:
+    """What is wrong with the answer; "" or, when an animal was added, "a 201"."""
+    pieces = (case.sent,) if isinstance(case.sent, bytes) else case.sent
+    pieces = tuple(piece.replace(KEY, secret) for piece in pieces)
+    if case.octets:
+        pieces = tuple(pieces[0][at : at + case.octets] for at in range(0, len(pieces[0]), case.octets))
+    if not case.half_close:
+        pieces = (*pieces[:-1], pieces[-1] + SENTINEL)
+    try:
+        got = converse(server.port, pieces, (*case.methods, "GET"), half_close=case.half_close)
+        _judge(case, got)
+    except Broken as broken:
+        return f"[{case.section}] {case.rule}: {broken}"
+    return "a 201" if got.final and got.final[0].status == 201 else ""
+
+
+def _judge(case: Case, got: Conversation) -> None:
+    """Raises Broken."""
+    final = got.final
+    seen = f"{[r.status for r in got.responses]}{', closed' if got.closed else ', left open'}"
+    hold((final[0].status if final else 0) in case.statuses, f"expected {case.statuses}, got {seen}")
+    hold(got.closed, f"the last request asked to close, got {seen}")
+    answered_behind = len(final) > len(case.methods) and final[-1].body == ALIVE
+    if case.fate == "stays":
+        hold(answered_behind, f"the request behind it is answered, got {seen}")
+    elif case.fate == "closes":
+        hold(len(final) <= len(case.methods), f"nothing behind it is answered, got {seen}")
+    else:
+        hold(len(final) <= len(case.methods) + 1, f"no more answers than requests, got {seen}")
+    if final and not answered_behind and not case.half_close:
+        hold("close" in (final[-1].field("connection") or ""), f"the last answer says that it is the last, got {seen}")
+    if case.check is not None:
+        hold(case.check(got), f"got {got.responses}")
+
+
+def _only_what_was_acknowledged(server: Server, created: int) -> None:
+    """No refused message has left an animal behind, and every 201 has left one."""
+    page = server.act(lambda backends: backends.stores["live"].page(after=0, limit=10**6, status=None))
+    names = Counter(pet.name for pet in page.pets)
+    hold(names["never"] == 0, f"{names['never']} animals were added by messages that were refused")
+    hold(sum(names.values()) == created, f"{created} first answers were 201, and {sum(names.values())} animals exist")

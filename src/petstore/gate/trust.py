@@ -1,0 +1,96 @@
+"""Whether the gate's file can be believed.
+
+Nothing in it is synced while it is in use. That is safe while the kernel lives; after a power cut the file may be a
+mixture of old and new pages that reads well and counts wrong. So a note beside it names the boot it was last used in.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import lmdb
+
+SYNCED = "synced"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # where there is none, every file is believed that can be read
+
+
+def mark_in_use(path: Path) -> None:
+    """To be called before the file is opened for writing. Raises OSError."""
+    _note(path, _boot())
+
+
+def mark_synced(path: Path) -> None:
+    """To be called when nobody uses the file any more: all of it is on disk, so a reboot does no harm."""
+    with contextlib.suppress(OSError):
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+        _note(path, SYNCED)
+
+
+def set_aside_if_damaged(path: Path) -> Path | None:
+    """Where a file that cannot be believed was moved, or None when there was nothing wrong."""
+    if not path.exists() or (_believed(path) and readable(path)):
+        return None
+    aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+    path.rename(aside)
+    with contextlib.suppress(FileNotFoundError):
+        path.with_name(path.name + "-lock").unlink()
+    return aside
+
+
+def readable(path: Path) -> bool:
+    """Read from end to end, in a process of its own, since reading a damaged map can end in a SIGBUS."""
+    child = os.fork()
+    if child == 0:
+        for fault in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
+            signal.signal(fault, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        code = 1
+        try:
+            with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+                for name in txn.cursor().iternext(values=True):
+                    bytes(name[0] + name[1])
+                code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _believed(path: Path) -> bool:
+    """Not a file that was in use when its machine went down."""
+    try:
+        return _note_of(path).read_text() in (SYNCED, _boot())
+    except FileNotFoundError:
+        return True
+
+
+def _boot() -> str:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return SYNCED
+
+
+def _note_of(path: Path) -> Path:
+    return path.with_name(path.name + "-boot")
+
+
+def _note(path: Path, text: str) -> None:
+    """On disk before this returns, the name as well as the content."""
+    note = _note_of(path)
+    with contextlib.suppress(FileNotFoundError):
+        if note.read_text() == text:
+            return
+    part = note.with_name(f"{note.name}.{os.getpid()}")
+    with part.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(note)
+    folder = os.open(note.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

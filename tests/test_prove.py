@@ -1,0 +1,39 @@
+"""Every proof of `make prove` in its short form, and every proof once more with a fault that it must find."""
+
+from pathlib import Path
+
+import pytest
+
+from prove.__main__ import run
+from prove.cases import all_cases
+from prove.proof import PROOFS, SHORT
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_the_proof_holds(name: str) -> None:
+    outcome, figures = run(name, SHORT)
+    if outcome == "SKIPPED":
+        pytest.skip(str(figures["because"]))
+    assert outcome == "ok", figures["because"]
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_the_proof_finds_a_planted_fault(name: str) -> None:
+    outcome, figures = run(name, SHORT._replace(plant=True))
+    if outcome == "SKIPPED":
+        pytest.skip(str(figures["because"]))
+    assert outcome == "FAILED"
+    assert "could not be tried" not in str(figures["because"])
+
+
+def test_every_proof_and_every_deviation_is_documented() -> None:
+    document = (Path(__file__).parent.parent / "docs/proofs.md").read_text()
+    assert [name for name in PROOFS if f"| [{name}]" not in document] == []
+    assert [case.rule for case in all_cases() if case.deviates and case.rule not in document] == []
+    assert f"{len(all_cases())} messages" in document
+
+
+def test_the_table_has_no_case_twice_and_more_than_a_hundred_on_messages() -> None:
+    cases = all_cases()
+    assert len({(case.section, case.rule) for case in cases}) == len(cases)
+    assert sum(case.section.startswith("9112") for case in cases) > 100
