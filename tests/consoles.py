@@ -90,6 +90,20 @@ class Visitor:
         assert done.status_code == 303, shown(done)
         return self.get(done.headers["location"])
 
+    def add_animal(self, name: str, environment: Environment = "live", status: str = "available") -> int:
+        """Its id."""
+        page = self.do(f"/{environment}/animals", name=name, categoryId="7", status=status)
+        found = re.search(r"Animal (\d+) was added", page.text)
+        assert found is not None, shown(page)
+        return int(found[1])
+
+    def create_key(self, environment: Environment = "live", **fields: Any) -> tuple[str, str]:
+        """Its id and its secret."""
+        page = self.do(f"/{environment}/keys", **{"name": "Ada", "plan": "free", "scope": ["read", "write"], **fields})
+        secret = re.search(r'<code id="secret">(\w+)</code>', page.text)
+        assert secret is not None, shown(page)
+        return page.url.path.rpartition("/")[2], secret[1]
+
 
 def shown(response: httpx.Response) -> str:
     """What a reader sees of a page, roughly: its text without tags."""
@@ -110,7 +124,3 @@ def running_console(server: Server, *options: str, scheme: str = "http") -> Iter
         yield console
     finally:
         assert console.stop() == 0, console.output.read_text()
-
-
-def other(environment: Environment) -> Environment:
-    return "staging" if environment == "live" else "live"

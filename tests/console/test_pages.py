@@ -1,44 +1,20 @@
-"""What operators do on the pages, over HTTP alone and on each pair of backends; the running service obeys."""
+"""Animals, the audit log and what all pages share, over HTTP alone and on each pair of backends; the service obeys."""
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
-from petstore.keys import Environment, has_form, well_formed
-from petstore.ledger import Usage
-from petstore.plans import Limits
+from petstore.keys import has_form
 from tests.commands import Commands
 from tests.consoles import Console, Visitor, cells, shown
 from tests.served import wait_for
 from tests.servers import Server
-from tests.wire import asking
 
 ODD = ["<script>alert(1)</script>", "'; drop table pets; --", "🐈" * 255, "\u202eright to left", "a&amp;b", "{{ 7*7 }}"]
-
-
-def add_animal(ada: Visitor, name: str, environment: Environment = "live", status: str = "available") -> int:
-    page = ada.do(f"/{environment}/animals", name=name, categoryId="7", status=status)
-    found = re.search(r"Animal (\d+) was added", page.text)
-    assert found is not None
-    return int(found[1])
-
-
-def create_key(ada: Visitor, environment: Environment = "live", **fields: object) -> tuple[str, str]:
-    """Its id and its secret."""
-    page = ada.do(f"/{environment}/keys", **{"name": "Ada", "plan": "free", "scope": ["read", "write"], **fields})
-    secret = re.search(r'<code id="secret">(\w+)</code>', page.text)
-    assert secret is not None, shown(page)
-    return page.url.path.rpartition("/")[2], secret[1]
-
-
-def status_of(server: Server, secret: str, environment: Environment = "live") -> int:
-    headers = {"Authorization": f"Bearer {secret}"}
-    return httpx.get(server.url("/pets", environment), headers=headers).status_code
 
 
 def test_an_operator_signs_in_and_is_named_in_the_audit_log(console: Console, new_name: Callable[[], str]) -> None:
@@ -66,7 +42,7 @@ def test_a_revoked_operator_is_signed_out_from_the_next_request_on(
 
 
 def test_an_added_animal_is_served_by_the_api_and_in_the_log(server: Server, ada: Visitor) -> None:
-    number = add_animal(ada, "Rex of the console", status="pending")
+    number = ada.add_animal("Rex of the console", status="pending")
     pet = httpx.get(server.url(f"/pets/{number}"), headers=server.key().headers).json()
     assert pet == {"id": number, "name": "Rex of the console", "categoryId": 7, "status": "pending"}
     deed = next(deed for deed in Commands(server).deeds() if deed.action == "add animal")
@@ -98,11 +74,11 @@ def test_a_bad_animal_is_refused_and_what_was_typed_stays(ada: Visitor, fields: 
 
 @pytest.mark.parametrize("name", ODD, ids=lambda name: name[:12])
 def test_odd_names_are_shown_as_they_are_and_found(ada: Visitor, name: str) -> None:
-    number = add_animal(ada, name)
+    number = ada.add_animal(name)
     page = ada.client.get("/live/animals", params={"q": name})
     assert name in cells(page, "Name")
     assert str(number) in cells(page, "Id")
-    key_id, _ = create_key(ada, name=name)
+    key_id, _ = ada.create_key(name=name)
     assert " ".join(name.split()) in shown(ada.get(f"/live/keys/{key_id}"))
     assert name in cells(ada.client.get("/live/keys", params={"q": name}), "Name")
     for response in (page, ada.get(f"/live/keys/{key_id}"), ada.get(f"/live/keys/{key_id}/revoke")):
@@ -111,7 +87,7 @@ def test_odd_names_are_shown_as_they_are_and_found(ada: Visitor, name: str) -> N
 
 
 def test_animals_are_found_by_a_part_of_the_name_whatever_the_case(ada: Visitor) -> None:
-    number = add_animal(ada, "Ärmel the GREAT of Žižkov")
+    number = ada.add_animal("Ärmel the GREAT of Žižkov")
     for text in ("ärmel", "ÄRMEL", "great of ž", "Žižkov", str(number)):
         assert str(number) in cells(ada.client.get("/live/animals/rows", params={"q": text}), "Id"), text
     for text in ("ermel", "100%", "\x00", "_"):
@@ -135,7 +111,7 @@ def test_the_table_goes_on_by_keyset_and_filters_by_status(server: Server, ada: 
 
 
 def test_many_animals_change_at_once_and_each_is_in_the_log(server: Server, ada: Visitor) -> None:
-    numbers = [add_animal(ada, f"Pup {i}") for i in range(3)]
+    numbers = [ada.add_animal(f"Pup {i}") for i in range(3)]
     page = ada.do("/live/animals/status", id=[*map(str, numbers), "9" * 18, "x"], to="sold")
     assert "3 animals are now sold." in shown(page)
     key = server.key()
@@ -211,126 +187,9 @@ def test_what_is_not_a_file_of_animals_is_refused_at_once(ada: Visitor) -> None:
     assert "Choose a file first" in shown(nothing)
 
 
-def test_a_created_key_works_and_its_secret_is_shown_once(server: Server, ada: Visitor) -> None:
-    key_id, secret = create_key(ada, name="Ada's app", scope="read", expires="90d")
-    assert well_formed(secret, "live")
-    assert status_of(server, secret) == 200
-    assert secret not in ada.get(f"/live/keys/{key_id}").text
-    record = Commands(server).json("keys", "show", key_id)
-    assert (record["name"], record["plan"], record["scopes"]) == ("Ada's app", "free", ["read"])
-    assert record["expires"] - record["created"] == pytest.approx(90 * 86_400)
-    deed = Commands(server).deeds()[0]
-    assert (deed.action, deed.subject) == ("create key", key_id)
-
-
-def test_an_enterprise_key_has_limits_that_can_be_changed(server: Server, ada: Visitor) -> None:
-    key_id, secret = create_key(ada, plan="enterprise", per_minute="2", per_day="1,000")
-    assert asking(server.port, 3, {"Authorization": f"Bearer {secret}"})[-1].status == 429
-    assert "5 a minute and 50 a day" in shown(ada.do(f"/live/keys/{key_id}/limits", per_minute="5", per_day="50"))
-    answers = asking(server.port, 4, {"Authorization": f"Bearer {secret}"})
-    assert [answer.status for answer in answers] == [200, 200, 200, 429]
-    assert Commands(server).deeds()[0].detail == "5 a minute, 50 a day"
-
-
-@pytest.mark.parametrize(
-    ("fields", "fault"),
-    [
-        ({"plan": "gold", "scope": "read"}, "Choose a plan"),
-        ({"plan": "free"}, "at least one scope"),
-        ({"plan": "enterprise", "scope": "read"}, "whole numbers"),
-        ({"plan": "enterprise", "scope": "read", "per_minute": "0", "per_day": "5"}, "from 1"),
-        ({"plan": "enterprise", "scope": "read", "per_minute": "9" * 18, "per_day": "5"}, "from 1"),
-        ({"plan": "free", "scope": "read", "expires": "soon"}, "'soon' is not a duration"),
-        ({"plan": "free", "scope": "read", "name": "x" * 256}, "at most 255"),
-    ],
-)
-def test_a_bad_key_is_refused_and_what_was_typed_stays(ada: Visitor, fields: dict[str, str], fault: str) -> None:
-    refused = ada.post("/live/keys", **{"name": "Typed name", **fields})
-    assert refused.status_code == 422
-    assert fault in shown(refused)
-    for name in ("name", "per_minute", "per_day", "expires"):
-        (kept,) = re.findall(rf'name="{name}"[^>]* value="([^"]*)"', refused.text)
-        assert kept == {"name": "Typed name", **fields}.get(name, "")
-    assert ('value="read" checked' in refused.text) == ("scope" in fields)
-    assert f'value="{fields["plan"]}" checked' in refused.text or fields["plan"] == "gold"
-
-
-@pytest.mark.parametrize(("overlap", "old_status"), [("0s", 401), ("24h", 200)])
-def test_a_rotated_key_has_a_new_secret(server: Server, ada: Visitor, overlap: str, old_status: int) -> None:
-    key_id, old = create_key(ada)
-    page = ada.do(f"/live/keys/{key_id}/rotate", overlap=overlap)
-    (new,) = re.findall(r'<code id="secret">(\w+)</code>', page.text)
-    assert (status_of(server, new), status_of(server, old)) == (200, old_status)
-
-
-def test_a_wrong_overlap_is_refused_and_stays(ada: Visitor) -> None:
-    key_id, _ = create_key(ada)
-    refused = ada.post(f"/live/keys/{key_id}/rotate", overlap="a while")
-    assert refused.status_code == 422
-    assert "'a while' is not a duration" in shown(refused)
-    assert 'value="a while"' in refused.text
-
-
-def test_revoking_asks_first_and_then_holds_from_the_next_request_on(server: Server, ada: Visitor) -> None:
-    key_id, secret = create_key(ada, name="Old app")
-    question = ada.get(f"/live/keys/{key_id}/revoke")
-    assert "Revoke Old app ?" in shown(question) and "LIVE" in shown(question)
-    assert status_of(server, secret) == 200
-    page = ada.do(f"/live/keys/{key_id}/revoke")
-    assert status_of(server, secret) == 401
-    assert "The key is revoked" in shown(page)
-    assert "Rotate" not in shown(page)
-    assert "was revoked already" in shown(ada.do(f"/live/keys/{key_id}/revoke"))
-    assert ada.post(f"/live/keys/{key_id}/rotate", overlap="1h").status_code == 422
-
-
-def test_a_key_of_the_other_environment_is_not_found(ada: Visitor) -> None:
-    key_id, _ = create_key(ada, "staging")
-    assert ada.get(f"/staging/keys/{key_id}").status_code == 200
-    assert ada.get(f"/live/keys/{key_id}").status_code == 404
-    assert ada.post(f"/live/keys/{key_id}/revoke").status_code == 404
-    assert ada.get("/third/keys").status_code == 404
-
-
-def test_keys_are_listed_newest_first_with_state_and_quota(server: Server, ada: Visitor) -> None:
-    mark = f"mark{time.time_ns()}"
-    ids = [create_key(ada, "staging", name=f"{mark} {i}")[0] for i in range(52)]
-    page = ada.get(f"/staging/keys?q={mark}")
-    more = re.search(r'hx-get="([^"]+)" hx-trigger="revealed"', page.text)
-    assert more is not None
-    rest = ada.get(more[1].replace("&amp;", "&"))
-    assert cells(page, "Id") + cells(rest, "Id") == ids[::-1]
-    key = server.key(limits=Limits(100, 40), environment="staging")
-    asking(server.port, 10, key.headers, path="/staging/v1/pets")
-    page = ada.get(f"/staging/keys?q={key.id}")
-    assert cells(page, "Today") == ["10 of 40"]
-    assert cells(page, "State") == ["active"]
-    assert 'aria-valuenow="10"' in page.text
-
-
-def banned(server: Server) -> str:
-    key = server.key(limits=Limits(1, 100))
-    assert asking(server.port, 3, key.headers)[-1].code == "key_banned"
-    return key.id
-
-
-@pytest.mark.parametrize("back", ["", "key"])
-def test_a_ban_is_listed_and_lifted(server: Server, ada: Visitor, back: str) -> None:
-    key_id = banned(server)
-    assert wait_for(lambda: key_id in cells(ada.get("/live/bans"), "Id"))
-    assert key_id not in ada.get("/staging/bans").text
-    assert "Banned until" in shown(ada.get(f"/live/keys/{key_id}"))
-    page = ada.do(f"/live/bans/{key_id}/lift", back=back)
-    assert page.url.path == (f"/live/keys/{key_id}" if back else "/live/bans")
-    assert "may come in again" in shown(page)
-    assert key_id not in cells(ada.get("/live/bans"), "Id")
-    assert "is not banned" in shown(ada.do(f"/live/bans/{key_id}/lift"))
-    assert "Banned until" not in shown(ada.get(f"/live/keys/{key_id}"))
-
-
 def test_the_audit_log_says_who_did_what_and_can_be_filtered(ada: Visitor, console: Console) -> None:
     grace = console.signed_in("Grace Hopper")
-    key_id, _ = create_key(grace, name="G")
+    key_id, _ = grace.create_key(name="G")
     grace.do(f"/live/keys/{key_id}/revoke")
     page = ada.get("/live/audit?who=grace hop")
     assert cells(page, "Who") == ["Grace Hopper"] * 3 and cells(page, "What") == ["revoke key", "create key", "sign in"]
@@ -341,43 +200,13 @@ def test_the_audit_log_says_who_did_what_and_can_be_filtered(ada: Visitor, conso
 
 
 def test_the_audit_log_goes_on_by_keyset(server: Server, ada: Visitor) -> None:
-    numbers = [add_animal(ada, "one of many", "staging") for _ in range(60)]
+    numbers = [ada.add_animal("one of many", "staging") for _ in range(60)]
     ada.do("/staging/animals/status", id=[str(number) for number in numbers], to="sold")
     page = ada.get("/staging/audit?what=set status")
     more = re.search(r'hx-get="([^"]+)" hx-trigger="revealed"', page.text)
     assert more is not None
     rest = ada.get(more[1].replace("&amp;", "&"))
     assert sorted(map(int, cells(page, "Subject") + cells(rest, "Subject"))) == numbers
-
-
-def test_the_overview_shows_what_the_service_counted(server: Server, ada: Visitor) -> None:
-    key = server.key(limits=Limits(5, 100), environment="staging")
-    asking(server.port, 8, key.headers, path="/staging/v1/pets")
-    asking(server.port, 2, {}, path="/staging/v1/pets")
-
-    def figures(span: str) -> tuple[int, int, int]:
-        text = ada.get(f"/staging/overview/figures?span={span}").text
-        (found,) = re.findall(r'data-series="([^"]+)"', text)
-        answers = json.loads(found.replace("&#34;", '"'))["answers"]
-        return sum(answers["ok"]), sum(answers["refused"]), sum(answers["unauthorized"])
-
-    assert wait_for(lambda: figures("hour")[1:] == (3, 2))
-    for span in ("hour", "day", "month"):
-        assert figures(span)[0] >= 5
-        assert figures(span)[1:] == (3, 2)
-        assert wait_for(lambda span=span: key.id in ada.get(f"/staging/overview?span={span}").text)  # type: ignore[misc]
-    page = ada.get(f"/staging/keys/{key.id}?span=hour")
-    assert 'data-answer="refused">3<' in page.text
-    assert "5 of 5" in shown(page)
-
-
-def test_old_refusals_of_a_key_are_told_by_the_hour(server: Server, ada: Visitor) -> None:
-    key, now = server.key(), int(time.time())
-    rows = [Usage(key.id, now - 5 * 86_400, "refused", 17), Usage(key.id, now, "banned", 4)]
-    server.act(lambda backends: backends.stores["live"].add_usage(rows[:1], {}))
-    server.act(lambda backends: backends.stores["live"].add_usage(rows[1:], {}))
-    text = shown(ada.get(f"/live/keys/{key.id}"))
-    assert re.search(r"Recent refusals .* UTC 1 min 0 4 .* UTC 1 h 17 0", text)
 
 
 def test_empty_pages_say_what_to_do_next(tmp_path: Path) -> None:
@@ -416,4 +245,4 @@ def test_a_store_that_hangs_is_told_and_what_was_typed_stays(server: Server, ada
         assert refused.status_code == 503
         assert "did not answer" in shown(refused)
         assert 'value="Patient Rex"' in refused.text
-    add_animal(ada, "Patient Rex")
+    ada.add_animal("Patient Rex")
