@@ -19,7 +19,7 @@ from tests.served import wait_for
 from tests.servers import PETSTORE, Key, Server, started
 from tests.wire import asking
 
-ANIMALS = 120_000
+ANIMALS = 60_000
 BODY = {"name": "Rex 🐕", "categoryId": -7, "status": "pending"}
 
 
