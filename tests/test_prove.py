@@ -8,7 +8,6 @@ from prove.__main__ import run
 from prove.cases import all_cases
 from prove.proof import PROOFS, SHORT
 
-
 # test_schema.py runs the same in its own way.
 SHORT_PROOFS = [name for name in PROOFS if name != "schema"]
 
