@@ -41,7 +41,7 @@ console: $(VENV)/.installed-console ## Start the operator's console on 127.0.0.1
 	@$(BIN)/petstore console $(ARGS)
 
 test: $(VENV)/.installed-dev $(TYPESCRIPT)/node_modules/.package-lock.json ## Run all tests (some of them: make test ARGS="-k limits")
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, types and the direction of imports
 	$(BIN)/ruff format --check .
