@@ -1,4 +1,4 @@
-"""The `petstore` command as a script runs it."""
+"""The `petstore` command: what it prints, and how it ends."""
 
 import contextlib
 import io
@@ -28,14 +28,19 @@ class Commands:
         return {**os.environ, **self.server.where}
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*PETSTORE, *words],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-            cwd=cwd,
-            env=self.variables,
-        )
+        """Within this process, where Python and its modules need not start for every command."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.object(sys, "argv", ["petstore", *words]))
+            stack.enter_context(mock.patch.dict(os.environ, self.server.where))
+            stack.enter_context(contextlib.redirect_stdout(out))
+            stack.enter_context(contextlib.redirect_stderr(err))
+            stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
+            try:
+                main()
+            except SystemExit as ended:
+                code = ended.code if isinstance(ended.code, int) else 1
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def text(self, *words: str) -> str:
         """What a command prints, which must succeed without a word on standard error."""
@@ -66,19 +71,15 @@ class Commands:
         return [deed for _, deed in found]
 
 
-class QuickCommands(Commands):
-    """The same within this process, where Python and its modules need not start for every command."""
+class Processes(Commands):
+    """The same, each command a process of its own."""
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        assert cwd is None
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.object(sys, "argv", ["petstore", *words]))
-            stack.enter_context(mock.patch.dict(os.environ, self.server.where))
-            stack.enter_context(contextlib.redirect_stdout(out))
-            stack.enter_context(contextlib.redirect_stderr(err))
-            try:
-                main()
-            except SystemExit as ended:
-                code = ended.code if isinstance(ended.code, int) else 1
-        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+        return subprocess.run(
+            [*PETSTORE, *words],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            cwd=cwd,
+            env=self.variables,
+        )

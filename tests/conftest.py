@@ -28,7 +28,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if os.environ.get("PETSTORE_TEST_ALL_HOSTS"):
         return
     seen: Counter[tuple[str, str]] = Counter()
-    commands = 0
     spared = []
     for item in items:
         host = next((name for name in ("granian-rsgi", "uvicorn-asgi") if name in item.name), None)
@@ -39,10 +38,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if seen[case] % OTHER_HOSTS_TAKE_ONE_IN:
                 spared.append(item)
             seen[case] += 1
-        elif "test_cli" in item.nodeid and "[postgres-redis" in item.name:  # a process for each, and the same words
-            commands += 1
-            if commands % 3:
-                spared.append(item)
     if spared:
         config.hook.pytest_deselected(items=spared)
         gone = set(spared)

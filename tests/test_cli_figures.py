@@ -3,7 +3,6 @@
 import json
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +12,7 @@ from petstore.keys import has_form
 from petstore.ledger import ACTIONS, Deed, Usage
 from petstore.pets import NewPet, PetStatus
 from petstore.plans import Limits
-from tests.commands import Commands, QuickCommands
-from tests.servers import Server
-
-
-@pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
-def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
-    return QuickCommands(Server(tmp_path / "data", request.param))
+from tests.commands import Commands
 
 
 def make_keys(petstore: Commands, count: int) -> list[str]:

@@ -1,8 +1,6 @@
 """Documents proved: what the code has, the documents have, and what they promise can be found."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -127,11 +125,11 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def test_every_sentence_of_the_contract_names_tests_that_exist() -> None:
-    collected = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", str(ROOT / "tests")],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    known = set(re.findall(r"^tests/(\S+?\.py::\w+)", collected, re.MULTILINE))
+    known = {
+        f"{file.relative_to(ROOT / 'tests')}::{test}"
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for test in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
     rows = re.findall(r"^\| (.+?) \| (.+?) \|$", SENTENCES, re.MULTILINE)
     assert len(rows) > 100
     for sentence, tests in rows:

@@ -102,7 +102,7 @@ def test_killed_worker_is_replaced(serve: Callable[..., Served]) -> None:
     assert wait_for(lambda: worker_of(own) not in (0, first))
     assert own.process is not None
     assert own.process.poll() is None
-    assert httpx.get(own.url("/pets"), headers=key.headers).status_code == 200
+    assert httpx.get(own.url("/pets"), headers=key.headers, verify=False).status_code == 200
 
 
 def test_workers_end_when_the_main_process_is_killed(serve: Callable[..., Served]) -> None:
@@ -140,7 +140,7 @@ def test_log_is_json_lines_and_without_access_log_silent_on_requests(serve: Call
 def test_access_log_tells_each_request_and_the_keys_id(serve: Callable[..., Served]) -> None:
     own = serve("--access-log")
     key = own.key()
-    answer = httpx.get(own.url("/pets?limit=1"), headers=key.headers)
+    answer = httpx.get(own.url("/pets?limit=1"), headers=key.headers, verify=False)
     (entry,) = [entry for entry in own.events if entry.get("id") == answer.headers["X-Request-Id"]]
     assert (entry["method"], entry["path"], entry["status"]) == ("GET", "/v1/pets", 200)
     assert (entry["key"], entry["address"]) == (key.id, "127.0.0.1")

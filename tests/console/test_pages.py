@@ -43,7 +43,7 @@ def test_a_revoked_operator_is_signed_out_from_the_next_request_on(
 
 def test_an_added_animal_is_served_by_the_api_and_in_the_log(server: Server, ada: Visitor) -> None:
     number = ada.add_animal("Rex of the console", status="pending")
-    pet = httpx.get(server.url(f"/pets/{number}"), headers=server.key().headers).json()
+    pet = httpx.get(server.url(f"/pets/{number}"), headers=server.key().headers, verify=False).json()
     assert pet == {"id": number, "name": "Rex of the console", "categoryId": 7, "status": "pending"}
     deed = next(deed for deed in Commands(server).deeds() if deed.action == "add animal")
     assert deed.subject == str(number)
@@ -116,7 +116,7 @@ def test_many_animals_change_at_once_and_each_is_in_the_log(server: Server, ada:
     assert "3 animals are now sold." in shown(page)
     key = server.key()
     for number in numbers:
-        assert httpx.get(server.url(f"/pets/{number}"), headers=key.headers).json()["status"] == "sold"
+        assert httpx.get(server.url(f"/pets/{number}"), headers=key.headers, verify=False).json()["status"] == "sold"
     deeds = Commands(server).deeds()
     changed = sorted((d.subject, d.detail) for d in deeds if d.action == "set status" and int(d.subject) in numbers)
     assert changed == [(str(number), "sold") for number in sorted(numbers)]
