@@ -41,7 +41,8 @@ console: $(VENV)/.installed-console ## Start the operator's console on 127.0.0.1
 	@$(BIN)/petstore console $(ARGS)
 
 test: $(VENV)/.installed-dev $(TYPESCRIPT)/node_modules/.package-lock.json ## Run all tests (some of them: make test ARGS="-k limits")
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+	@# Byte code is kept even where the environment says not to: each of many processes would compile all of it again.
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, types and the direction of imports
 	$(BIN)/ruff format --check .

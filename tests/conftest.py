@@ -34,8 +34,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if host is not None and any(part in item.nodeid for part in OWN_HOST_ONLY):
             spared.append(item)
         elif host is not None:
-            case = (item.nodeid.partition("[")[0], host)
-            if seen[case] % OTHER_HOSTS_TAKE_ONE_IN:
+            starts_its_own = "start" in getattr(item, "fixturenames", ())  # a second for each
+            case = (item.nodeid.partition("::" if starts_its_own else "[")[0], host)
+            if seen[case] % (4 if starts_its_own else OTHER_HOSTS_TAKE_ONE_IN):
                 spared.append(item)
             seen[case] += 1
     if spared:
