@@ -1,5 +1,5 @@
 -- What wrk sends in each row of the race, and one line of JSON at the end for load.py.
--- Arguments after `--`: row, number of animals, a tag that makes this run's names its own, a file of cursors.
+-- Arguments after `--`: row, number of animals, a tag that makes this run's names its own, a file of cursors or of keys.
 
 local sent = 0
 
@@ -27,6 +27,18 @@ local function pages(file)
   end
 end
 
+-- Another key for each request: what is remembered of one does not help the next.
+local function keys(file)
+  local ready = {}
+  for key in io.lines(file) do
+    ready[#ready + 1] = "GET /v1/pets HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " .. key .. "\r\n\r\n"
+  end
+  return function()
+    sent = sent % #ready + 1
+    return ready[sent]
+  end
+end
+
 local function create(tag)
   sent = sent + 1
   local body = '{"name":"' .. tag .. " " .. sent .. '","categoryId":7,"status":"available"}'
@@ -40,6 +52,8 @@ function init(args)
     request = gets(animals)
   elseif row == "cursors" then
     request = pages(args[4])
+  elseif row == "keys" then
+    request = keys(args[4])
   elseif row == "create" then
     wrk.headers["Content-Type"] = "application/json"
     request = function() return create(tag) end

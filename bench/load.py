@@ -33,6 +33,7 @@ ROWS = {
     "refused": Row("GET /v1/pets with a key that is over its limit: 429", "/v1/pets", 32, "spent_key", refused=True),
     "unauthorised": Row("GET /v1/pets with a key that does not exist: 401", "/v1/pets", 32, "", refused=True),
 }
+KEYS = Row("GET /v1/pets, each request with the next of all keys (growth alone)", "/v1/pets", 32)
 CURSORS = 100_000
 
 
@@ -60,9 +61,9 @@ class Sample:
 
 def run_wrk(running: Running, row: str, *, seconds: float, animals: int, tag: str) -> Sample:
     """Raises LoadFailed."""
-    chosen = ROWS[row]
+    chosen = ROWS.get(row, KEYS)
     key = getattr(running, chosen.key) if chosen.key else f"{running.key}x"
-    places = running.log.with_name("cursors")
+    places = running.log.with_name("keys" if row == "keys" else "cursors")
     if row == "cursors" and not places.exists():
         places.write_text("\n".join(cursors(animals, running.contender.cursor_salt)) + "\n")
     # One thread for wrk: the cores are few, and it is not the one in the race. Ten seconds, so that a slow answer

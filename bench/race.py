@@ -31,7 +31,9 @@ def read_options() -> Options:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=5, help="length of one run (default 5, at most 60)")
     parser.add_argument("--rounds", type=int, default=3, help="runs per contender and row (default 3, at most 20)")
-    parser.add_argument("--animals", type=int, default=100_000, help="animals that each begins with (default 100000)")
+    parser.add_argument(
+        "--animals", type=int, default=1_000_000, help="animals that each begins with (default 1000000)"
+    )
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of {','.join(ROWS)} (default all)")
     parser.add_argument(
         "--contenders",
@@ -77,6 +79,7 @@ def main() -> int:
         backends.end()
     settings = {"seconds": options.seconds, "rounds": options.rounds, "animals": options.animals}
     report.write(options.out, results, skipped, settings)
+    report.draw(options.out.with_suffix(".svg"), results)
     print(f"\n{report.table(results)}\n\nMedians of {options.rounds} rounds; details in {options.out}")
     for name, why in skipped.items():
         print(f"SKIPPED {name}: {why}")

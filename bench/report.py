@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+import plot
 from contenders import BUILD, CONTENDERS, VENV
 from load import ROWS, Sample
 
@@ -109,6 +110,12 @@ def write(file: Path, results: Results, skipped: Mapping[str, str], settings: Ma
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(kept, indent=2) + "\n")
+
+
+def draw(file: Path, results: Results) -> None:
+    rates = {row: {name: result.per_second for name, result in got.items()} for row, got in results.items()}
+    about = {name: CONTENDERS[name].about for row in results.values() for name in row}
+    plot.bars(file, f"Requests a second, the same work on {os.cpu_count()} cores", rates, about)
 
 
 def machine() -> dict[str, object]:

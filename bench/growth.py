@@ -1,0 +1,102 @@
+"""Growth: requests a second of one worker against the number of animals and of keys. Ratios to the smallest first.
+
+Run as `.venv/bin/python bench/growth.py [animals] [keys] [--seconds 3] [--highest 10000000]`; without words, both.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import plot
+import report
+from contenders import BENCH, BUILD, CONTENDERS, UNLIMITED, Launch, Running, launch_petstore, started
+from load import run_wrk
+
+from petstore.keys import digest_of, mint, new_key
+from petstore.plans import Limits
+from petstore.service import Backends
+from petstore.settings import Settings
+from petstore.store.tables import TABLES
+
+ROUNDS = 3
+ANIMALS = [1_000, 10_000, 100_000, 1_000_000, 10_000_000]
+KEYS = [10, 100, 1_000, 10_000, 100_000, 1_000_000]
+ROWS = {"animals": ["list", "cursors", "get", "create"], "keys": ["list", "keys", "create"]}
+Growth = dict[str, list[tuple[float, float]]]
+
+
+def grow(what: str, sizes: list[int], seconds: float) -> Growth:
+    grown: Growth = {row: [] for row in ROWS[what]}
+    for size in sizes:
+        with with_animals(size) if what == "animals" else with_keys(size) as running:
+            for row in grown:
+                animals = size if what == "animals" else ANIMALS[0]
+                tags = [f"{row} {size} {number}" for number in range(ROUNDS)]
+                run_wrk(running, row, seconds=1, animals=animals, tag="warm up")
+                taken = [run_wrk(running, row, seconds=seconds, animals=animals, tag=tag) for tag in tags]
+                rate = statistics.median(sample.per_second for sample in taken)
+                grown[row].append((size, round(rate)))
+                first = grown[row][0][1]
+                print(f"{size:>10,} {what}  {row:8} {rate / first:5.2f}x  {rate:10,.0f}/s", flush=True)
+    return grown
+
+
+def with_animals(count: int) -> Any:
+    return started(CONTENDERS["petstore"], count)
+
+
+@contextmanager
+def with_keys(count: int) -> Iterator[Running]:
+    """The keys' secrets stand in a file beside the log, one in a line: the row `keys` sends them in turn."""
+    secrets = [mint("live") for _ in range(count)]
+
+    def launch(folder: Path, port: int, animals: int) -> Launch:
+        made = launch_petstore(folder, port, animals)
+        asyncio.run(add_keys(Settings(data=folder / "data"), secrets))
+        (folder / "keys").write_text("\n".join(secrets) + "\n")
+        return made
+
+    with started(replace(CONTENDERS["petstore"], launch=launch), ANIMALS[0]) as running:
+        yield running
+
+
+async def add_keys(settings: Settings, secrets: list[str]) -> None:
+    limits = Limits(int(UNLIMITED), int(UNLIMITED))
+    keys = [new_key("live", "enterprise", now=time.time(), limits=limits) for _ in secrets]
+    rows = {
+        "keys": [(k.id, k.name, k.plan, *k.limits, " ".join(k.scopes), k.created, None, None, None) for k in keys],
+        "secrets": [(digest_of(secret), key.id, None) for secret, key in zip(secrets, keys, strict=True)],
+    }
+    async with Backends(settings) as backends:
+        for table in TABLES:
+            ordered = sorted(rows.get(table.name, []), key=table.key_of)
+            for start in range(0, len(ordered), 20_000):
+                await backends.stores["live"].put_rows(table, ordered[start : start + 20_000])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", choices=["animals", "keys", []], help="what grows (default both)")
+    parser.add_argument("--seconds", type=int, default=3, help="length of one run (default 3)")
+    parser.add_argument("--highest", type=int, default=ANIMALS[-1], help="stop at this size (default 10000000)")
+    parser.add_argument("--out", type=Path, default=BENCH / "results", help="the folder to write to")
+    given = parser.parse_args()
+    BUILD.mkdir(exist_ok=True)
+    for what in given.what or ["animals", "keys"]:
+        sizes = [size for size in {"animals": ANIMALS, "keys": KEYS}[what] if size <= given.highest]
+        grown = grow(what, sizes, given.seconds)
+        kept = {"machine": report.machine(), "rounds": ROUNDS, "seconds": given.seconds, "rates": grown}
+        (given.out / f"growth-{what}.json").write_text(json.dumps(kept, indent=2) + "\n")
+        plot.lines(given.out / f"growth-{what}.svg", f"Requests a second of one worker, by {what}", what, grown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

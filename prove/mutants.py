@@ -1,0 +1,258 @@
+"""Mutation testing, `python -m prove.mutants [suite …] [--sample N]`: lists what no test notices when it is changed.
+
+Each mutant is the project with one small change: a comparison, a number, a flag, an operator, an answer or a step that
+is left out. Texts are left alone: a broken SQL statement is always noticed, and a message's wording never matters.
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src/petstore"
+RESULTS = Path(__file__).parent / "results/mutants.json"
+EMBEDDED = "not postgres and not redis and not granian and not uvicorn and not cluster"
+
+
+class Suite(NamedTuple):
+    """Modules, and the tests that ought to notice whatever is changed in them; the quick ones first."""
+
+    modules: list[str]
+    tests: list[str]
+    only: str = EMBEDDED
+
+
+SUITES = {
+    "windows": Suite(
+        ["windows.py"],
+        ["test_windows.py", "test_gate_local.py", "web/test_limits.py", "web/test_bans.py"],
+    ),
+    "keys": Suite(["keys.py"], ["test_keys.py", "test_cli.py", "web/test_authentication.py"]),
+    "gate": Suite(
+        ["gate/__init__.py", "gate/local.py", "gate/trust.py", "gate/inspect.py"],
+        ["test_gate.py", "test_gate_local.py", "test_check.py", "test_restore.py", "web/test_limits.py",
+         "test_workers.py"],
+    ),
+    "gate on Redis": Suite(
+        ["gate/redis.py", "gate/outage.py", "gate/redis_links.py"],
+        ["test_gate.py", "test_gate_redis.py", "test_nodes.py", "test_cluster_faults.py"],
+        only="not lmdb and not again_and_again",
+    ),
+    "store": Suite(
+        ["store/__init__.py", "store/sqlite/*.py"],
+        ["test_store.py", "test_store_operators.py", "test_store_sqlite.py", "test_cli.py", "test_cli_figures.py",
+         "web/test_idempotency.py", "web/test_creating.py", "web/test_every_response.py", "test_backup.py",
+         "test_check.py"],
+    ),
+    "store on PostgreSQL": Suite(
+        ["store/postgres/*.py"],
+        ["test_store.py", "test_store_operators.py", "test_store_postgres.py", "test_cli_figures.py", "test_dump.py",
+         "test_check.py", "test_nodes.py", "web/test_idempotency.py"],
+        only="not sqlite and not granian and not uvicorn",
+    ),
+    "pipeline": Suite(
+        ["web/admission.py", "web/app.py", "web/pets.py", "web/requests.py", "web/replies.py", "web/traffic.py"],
+        ["web", "test_workers.py", "test_http_faults.py"],
+    ),
+}  # fmt: skip
+
+OPPOSITES: dict[type[Any], type[Any]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
+    ast.Mod: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+
+
+class Mutant(NamedTuple):
+    module: str
+    line: int
+    before: str
+    after: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}:{self.line}: {self.before} → {self.after}"
+
+
+def mutants_of(module: Path) -> list[Mutant]:
+    text = module.read_text()
+    name = str(module.relative_to(SOURCE))
+    found = []
+    for index, node in enumerate(_nodes(ast.parse(text))):
+        for change in _changes(node):
+            tree = ast.parse(text)
+            again = list(_nodes(tree))[index]
+            before = ast.unparse(again)
+            change(again)
+            found.append(Mutant(name, again.lineno, before, ast.unparse(again), ast.unparse(tree)))
+    return [mutant for mutant in found if mutant.before != mutant.after]
+
+
+def _nodes(tree: ast.AST) -> Iterator[Any]:
+    """Everything that is run, in the order of the text: no annotations, no decorators, no texts."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list", "bases", "type_params"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                if isinstance(child, ast.stmt | ast.expr):
+                    yield child
+                yield from _nodes(child)
+
+
+def _changes(node: ast.AST) -> list[Callable[[Any], None]]:
+    match node:
+        case ast.Compare(ops=ops):
+            return [lambda n, k=k: n.ops.__setitem__(k, OPPOSITES[type(n.ops[k])]()) for k in range(len(ops))]
+        case ast.BoolOp() | ast.BinOp() | ast.AugAssign() if type(node.op) in OPPOSITES and not _of_texts(node):
+            return [lambda n: setattr(n, "op", OPPOSITES[type(n.op)]())]
+        case ast.UnaryOp(op=ast.Not()):
+            return [lambda n: setattr(n, "operand", ast.UnaryOp(ast.Not(), n.operand))]
+        case ast.If() | ast.IfExp() | ast.While() if isinstance(
+            node.test, ast.Name | ast.Attribute | ast.Call | ast.Await
+        ):
+            return [lambda n: setattr(n, "test", ast.UnaryOp(ast.Not(), n.test))]
+        case ast.Constant(value=bool()):
+            return [lambda n: setattr(n, "value", not n.value)]
+        case ast.Constant(value=int() | float()):
+            return [lambda n: setattr(n, "value", n.value + 1)]
+        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+            return [lambda n: setattr(n, "value", ast.Constant(None))]
+        case ast.Expr(value=ast.Call() | ast.Await()):
+            return [lambda n: setattr(n, "value", ast.Constant(None))]
+    return []
+
+
+def _of_texts(node: Any) -> bool:
+    texts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    return any(isinstance(text, str | bytes) for text in texts)
+
+
+class Place:
+    """A copy of the package that tests import instead of the project's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.package = folder / "petstore"
+        shutil.copytree(SOURCE, self.package, ignore=shutil.ignore_patterns("__pycache__"))
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(self.package)], check=True)
+        # The compiled modules are used, but none is written: a mutant must not be found in place of the next.
+        self.environ = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def fails(self, suite: Suite, mutant: Mutant | None, seconds: float) -> bool:
+        """Whether a test failed, or did not end in time."""
+        if mutant is None:
+            return self._tests_fail(suite, seconds)
+        file = self.package / mutant.module
+        for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+            compiled.unlink()
+        file.write_text(mutant.source)
+        try:
+            return self._tests_fail(suite, seconds)
+        finally:
+            shutil.copy2(SOURCE / mutant.module, file)
+
+    def _tests_fail(self, suite: Suite, seconds: float) -> bool:
+        tests = [f"tests/{name}" for name in suite.tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider",
+                   "-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-k", suite.only, *tests]  # fmt: skip
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=self.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            return process.wait(timeout=seconds) != 0
+        except subprocess.TimeoutExpired:
+            return True
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The tests, and whatever server of theirs is left: servers lead groups of their own, and know whose they are."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def try_all(suite: Suite, mutants: list[Mutant], places: "SimpleQueue[Place]", hands: int) -> list[Mutant]:
+    """The survivors."""
+    place = places.get()
+    began = time.monotonic()
+    if place.fails(suite, None, 900):
+        raise SystemExit("the tests fail without a mutant; nothing can be said")
+    patience = 20 + 4 * (time.monotonic() - began)
+    places.put(place)
+
+    def survives(mutant: Mutant) -> bool:
+        place = places.get()
+        try:
+            survived = not place.fails(suite, mutant, patience)
+        finally:
+            places.put(place)
+        print("S" if survived else ".", end="", flush=True)
+        return survived
+
+    with ThreadPoolExecutor(hands) as pool:
+        lived = list(pool.map(survives, mutants))
+    print()
+    return [mutant for mutant, survived in zip(mutants, lived, strict=True) if survived]
+
+
+def main() -> int:
+    words = argparse.ArgumentParser(prog="python -m prove.mutants", description=__doc__)
+    words.add_argument("suites", nargs="*", metavar="suite", help="of " + ", ".join(SUITES) + "; none: all of them")
+    words.add_argument("--sample", type=int, help="so many mutants of each suite, drawn by a fixed seed (default: all)")
+    words.add_argument("--hands", type=int, default=os.cpu_count() or 1, help="how many at a time")
+    words.add_argument("--survivors", action="store_true", help="only those that survived the last time")
+    chosen = words.parse_args()
+    if unknown := set(chosen.suites) - set(SUITES):
+        words.error(f"no such suite: {', '.join(sorted(unknown))}")
+    kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="petstore-mutants-") as folder:
+        places: SimpleQueue[Place] = SimpleQueue()
+        for hand in range(chosen.hands):
+            places.put(Place(Path(folder) / str(hand)))
+        for name in chosen.suites or SUITES:
+            suite = SUITES[name]
+            mutants = [
+                m for pattern in suite.modules for file in sorted(SOURCE.glob(pattern)) for m in mutants_of(file)
+            ]
+            known = len(mutants)
+            if chosen.survivors:
+                mutants = [mutant for mutant in mutants if mutant.name in kept[name]["survivors"]]
+            elif chosen.sample is not None and chosen.sample < known:
+                mutants = random.Random(1).sample(mutants, chosen.sample)
+            print(f"{name}: {len(mutants)} of {known} mutants", flush=True)
+            survivors = [mutant.name for mutant in try_all(suite, mutants, places, chosen.hands)]
+            if chosen.survivors:
+                tried = kept[name]["tried"]
+            else:
+                tried = len(mutants)
+            killed = tried - len(survivors)
+            print(f"{name}: {killed / tried:.1%} of {tried} killed", *survivors, sep="\n  ", flush=True)
+            kept[name] = {"mutants": known, "tried": tried, "killed": killed, "survivors": survivors}
+            RESULTS.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+    return int(any(kept[name]["killed"] < 0.9 * kept[name]["tried"] for name in kept))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
