@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TYPESCRIPT := client/tests/typescript
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve console test check prove bench bench-quick lock clean
+.PHONY: help setup serve console test check prove mutants bench bench-quick lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,14 +44,19 @@ test: $(VENV)/.installed-dev $(TYPESCRIPT)/node_modules/.package-lock.json ## Ru
 	@# Byte code is kept even where the environment says not to: each of many processes would compile all of it again.
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
-check: $(VENV)/.installed-dev ## Lint, types and the direction of imports
+check: $(VENV)/.installed-dev ## Lint, types, the direction of imports and known weaknesses
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src client/src
+	@$(BIN)/python -m prove.advisories
 
 prove: $(VENV)/.installed-dev ## Try the claims where others break (minutes: make prove ARGS="--scale short")
 	$(BIN)/python -m prove $(ARGS)
+
+mutants: $(VENV)/.installed-dev ## Change the code in small ways: which changes does no test notice? (hours; ARGS="keys --sample 50")
+	$(BIN)/python -m prove.mutants $(ARGS)
 
 bench: $(VENV)/.installed-dev ## Race the service against Go and FastAPI doing the same work (needs wrk)
 	$(BIN)/python bench/race.py $(ARGS)

@@ -67,8 +67,8 @@ def lines(file: Path, title: str, x_title: str, series: Mapping[str, Sequence[tu
         _, y = place(10**left, 10**power)
         parts.append(f'<line class="grid" x1="{LABELS}" y1="{y:.1f}" x2="{LABELS + PLOT}" y2="{y:.1f}"/>')
         parts.append(_text(LABELS - 12, y + 4, f"{10**power:,}/s", "quiet", anchor="end"))
-    for x in sorted({x for x, _ in points}):
-        parts.append(_text(place(x, 10**low)[0], top + height + 18, f"{x:,.0f}", "quiet", anchor="middle"))
+    ticks = [(place(x, 10**low)[0], f"{x:,.0f}") for x in sorted({x for x, _ in points})]
+    parts += [_text(x, top + height + 18, text, "quiet", anchor="middle") for x, text in ticks]
     parts.append(_text(LABELS + PLOT / 2, top + height + 38, x_title, "quiet", anchor="middle"))
     taken: list[float] = []
     for number, (name, line) in enumerate(series.items()):

@@ -61,6 +61,9 @@ def test_search_finds_parts_of_names_alike_on_every_backend(store_at: StorePlace
             "nobody": [],
         }.items():
             assert await found_names(store, text) == found, text
+        await store.set_status([3, 4], PetStatus.sold, DEED)
+        assert await found_names(store, "ÄRMEL", PetStatus.sold) == ["Ärmel", "ärmel"]
+        assert await found_names(store, "ÄRMEL", PetStatus.available) == ["ÄRMEL"]
 
     store_at.use(work)
 

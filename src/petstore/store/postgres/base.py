@@ -37,7 +37,7 @@ def any_in(columns: Sequence[str], spellings: Sequence[str], first: int) -> str:
     places = range(first, first + len(spellings))
     # In the collation C only A to Z become small, as in every other store.
     found = (f'strpos(lower({column} COLLATE "C"), ${place}) > 0' for column in columns for place in places)
-    return " OR ".join(found) or "false"
+    return f"({' OR '.join(found) or 'false'})"
 
 
 class PostgresBase:

@@ -55,7 +55,8 @@ class SqliteBase:
 
 def any_in(columns: Sequence[str], spellings: Sequence[str]) -> str:
     """A condition: one of the texts is part of one of the columns. Bind each spelling as often as there are columns."""
-    return " OR ".join(f"instr(lower({column}), ?)" for column in columns for _ in spellings) or "false"
+    found = (f"instr(lower({column}), ?)" for column in columns for _ in spellings)
+    return f"({' OR '.join(found) or 'false'})"
 
 
 def write_deed(connection: apsw.Connection, deed: Deed) -> None:
