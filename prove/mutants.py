@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -118,7 +119,7 @@ def _nodes(tree: ast.AST) -> Iterator[Any]:
 def _changes(node: ast.AST) -> list[Callable[[Any], None]]:
     match node:
         case ast.Compare(ops=ops):
-            return [lambda n, k=k: n.ops.__setitem__(k, OPPOSITES[type(n.ops[k])]()) for k in range(len(ops))]
+            return [partial(_turn, k) for k in range(len(ops))]
         case ast.BoolOp() | ast.BinOp() | ast.AugAssign() if type(node.op) in OPPOSITES and not _of_texts(node):
             return [lambda n: setattr(n, "op", OPPOSITES[type(n.op)]())]
         case ast.UnaryOp(op=ast.Not()):
@@ -136,6 +137,10 @@ def _changes(node: ast.AST) -> list[Callable[[Any], None]]:
         case ast.Expr(value=ast.Call() | ast.Await()):
             return [lambda n: setattr(n, "value", ast.Constant(None))]
     return []
+
+
+def _turn(k: int, node: ast.Compare) -> None:
+    node.ops[k] = OPPOSITES[type(node.ops[k])]()
 
 
 def _of_texts(node: Any) -> bool:
