@@ -109,9 +109,13 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._reading is None:  # what follows a chunked body is not ours to know
-            share = self._server.share
-            text = share(value.decode("latin-1").rstrip(" \t"))
-            self._fields.setdefault(share(name.decode("latin-1").lower()), []).append(text)
+            server = self._server
+            field = server.names.get(name) or server.name_of(name)
+            text = server.texts.get(value) or server.text_of(value)
+            if field in self._fields:
+                self._fields[field].append(text)
+            else:
+                self._fields[field] = [text]
 
     def on_headers_complete(self) -> None:
         if self._reading is not None:
@@ -311,7 +315,8 @@ class HttpServer:
         self.connections: set[Connection] = set()
         self.closing = False
         self.heads: dict[bytes, Head] = {}
-        self._texts: dict[str, str] = {}
+        self.names: dict[bytes, str] = {}
+        self.texts: dict[bytes, str] = {}
         self._old_heads: dict[bytes, Head] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.tick()
@@ -330,10 +335,18 @@ class HttpServer:
             self.remember(head, known)
         return known
 
-    def share(self, text: str) -> str:
-        """One object for equal names and values of headers: what thousands of heads remember should fit a cache."""
-        if len(text) < REMEMBERED_HEAD and len(self._texts) < REMEMBERED_HEADS:
-            return self._texts.setdefault(text, text)
+    # One object for equal names and values of headers: what thousands of heads remember should fit a cache.
+
+    def name_of(self, raw: bytes) -> str:
+        name = raw.decode("latin-1").lower()
+        if len(raw) < REMEMBERED_HEAD and len(self.names) < REMEMBERED_HEADS:
+            self.names[raw] = name
+        return name
+
+    def text_of(self, raw: bytes) -> str:
+        text = raw.decode("latin-1").rstrip(" \t")
+        if len(raw) < REMEMBERED_HEAD and len(self.texts) < REMEMBERED_HEADS:
+            self.texts[raw] = text
         return text
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -345,7 +358,7 @@ class HttpServer:
         """Once a second."""
         self.date = f"date: {formatdate(usegmt=True)}\r\n"
         self.now = time.monotonic()
-        self._texts = {}
+        self.names, self.texts = {}, {}
         self._old_heads, self.heads = self.heads, {}  # they hold credentials, which are nothing to keep
         CONNECTIONS.set(len(self.connections))
         for connection in list(self.connections):

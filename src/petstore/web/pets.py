@@ -124,10 +124,8 @@ class PetOperations:
         link = self._next_link(limit, status, pets[-1].id) if more else ""
         # The link is part of what the client sees, so a page that gains a successor gets a new tag.
         etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
-        headers = line("etag", etag) + line("cache-control", "private, no-cache") + line("vary", "Authorization")
-        if more:
-            headers += line("link", link)
-        return Rendered(headers, body, etag)
+        headers = f"etag: {etag}\r\ncache-control: private, no-cache\r\nvary: Authorization\r\n"
+        return Rendered(headers + line("link", link) if more else headers, body, etag)
 
     async def _render_pet(self, pet_id: int) -> Rendered:
         pet = await self._catalogue.pet(pet_id)

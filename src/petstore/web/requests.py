@@ -1,7 +1,7 @@
 """Reading a request: what the pipeline sees of it, and the strict parsing of its parts. Raises RequestError."""
 
 import asyncio
-import base64
+import binascii
 import functools
 import ipaddress
 import re
@@ -72,7 +72,7 @@ def parse_list_query(query: str) -> ListQuery:
     """Raises InvalidParameter naming the parameter."""
     limit, status, after = DEFAULT_LIMIT, None, 0
     seen = set()
-    for name, value in parse_qsl(query, keep_blank_values=True):
+    for name, value in _parameters(query):
         if name not in ("limit", "status", "cursor"):
             continue
         if name in seen:
@@ -93,28 +93,34 @@ def parse_list_query(query: str) -> ListQuery:
     return ListQuery(limit, status, after)
 
 
+def _parameters(query: str) -> list[tuple[str, str]]:
+    if "%" in query or "+" in query:
+        return parse_qsl(query, keep_blank_values=True)
+    # The same where nothing is encoded, in a quarter of the time.
+    return [(name, value) for name, _, value in (part.partition("=") for part in query.split("&") if part)]
+
+
 _cursor = struct.Struct(">qI")
-_CURSOR_SALT = b"petstore cursor 1"
+_CURSOR_SALT = zlib.crc32(b"petstore cursor 1")
+_CURSOR_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # 12 bytes without padding: one text for each position
+_TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
 def write_cursor(after: int) -> str:
     """An opaque position in the list, with a check of its own."""
-    raw = struct.pack(">q", after)
-    return base64.urlsafe_b64encode(raw + struct.pack(">I", zlib.crc32(_CURSOR_SALT + raw))).decode()
+    raw = after.to_bytes(8, signed=True)
+    whole = raw + zlib.crc32(raw, _CURSOR_SALT).to_bytes(4)
+    return binascii.b2a_base64(whole, newline=False).translate(_TO_URL).decode()
 
 
 def read_cursor(text: str) -> int:
     """Raises InvalidParameter."""
-    try:
-        # 12 bytes are 16 characters without padding, so every text stands for one position and back.
-        if not re.fullmatch("[A-Za-z0-9_-]{16}", text):
-            raise ValueError
-        after, check = _cursor.unpack(base64.urlsafe_b64decode(text))
-        if check != zlib.crc32(_CURSOR_SALT + struct.pack(">q", after)):
-            raise ValueError
-    except ValueError:
-        raise InvalidParameter("cursor is not one that this service gave out; start again without it.") from None
-    return int(after)
+    if _CURSOR_FORM(text):
+        raw = binascii.a2b_base64(text.encode().translate(_FROM_URL))
+        after, check = _cursor.unpack(raw)
+        if check == zlib.crc32(raw[:8], _CURSOR_SALT):
+            return int(after)
+    raise InvalidParameter("cursor is not one that this service gave out; start again without it.")
 
 
 def parse_pet_id(text: str) -> int | None:
