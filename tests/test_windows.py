@@ -134,6 +134,11 @@ def test_random_requests_are_decided_as_the_naive_model_decides_them() -> None:
         compared += follow(gaps, limits, policy)
 
 
+def test_a_key_that_nobody_has_used_has_no_past() -> None:
+    assert Windows() == (0,) * 9
+    assert BanPolicy() == (60_000, 3_600_000, 0)
+
+
 def test_a_refused_request_consumes_nothing() -> None:
     state, _ = admit(Windows(), Limits(1, 10), POLICY, START)
     after, decision = admit(state, Limits(1, 10), POLICY, START + 5)
