@@ -38,7 +38,7 @@ class Suite(NamedTuple):
 
 
 SUITES = {
-    "windows": Suite(["windows.py"], ["test_windows.py"]),
+    "windows": Suite(["windows.py"], ["test_windows_edges.py", "test_windows.py"]),
     "keys": Suite(["keys.py"], ["test_keys.py", "web/test_authentication.py", "test_cli.py"]),
     "gate": Suite(
         ["gate/__init__.py", "gate/local.py", "gate/trust.py", "gate/inspect.py"],
@@ -101,15 +101,20 @@ def mutants_of(module: Path) -> list[Mutant]:
 
 
 def _nodes(tree: ast.AST) -> Iterator[Any]:
-    """Everything that is run, in the order of the text: no annotations, no decorators, no texts."""
+    """Everything that is run, in the order of the text: no annotations, no decorators, no contracts."""
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list", "bases", "type_params"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
+            if isinstance(child, ast.AST) and not _is_protocol(child):
                 if isinstance(child, ast.stmt | ast.expr):
                     yield child
                 yield from _nodes(child)
+
+
+def _is_protocol(node: ast.AST) -> bool:
+    """A contract: nothing in it is ever run."""
+    return isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "Protocol" for b in node.bases)
 
 
 def _changes(node: ast.AST) -> list[Callable[[Any], None]]:

@@ -2,12 +2,25 @@
 
 import zlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from petstore.errors import OperatorError
-from petstore.keys import BASE62, ENVIRONMENTS, PREFIXES, Environment, digest_of, mint, new_key, well_formed
+from petstore.keys import (
+    BASE62,
+    ENVIRONMENTS,
+    PREFIXES,
+    SCOPES,
+    Environment,
+    checked_limits,
+    digest_of,
+    duration,
+    mint,
+    new_key,
+    well_formed,
+)
 from petstore.plans import PLANS, Limits
 
 
@@ -71,3 +84,50 @@ def test_only_enterprise_takes_limits_and_it_needs_them() -> None:
     with pytest.raises(OperatorError, match="from 1 to"):
         new_key("live", "enterprise", now=0, limits=Limits(0, 1))
     assert new_key("live", "enterprise", now=0, limits=Limits(7, 9)).limits == Limits(7, 9)
+
+
+def test_a_name_has_at_most_255_characters_and_none_that_controls() -> None:
+    assert new_key("live", "free", now=0, name="é" * 255).name == "é" * 255
+    for name in ("é" * 256, "a\nb", "\ud800"):
+        with pytest.raises(OperatorError, match="at most 255"):
+            new_key("live", "free", now=0, name=name)
+
+
+def test_limits_are_whole_numbers_from_1_to_a_million_millions() -> None:
+    for limits in (Limits(1, 1), Limits(10**12, 10**12)):
+        assert checked_limits(limits) == limits
+    for wrong in (None, Limits(0, 1), Limits(1, 0), Limits(10**12 + 1, 1), Limits(1, 10**12 + 1)):
+        with pytest.raises(OperatorError, match="from 1 to 1,000,000,000,000"):
+            checked_limits(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3s", 3), ("2m", 120), ("2h", 7_200), (" 90d ", 7_776_000), ("2w", 1_209_600)]
+)
+def test_a_duration_is_a_number_with_a_unit(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "3", "s", "-3s", "3 s", "1.5h", "3y", "1234567890s"])
+def test_anything_else_is_no_duration(text: str) -> None:
+    with pytest.raises(OperatorError, match="not a duration"):
+        duration(text)
+
+
+def test_a_key_ends_at_its_expiry_and_with_its_revocation() -> None:
+    key = new_key("live", "free", now=0, expires=100.0)
+    assert [key.usable(now) for now in (99.9, 100.0)] == [True, False]
+    assert [key.state(now) for now in (99.9, 100.0)] == ["active", "expired"]
+    revoked = msgspec.structs.replace(key, revoked=50.0)
+    assert (revoked.usable(1), revoked.state(1)) == (False, "revoked")
+    assert new_key("live", "free", now=0).usable(1e12)
+    with pytest.raises(AttributeError):
+        key.name = "another"  # type: ignore[misc]
+
+
+def test_ids_are_key_and_12_characters_and_scopes_are_those_asked_for_in_their_order() -> None:
+    key = new_key("live", "free", now=0, scopes=["write"])
+    assert key.id.startswith("key_") and len(key.id) == 16 and set(key.id[4:]) <= set(BASE62)
+    assert key.scopes == ("write",)
+    assert new_key("live", "free", now=0, scopes=["write", "read"]).scopes == SCOPES == ("read", "write")
+    assert new_key("live", "free", now=0, scopes=[]).scopes == SCOPES
