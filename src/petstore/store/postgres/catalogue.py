@@ -1,11 +1,9 @@
 """Animals in PostgreSQL: a read takes a connection, new animals go to the writer."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import msgspec
 
-from petstore.errors import IdempotencyConflict
 from petstore.keys import Environment
 from petstore.ledger import Deed
 from petstore.pets import Added, Found, NewPet, Once, Page, Pet, PetStatus
@@ -14,8 +12,7 @@ from petstore.store import OnCommit
 from petstore.store.postgres.base import PostgresBase, any_in
 from petstore.store.postgres.pool import LONG, Connection, PostgresPool, at_leisure
 from petstore.store.postgres.writer import PostgresWriter
-
-_STATUS = {status.value: status for status in PetStatus}
+from petstore.store.rows import InHand, pets_of
 
 
 class PostgresCatalogue(PostgresBase):
@@ -26,7 +23,7 @@ class PostgresCatalogue(PostgresBase):
     def __init__(self, pool: PostgresPool, environment: Environment, on_commit: OnCommit) -> None:
         super().__init__(pool, environment, on_commit)
         self._writer = PostgresWriter(pool, self._schema, environment, self._writes, on_commit)
-        self._running: set[tuple[str, str]] = set()
+        self._in_hand = InHand()
         pet = f"SELECT id, name, category_id, status FROM {self._schema}.pets"
         self._page_sql = f"{pet} WHERE id > $1 ORDER BY id LIMIT $2"
         self._page_by_status_sql = f"{pet} WHERE status = $3 AND id > $1 ORDER BY id LIMIT $2"
@@ -37,7 +34,7 @@ class PostgresCatalogue(PostgresBase):
             rows = await self._rows(self._page_sql, after, limit + 1)
         else:
             rows = await self._rows(self._page_by_status_sql, after, limit + 1, status.value)
-        return Page([_pet(row) for row in rows[:limit]], len(rows) > limit)
+        return Page(pets_of(rows[:limit]), len(rows) > limit)
 
     async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
         forms = spellings(text)
@@ -50,13 +47,13 @@ class PostgresCatalogue(PostgresBase):
             after, SEARCH_STEP, status and status.value, *forms,
         )  # fmt: skip
         if len(rows) > limit:
-            return Found([_pet(row) for row in rows[:limit]], rows[limit - 1][0], more=True)
+            return Found(pets_of(rows[:limit]), rows[limit - 1][0], more=True)
         last = await self._rows(f"{self._page_sql} OFFSET {SEARCH_STEP - 1}", after, 1)
-        return Found([_pet(row) for row in rows], last[0][0] if last else after, more=bool(last))
+        return Found(pets_of(rows), last[0][0] if last else after, more=bool(last))
 
     async def pet(self, pet_id: int) -> Pet | None:
         rows = await self._rows(self._pet_sql, pet_id)
-        return _pet(rows[0]) if rows else None
+        return pets_of(rows)[0] if rows else None
 
     async def newest(self) -> int:
         return (await self._rows(f"SELECT max(id) FROM {self._schema}.pets"))[0][0] or 0
@@ -68,14 +65,8 @@ class PostgresCatalogue(PostgresBase):
     async def add(self, new: NewPet, now: float, once: Once | None = None) -> Added:
         if once is None:
             return await self._writer.add(new, now, None)
-        name = (once.key_id, once.token)
-        if name in self._running:
-            raise IdempotencyConflict("The first request with this Idempotency-Key is still running; retry shortly.")
-        self._running.add(name)
-        try:
+        with self._in_hand.only(once):
             return await self._writer.add(new, now, once)
-        finally:
-            self._running.discard(name)
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
         async def work(connection: Connection) -> list[Pet]:
@@ -88,7 +79,7 @@ class PostgresCatalogue(PostgresBase):
                 )
                 if row is not None:
                     await self._record(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
-                    changed.append(_pet(row))
+                    changed += pets_of([row])
             return changed
 
         return await self._change(work, "catalogue")
@@ -116,8 +107,3 @@ class PostgresCatalogue(PostgresBase):
         rows = await self._rows_at_leisure(f"SELECT status, count(*) FROM {self._schema}.pets GROUP BY status")
         found: dict[str, int] = dict(rows)
         return {status: found.get(status.value, 0) for status in PetStatus}
-
-
-def _pet(row: Sequence[Any]) -> Pet:
-    pet_id, name, category_id, status = row
-    return Pet(pet_id, name, category_id, _STATUS[status])

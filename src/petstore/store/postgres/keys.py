@@ -1,9 +1,6 @@
 """API keys in PostgreSQL."""
 
 from collections.abc import Sequence
-from typing import Any
-
-import msgspec
 
 from petstore.keys import ApiKey
 from petstore.ledger import Deed
@@ -11,8 +8,7 @@ from petstore.plans import Limits
 from petstore.search import spellings
 from petstore.store.postgres.base import PostgresBase, any_in
 from petstore.store.postgres.pool import Connection
-
-_KEY = "k.id, k.name, k.plan, k.per_minute, k.per_day, k.scopes, k.created, k.expires, k.revoked, k.last_used"
+from petstore.store.rows import KEY, key_of, key_of_secret, row_of
 
 
 class PostgresKeys(PostgresBase):
@@ -20,27 +16,21 @@ class PostgresKeys(PostgresBase):
 
     async def find_key(self, digest: bytes) -> ApiKey | None:
         rows = await self._rows(
-            f"SELECT {_KEY}, s.expires FROM {self._schema}.secrets AS s JOIN {self._schema}.keys AS k"
+            f"SELECT {KEY}, s.expires FROM {self._schema}.secrets AS s JOIN {self._schema}.keys AS k"
             " ON k.id = s.key_id WHERE s.digest = $1",
             digest,
         )
-        if not rows:
-            return None
-        *row, until = rows[0]
-        key = self._key(row)
-        if until is None or (key.expires is not None and key.expires <= until):
-            return key
-        return msgspec.structs.replace(key, expires=until)
+        return key_of_secret(self.environment, rows[0]) if rows else None
 
     async def key(self, key_id: str) -> ApiKey | None:
-        rows = await self._rows(f"SELECT {_KEY} FROM {self._schema}.keys AS k WHERE k.id = $1", key_id)
-        return self._key(rows[0]) if rows else None
+        rows = await self._rows(f"SELECT {KEY} FROM {self._schema}.keys AS k WHERE k.id = $1", key_id)
+        return key_of(self.environment, rows[0]) if rows else None
 
     async def keys(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
         rows = await self._rows(
-            f"SELECT {_KEY} FROM {self._schema}.keys AS k WHERE k.id > $1 ORDER BY k.id LIMIT $2", after, limit
+            f"SELECT {KEY} FROM {self._schema}.keys AS k WHERE k.id > $1 ORDER BY k.id LIMIT $2", after, limit
         )
-        return [self._key(row) for row in rows]
+        return [key_of(self.environment, row) for row in rows]
 
     async def newest_keys(
         self, *, before: tuple[float, str] | None = None, limit: int = 100, text: str = ""
@@ -49,23 +39,22 @@ class PostgresKeys(PostgresBase):
         fits = any_in(["k.name", "k.id"], forms, 4) if text else "true"
         at, key_id = before or (float("inf"), "")
         rows = await self._rows(
-            f"SELECT {_KEY} FROM {self._schema}.keys AS k WHERE ({fits}) AND (k.created, k.id) < ($1, $2)"
+            f"SELECT {KEY} FROM {self._schema}.keys AS k WHERE ({fits}) AND (k.created, k.id) < ($1, $2)"
             " ORDER BY k.created DESC, k.id DESC LIMIT $3",
             at, key_id, limit, *forms,
         )  # fmt: skip
-        return [self._key(row) for row in rows]
+        return [key_of(self.environment, row) for row in rows]
 
     async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
-        rows = await self._rows(f"SELECT {_KEY} FROM {self._schema}.keys AS k WHERE k.id = ANY($1)", key_ids)
-        return {row[0]: self._key(row) for row in rows}
+        rows = await self._rows(f"SELECT {KEY} FROM {self._schema}.keys AS k WHERE k.id = ANY($1)", key_ids)
+        return {row[0]: key_of(self.environment, row) for row in rows}
 
     async def add_key(self, key: ApiKey, digest: bytes, deed: Deed) -> None:
         async def work(connection: Connection) -> None:
             await connection.execute(
                 f"INSERT INTO {self._schema}.keys VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-                key.id, key.name, key.plan, key.per_minute, key.per_day, " ".join(key.scopes),
-                key.created, key.expires, key.revoked, key.last_used,
-            )  # fmt: skip
+                *row_of(key),
+            )
             await connection.execute(f"INSERT INTO {self._schema}.secrets VALUES ($1, $2, NULL)", digest, key.id)
             await self._record(connection, deed)
 
@@ -98,10 +87,3 @@ class PostgresKeys(PostgresBase):
             await self._record(connection, deed)
 
         await self._change(work, "keys")
-
-    def _key(self, row: Sequence[Any]) -> ApiKey:
-        key_id, name, plan, per_minute, per_day, scopes, created, expires, revoked, last_used = row
-        return ApiKey(
-            id=key_id, name=name, environment=self.environment, plan=plan, per_minute=per_minute, per_day=per_day,
-            scopes=tuple(scopes.split()), created=created, expires=expires, revoked=revoked, last_used=last_used,
-        )  # fmt: skip

@@ -3,20 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import apsw
 import msgspec
 
-from petstore.errors import IdempotencyConflict
 from petstore.keys import Environment
 from petstore.ledger import Deed
 from petstore.pets import Added, Found, NewPet, Once, Page, Pet, PetStatus
 from petstore.search import SEARCH_STEP, spellings
 from petstore.store import OnCommit
+from petstore.store.rows import InHand, pets_of
 from petstore.store.sqlite.base import SqliteBase, any_in, write_deed
 
-_STATUS = {status.value: status for status in PetStatus}
 _PAGE = "SELECT id, name, category_id, status FROM pets WHERE id > ? ORDER BY id LIMIT ?"
 _PAGE_BY_STATUS = "SELECT id, name, category_id, status FROM pets WHERE status = ? AND id > ? ORDER BY id LIMIT ?"
 _PET = "SELECT id, name, category_id, status FROM pets WHERE id = ?"
@@ -29,14 +27,14 @@ class SqliteCatalogue(SqliteBase):
 
     def __init__(self, path: Path, environment: Environment, on_commit: OnCommit) -> None:
         super().__init__(path, environment, on_commit)
-        self._running: set[tuple[str, str]] = set()
+        self._in_hand = InHand()
 
     async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
         if status is None:
             rows = self._rows(_PAGE, (after, limit + 1))
         else:
             rows = self._rows(_PAGE_BY_STATUS, (status.value, after, limit + 1))
-        return Page(_pets(rows[:limit]), len(rows) > limit)
+        return Page(pets_of(rows[:limit]), len(rows) > limit)
 
     async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
         forms = spellings(text)
@@ -48,12 +46,12 @@ class SqliteCatalogue(SqliteBase):
             (after, SEARCH_STEP, *forms, status and status.value, limit + 1),
         )
         if len(rows) > limit:
-            return Found(_pets(rows[:limit]), rows[limit - 1][0], more=True)
+            return Found(pets_of(rows[:limit]), rows[limit - 1][0], more=True)
         last = await self._rows_aside(f"{_PAGE} OFFSET {SEARCH_STEP - 1}", (after, 1))
-        return Found(_pets(rows), last[0][0] if last else after, more=bool(last))
+        return Found(pets_of(rows), last[0][0] if last else after, more=bool(last))
 
     async def pet(self, pet_id: int) -> Pet | None:
-        pets = _pets(self._rows(_PET, (pet_id,)))
+        pets = pets_of(self._rows(_PET, (pet_id,)))
         return pets[0] if pets else None
 
     async def newest(self) -> int:
@@ -65,14 +63,8 @@ class SqliteCatalogue(SqliteBase):
     async def add(self, new: NewPet, now: float, once: Once | None = None) -> Added:
         if once is None:
             return await self._writer.add(new, now, None)
-        name = (once.key_id, once.token)
-        if name in self._running:
-            raise IdempotencyConflict("The first request with this Idempotency-Key is still running; retry shortly.")
-        self._running.add(name)
-        try:
+        with self._in_hand.only(once):
             return await self._writer.add(new, now, once)
-        finally:
-            self._running.discard(name)
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
         def work(connection: apsw.Connection) -> list[Pet]:
@@ -81,7 +73,7 @@ class SqliteCatalogue(SqliteBase):
                 connection.execute("UPDATE pets SET status = ? WHERE id = ?", (status.value, pet_id))
                 if found := connection.execute(_PET, (pet_id,)).fetchall():
                     write_deed(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
-                    changed += _pets(found)
+                    changed += pets_of(found)
             return changed
 
         return await self._writer.call(work, "catalogue")
@@ -111,7 +103,3 @@ class SqliteCatalogue(SqliteBase):
     async def count(self) -> dict[PetStatus, int]:
         found = dict(await self._rows_aside("SELECT status, count(*) FROM pets GROUP BY status", ()))
         return {status: found.get(status.value, 0) for status in PetStatus}
-
-
-def _pets(rows: list[tuple[Any, ...]]) -> list[Pet]:
-    return [Pet(pet_id, name, category_id, _STATUS[status]) for pet_id, name, category_id, status in rows]
