@@ -154,6 +154,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.package = folder / "petstore"
+        self.log = folder / "log"
         shutil.copytree(SOURCE, self.package, ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(self.package)], check=True)
         # The compiled modules are used, but none is written: a mutant must not be found in place of the next.
@@ -176,10 +177,10 @@ class Place:
         tests = [f"tests/{name}" for name in suite.tests]
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider",
                    "-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-k", suite.only, *tests]  # fmt: skip
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=self.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=self.environ, stdout=log, stderr=log, start_new_session=True
+            )
         try:
             return process.wait(timeout=seconds) != 0
         except subprocess.TimeoutExpired:
@@ -204,7 +205,8 @@ def try_all(suite: Suite, mutants: list[Mutant], places: "SimpleQueue[Place]", h
     place = places.get()
     began = time.monotonic()
     if place.fails(suite, None, 900):
-        raise SystemExit("the tests fail without a mutant; nothing can be said")
+        said = place.log.read_text(errors="replace")[-1000:]
+        raise SystemExit(f"the tests fail without a mutant, so nothing can be said:\n{said}")
     patience = 20 + 4 * (time.monotonic() - began)
     places.put(place)
 
