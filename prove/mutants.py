@@ -133,11 +133,16 @@ def _changes(node: ast.AST) -> list[Callable[[Any], None]]:
             return [lambda n: setattr(n, "value", not n.value)]
         case ast.Constant(value=int() | float()):
             return [lambda n: setattr(n, "value", n.value + 1)]
-        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+        case ast.Return(value=ast.expr() as value) if not _is_constant(value):
             return [lambda n: setattr(n, "value", ast.Constant(None))]
         case ast.Expr(value=ast.Call() | ast.Await()):
             return [lambda n: setattr(n, "value", ast.Constant(None))]
     return []
+
+
+def _is_constant(value: ast.expr) -> bool:
+    """None would be the same, or, for a flag, much the same as its opposite, which is a mutant of its own."""
+    return isinstance(value, ast.Constant) and (value.value is None or isinstance(value.value, bool))
 
 
 def _turn(k: int, node: ast.Compare) -> None:
