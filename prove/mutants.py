@@ -25,7 +25,11 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/petstore"
 RESULTS = Path(__file__).parent / "results/mutants.json"
-LESS = {"PETSTORE_TEST_REQUESTS": "10000", "PETSTORE_TEST_CREATES": "100"}  # of what takes long and finds the same
+LESS = {
+    "PETSTORE_TEST_REQUESTS": "10000",
+    "PETSTORE_TEST_CREATES": "100",
+    "PETSTORE_TEST_KILLS": "3",
+}  # of what takes long and finds the same
 EMBEDDED = "not postgres and not redis and not granian and not uvicorn and not cluster"
 
 
@@ -41,12 +45,12 @@ SUITES = {
     "windows": Suite(["windows.py"], ["test_windows_edges.py", "test_windows.py"]),
     "keys": Suite(["keys.py"], ["test_keys.py", "web/test_authentication.py", "test_cli.py"]),
     "gate": Suite(
-        ["gate/__init__.py", "gate/local.py", "gate/trust.py", "gate/inspect.py"],
-        ["test_gate.py", "test_gate_local.py", "test_check.py", "web/test_limits.py"],
+        ["gate/local.py", "gate/trust.py"],
+        ["test_trust.py", "test_gate.py", "test_gate_local.py", "test_metrics.py", "web/test_limits.py"],
     ),
     "gate on Redis": Suite(
-        ["gate/redis.py", "gate/outage.py", "gate/redis_links.py"],
-        ["test_gate.py", "test_gate_redis.py", "test_cluster_faults.py"],
+        ["gate/__init__.py", "gate/redis.py", "gate/redis_links.py", "gate/outage.py", "gate/inspect.py"],
+        ["test_gate.py", "test_gate_redis.py", "test_check.py", "test_metrics.py", "test_cluster_faults.py"],
         only="not lmdb and not again_and_again",
     ),
     "store": Suite(

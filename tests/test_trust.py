@@ -1,0 +1,72 @@
+"""Which gate file is believed after a start: the note beside it, to the letter."""
+
+import os
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from petstore.gate import trust
+
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A gate file with something in it, and its lock."""
+    path = tmp_path / "gate.mdb"
+    with lmdb.open(str(path), subdir=False, map_size=1 << 20) as env, env.begin(write=True) as txn:
+        txn.put(b"name", b"value")
+    assert path.with_name("gate.mdb-lock").exists()
+    return path
+
+
+def note(file: Path) -> Path:
+    return file.with_name("gate.mdb-boot")
+
+
+def test_a_file_in_use_bears_the_name_of_this_boot_and_one_at_rest_does_not(file: Path) -> None:
+    trust.mark_in_use(file)
+    assert note(file).read_text() == BOOT
+    trust.mark_synced(file)
+    assert note(file).read_text() == trust.SYNCED
+    assert sorted(path.name for path in file.parent.iterdir()) == ["gate.mdb", "gate.mdb-boot", "gate.mdb-lock"]
+
+
+def test_a_note_that_says_so_already_is_not_written_again(file: Path) -> None:
+    trust.mark_in_use(file)
+    before = note(file).stat().st_ino
+    trust.mark_in_use(file)
+    assert note(file).stat().st_ino == before
+
+
+@pytest.mark.parametrize("text", [None, "synced", BOOT], ids=["no note", "synced", "this boot"])
+def test_a_file_is_believed(file: Path, text: str | None) -> None:
+    if text is not None:
+        note(file).write_text(text)
+    assert trust.set_aside_if_damaged(file) is None
+    assert file.exists() and trust.readable(file)
+
+
+def test_a_file_that_was_in_use_in_another_boot_is_set_aside_with_its_lock(file: Path) -> None:
+    content = file.read_bytes()
+    note(file).write_text("another boot")
+    aside = trust.set_aside_if_damaged(file)
+    assert aside is not None and aside.name.startswith("gate.mdb.damaged-")
+    assert aside.read_bytes() == content
+    assert not file.exists() and not file.with_name("gate.mdb-lock").exists()
+
+
+def test_what_is_not_there_is_not_set_aside(tmp_path: Path) -> None:
+    assert trust.set_aside_if_damaged(tmp_path / "gate.mdb") is None
+    trust.mark_synced(tmp_path / "gate.mdb")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_read_is_not_believed_and_nobody_dies_of_it(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file.write_bytes(os.urandom(8192))
+    assert not trust.readable(file)
+    assert trust.set_aside_if_damaged(file) is not None
+    assert capfd.readouterr() == ("", "")
