@@ -46,7 +46,8 @@ SUITES = {
     "keys": Suite(["keys.py"], ["test_keys.py", "web/test_authentication.py", "test_cli.py"]),
     "gate": Suite(
         ["gate/local.py", "gate/trust.py"],
-        ["test_trust.py", "test_gate.py", "test_gate_local.py", "test_metrics.py", "web/test_limits.py"],
+        ["test_trust.py", "test_gate.py", "test_gate_local.py", "test_metrics.py", "web/test_limits.py",
+         "test_restore.py", "test_backup.py"],
     ),
     "gate on Redis": Suite(
         ["gate/__init__.py", "gate/redis.py", "gate/redis_links.py", "gate/outage.py", "gate/inspect.py"],
