@@ -43,10 +43,13 @@ def free_port(highest: int = 65_535) -> int:
 class Process:
     """A server that can be stopped, killed, hung and started again on the same port and data."""
 
+    highest_port = 65_535
+
     def __init__(self, name: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"petstore-test-{name}-"))
-        self.port = free_port()
+        self.port = free_port(self.highest_port)
         self.process: subprocess.Popen[bytes] | None = None
+        self._ran = False
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -55,15 +58,24 @@ class Process:
         raise NotImplementedError
 
     def start(self, **options: Any) -> None:
+        deadline = time.monotonic() + STARTS_WITHIN
+        self._launch(options)
+        while not self.answers():
+            assert self.process is not None
+            ended = self.process.poll() is not None
+            if time.monotonic() > deadline or (ended and self._ran):
+                raise AssertionError(f"the server does not start:\n{(self.folder / 'log').read_text()[-2000:]}")
+            if ended:  # somebody else may have taken the port since it was found free
+                self.port = free_port(self.highest_port)
+                self._launch(options)
+            time.sleep(0.01)  # the poll of a condition, bounded
+        self._ran = True
+
+    def _launch(self, options: dict[str, Any]) -> None:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), stdout=log, stderr=log, cwd=self.folder, start_new_session=True, **options
             )
-        deadline = time.monotonic() + STARTS_WITHIN
-        while not self.answers():
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                raise AssertionError(f"the server does not start:\n{(self.folder / 'log').read_text()[-2000:]}")
-            time.sleep(0.01)  # the poll of a condition, bounded
 
     def signal(self, number: int) -> None:
         """To the server and all its helpers."""
@@ -99,9 +111,10 @@ class Process:
 
 
 class Redis(Process):
+    highest_port = 55_535  # nodes of a Redis Cluster talk to each other on a port 10,000 higher
+
     def __init__(self, *options: str) -> None:
         super().__init__("redis")
-        self.port = free_port(55_535)  # nodes of a Redis Cluster talk to each other on a port 10,000 higher
         self._program = _redis_program()
         self._options = options
         self._databases = itertools.count()

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -217,7 +218,9 @@ def test_without_redis_degrade_goes_on_and_refuse_does_not(servers: tuple[Postgr
             ).is_success
             assert client.get(going_on.url("/pets"), headers=other.headers).json()[-1]["name"] == "Rex"
             redis.start()
-            assert wait_for(lambda: ready(going_on) and ready(refusing), 5)
+            # By the same connection, so the same worker, as the next request; each notices by itself.
+            back = partial(client.get, refusing.origin + "/readyz")
+            assert wait_for(lambda: ready(going_on) and back().status_code == 200, 5)
             after = client.get(refusing.url("/pets"))
             assert (after.status_code, after.headers["x-ratelimit-remaining"]) == (200, "2")  # as before the outage
         for node in (going_on, refusing):
