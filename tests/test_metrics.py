@@ -1,7 +1,7 @@
 """The numbers of several workers: they add up, and never go back, whoever dies when."""
 
-import itertools
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
