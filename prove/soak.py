@@ -1,8 +1,7 @@
 """A long mixed load at a fixed rate, and the slopes of what may only grow if something leaks.
 
 Memory, descriptors and the log are sampled every second; slopes are least squares over what follows the warm-up. A
-write that took long is excused only if the machine itself stalled meanwhile, as three probes tell: a sleep, a sync, and
-the time for which the kernel says that some process waited for a processor.
+write that took long is excused only if the machine itself stalled meanwhile, as two probes tell: a sleep and a sync.
 """
 
 import asyncio
@@ -25,7 +24,6 @@ MEGABYTES_PER_HOUR = 1.0
 WAL_MAX = 64 * 1024 * 1024
 SLOW_WRITE = 0.250
 STALL = 0.050
-PRESSURE = 0.25  # of the time; this load alone makes next to none
 
 
 class Watch(threading.Thread):
@@ -48,14 +46,13 @@ class Watch(threading.Thread):
         probe = os.open(self._server.data.parent / "probe", os.O_WRONLY | os.O_CREAT, 0o600)
         due = time.monotonic()
         while not self._over.is_set():
-            began, waited = time.monotonic(), pressure()
+            began = time.monotonic()
             time.sleep(0.05)
             slept = time.monotonic()
             os.pwrite(probe, os.urandom(4096), 0)
             os.fdatasync(probe)
             synced = time.monotonic()
-            pressed = pressure() - waited > PRESSURE * (synced - began)
-            if slept - began > 0.05 + STALL or synced - slept > STALL or pressed:
+            if slept - began > 0.05 + STALL or synced - slept > STALL:
                 self.stalls.append((began, synced))
             if synced >= due:
                 self.samples.append(self._sample(synced))
@@ -134,14 +131,6 @@ def _judge(scale: Scale, watch: Watch, reads: list[Answer], writes: list[Answer]
     if scale.soak_minutes >= SLOPES_FROM_MINUTES:
         hold(memory < MEGABYTES_PER_HOUR, f"memory grows by less than 1 MiB an hour: {figures}")
     return figures
-
-
-def pressure() -> float:
-    """Seconds for which some process waited for a processor, since the start; none where the kernel does not tell."""
-    try:
-        return int(Path("/proc/pressure/cpu").read_text().split("\n")[0].rpartition("=")[2]) / 1e6
-    except OSError:
-        return 0.0
 
 
 def _stalled(watch: Watch, answer: Answer) -> bool:
