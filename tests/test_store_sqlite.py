@@ -13,7 +13,7 @@ from petstore.ledger import Deed
 from petstore.pets import Added, NewPet, Once
 from petstore.store import Store
 from petstore.store.sqlite import writer as writer_module
-from petstore.store.sqlite.file import MIGRATIONS, connect
+from petstore.store.sqlite.file import FILE_PRAGMAS, MIGRATIONS, PRAGMAS, connect
 from tests.places import StorePlace
 
 DEED = Deed(5.0, "a test", "test", "x")
@@ -69,6 +69,18 @@ def test_a_page_is_found_by_index_alone(tmp_path: Path, sql: str) -> None:
     plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + getattr(sqlite, sql), bindings)]
     connection.close()
     assert plan and all(step.startswith("SEARCH") for step in plan), plan
+
+
+def test_a_file_is_opened_as_the_promises_need_it(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "live.db")
+    as_set = {name: connection.pragma(name) for name in (*FILE_PRAGMAS, *PRAGMAS)}
+    stable_plans = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1)
+    connection.close()
+    assert stable_plans == 1
+    assert as_set == {
+        "journal_mode": "wal", "synchronous": 2, "wal_autocheckpoint": 4096, "journal_size_limit": 16 * 1024 * 1024,
+        "foreign_keys": 1, "trusted_schema": 0, "cache_size": -16384,
+    }  # fmt: skip
 
 
 def test_idempotency_records_are_pruned_after_a_day(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ class Snapshot:
         """`progress` is told of the bytes as they are copied. Raises Unavailable."""
         try:
             with contextlib.closing(apsw.Connection(str(target))) as copy:
-                copy.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF")
+                copy.pragma("synchronous", "OFF")
+                copy.pragma("journal_mode", "OFF")
                 page_size: int = self._source.pragma("page_size")
                 with copy.backup("main", self._source, "main") as backup:
                     done = 0

@@ -21,7 +21,7 @@ class SqliteBase:
         self._path = path
         self.environment: Environment = environment
         self._read = connect(path)
-        self._read.execute("PRAGMA query_only = ON")
+        self._read.pragma("query_only", "ON")
         self._reads = Health("store", environment, "read")
         self._writer = Writer(path, environment, on_commit)
 

@@ -81,7 +81,8 @@ class SqliteCatalogue(SqliteBase):
     async def import_pets(self, batches: AsyncIterator[list[NewPet]], deed: Deed) -> int:
         # The rows wait in a temporary file of SQLite's, so that the write lock is held only for one fast copy.
         staging = await asyncio.to_thread(apsw.Connection, "")
-        staging.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; BEGIN")
+        staging.pragma("journal_mode", "OFF")
+        staging.execute("BEGIN")
         staging.execute("CREATE TABLE new (name TEXT, category_id INTEGER, status TEXT)")
         async for batch in batches:
             staging.executemany(

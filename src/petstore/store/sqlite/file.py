@@ -15,6 +15,13 @@ BUSY_MILLISECONDS = int(PATIENCE * 800)  # less than the patience, so that the r
 
 # The log is copied into the file when it has this many pages (16 MiB): rarely enough not to be felt by writers.
 WAL_PAGES = 4096
+FILE_PRAGMAS = {
+    "journal_mode": "WAL",
+    "synchronous": "FULL",
+    "wal_autocheckpoint": WAL_PAGES,
+    "journal_size_limit": WAL_PAGES * 4096,
+}
+PRAGMAS = {"foreign_keys": "ON", "trusted_schema": "OFF", "cache_size": -16 * 1024}
 
 MIGRATIONS = sorted(
     (file for file in resources.files("petstore.store").joinpath("migrations/sqlite").iterdir()), key=lambda f: f.name
@@ -27,10 +34,10 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=flags)
     # First of all: the statements below can already meet a locked file.
     connection.set_busy_timeout(BUSY_MILLISECONDS)
-    if not readonly:
-        connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}; PRAGMA journal_size_limit = {WAL_PAGES * 4096}")
-    connection.execute("PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cache_size = -16384")
+    # Otherwise another value of a parameter makes SQLite plan the same statement anew.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    for name, value in (PRAGMAS if readonly else FILE_PRAGMAS | PRAGMAS).items():
+        connection.pragma(name, value)  # each to its end: of several in one text, those after a row would be left out
     return connection
 
 

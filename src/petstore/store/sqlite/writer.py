@@ -192,7 +192,7 @@ class Writer:
                     connection = connect(self._path)
                     connection.set_busy_timeout(0)
                     # It adds at the end and seldom looks back: a large cache would fill up for hours, to no use.
-                    connection.execute("PRAGMA cache_size = -1024")
+                    connection.pragma("cache_size", -1024)
                 changed, first_id = self._commit_in_turn(connection, batch, rows)
             except Exception as error:
                 fault = translated(error)
