@@ -2,7 +2,7 @@
 
 from petstore.gate import Gate, GatePolicy, bans_in_force, bucket_of
 from petstore.plans import Limits
-from petstore.windows import ADMITTED, BANNED, LIMITED, SECOND, BanPolicy, Decision
+from petstore.windows import ADMITTED, BANNED, LIMITED, SECOND, BanPolicy, Decision, Windows
 from tests.places import GatePlace
 
 NOW = 1_800_000_000.0
@@ -95,3 +95,23 @@ def test_ban_policy_is_a_setting(gate_at: GatePlace) -> None:
         assert (await bans_in_force(gate, NOW))[0].until == NOW + 5
 
     gate_at.use(work, GatePolicy(BanPolicy(5 * SECOND, 7 * SECOND, 3)))
+
+
+def test_what_is_remembered_can_be_taken_from_one_gate_and_put_into_another(gate_at: GatePlace) -> None:
+    start = int(NOW * SECOND)
+    many = {f"key_{number:04}": Windows(start, number, start, 10 * number) for number in range(2_500)}
+
+    async def work(gate: Gate) -> None:
+        assert await gate.windows(["key_0007"]) == [Windows()]
+        await gate.put_windows(many.items())
+        assert await gate.windows(["key_0007", "key_none", "key_2499"]) == [
+            many["key_0007"],
+            Windows(),
+            many["key_2499"],
+        ]
+        portions = [rows async for rows in gate.all_windows()]
+        assert max(map(len, portions)) < 2_000  # Redis takes the number that it is asked for as a hint
+        assert sorted(row for rows in portions for row in rows) == sorted(many.items())
+        assert (await ask(gate, "key_0007", Limits(100, 100))).remaining == 29
+
+    gate_at.use(work)

@@ -13,10 +13,10 @@ import pytest
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
 from petstore.gate import local as local_gate
-from petstore.gate.local import INITIAL_SIZE, LocalGate
+from petstore.gate.local import LocalGate, renew_versions
 from petstore.gate.trust import SYNCED, mark_synced, set_aside_if_damaged
 from petstore.plans import Limits
-from petstore.windows import ADMITTED, DAY, SECOND, BanPolicy
+from petstore.windows import ADMITTED, DAY, SECOND, BanPolicy, Windows
 from tests.places import GatePlace
 from tests.test_gate import NOW, PLENTY, ask
 
@@ -34,6 +34,34 @@ def test_idle_records_are_removed_and_others_stay(tmp_path: Path) -> None:
         return gate.records
 
     assert GatePlace(tmp_path).use(work) == 3  # two environments' versions and the busy key
+
+
+def test_a_sweep_looks_at_some_records_and_the_next_goes_on_behind_them(tmp_path: Path) -> None:
+    later = NOW + DAY / SECOND
+
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, LocalGate)
+        for number in range(600):
+            await ask(gate, f"key_a{number:03}", PLENTY, later)  # these stay
+        for number in range(600):
+            await ask(gate, f"key_b{number:03}", PLENTY)
+        left = []
+        for _ in range(5):
+            await gate.sweep(later)
+            left.append(gate.records - 2)  # without the versions
+        assert left == [1200, 1200, 1050, 800, 600]
+        await gate.sweep(later)  # from the beginning again: nothing more to find
+        assert gate.records - 2 == 600
+
+    GatePlace(tmp_path).use(work)
+
+
+def test_all_keys_are_read_a_thousand_at_a_time(tmp_path: Path) -> None:
+    async def work(gate: Gate) -> list[int]:
+        await gate.put_windows((f"key_{number}", Windows(1)) for number in range(2_500))
+        return [len(rows) async for rows in gate.all_windows()]
+
+    assert GatePlace(tmp_path).use(work) == [1_000, 1_000, 500]
 
 
 def test_the_file_grows_with_the_keys_and_other_processes_follow(
@@ -54,13 +82,17 @@ def test_the_file_grows_with_the_keys_and_other_processes_follow(
         assert (await ask(gate, "key_0", PLENTY)).remaining == PLENTY.per_day - 2
 
     GatePlace(tmp_path).use(work)
+    grown = (tmp_path / "gate.mdb").stat()
+    assert grown.st_blocks * 512 >= grown.st_size > 1024 * 1024
 
 
 def test_the_file_has_real_blocks_so_that_a_full_disk_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
     async def nothing(gate: Gate) -> None: ...
 
     GatePlace(tmp_path).use(nothing)
-    assert (tmp_path / "gate.mdb").stat().st_blocks * 512 >= INITIAL_SIZE
+    made = (tmp_path / "gate.mdb").stat()
+    assert made.st_size == 16 * 1024 * 1024
+    assert made.st_blocks * 512 >= made.st_size
 
 
 def _spend(data: Path, tries: int, ready: Event, admitted: "multiprocessing.Queue[int]") -> None:
@@ -157,3 +189,12 @@ def test_a_file_in_use_when_the_machine_went_down_is_made_anew(tmp_path: Path) -
 def test_a_file_that_cannot_be_opened_is_an_outage(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be opened"):
         LocalGate(tmp_path / "no such folder" / "gate.mdb", GatePolicy())
+
+
+def test_a_file_from_a_backup_gets_new_versions_and_is_left_alone_in_its_folder(tmp_path: Path) -> None:
+    before = GatePlace(tmp_path).use(lambda gate: gate.keys_version("staging"))
+    for name in ("gate.mdb-boot", "gate.mdb-lock"):
+        (tmp_path / name).unlink()
+    renew_versions(tmp_path / "gate.mdb")
+    assert [path.name for path in tmp_path.iterdir()] == ["gate.mdb"]
+    assert GatePlace(tmp_path).use(lambda gate: gate.keys_version("staging")) > before

@@ -70,3 +70,13 @@ def test_a_file_that_cannot_be_read_is_not_believed_and_nobody_dies_of_it(
     assert not trust.readable(file)
     assert trust.set_aside_if_damaged(file) is not None
     assert capfd.readouterr() == ("", "")
+
+
+def test_where_boots_have_no_name_a_file_is_believed_that_can_be_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "_BOOT", file.with_name("no such file"))
+    trust.mark_in_use(file)
+    assert trust.set_aside_if_damaged(file) is None
+    file.write_bytes(os.urandom(8192))
+    assert trust.set_aside_if_damaged(file) is not None
