@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 from claims import PETSTORE, PLENTY, timed
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -33,6 +34,7 @@ from petstore.ledger import DAY, HOUR, Deed
 from petstore.pets import NewPet, PetStatus
 from petstore.service import Backends
 from petstore.settings import Settings
+from petstore.store.rows import row_of
 from petstore.store.tables import TABLES
 from petstore.windows import Windows
 
@@ -266,7 +268,7 @@ def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[
     """Rows by table: a month of days and hours in which some keys were active, an hour of minutes in which all were."""
     ids = sorted(key.id for key in keys)
     history: dict[str, list[tuple[Any, ...]]] = {
-        "keys": sorted((k.id, k.name, k.plan, *k.limits, " ".join(k.scopes), k.created, None, None, now) for k in keys),
+        "keys": sorted(row_of(msgspec.structs.replace(key, last_used=now)) for key in keys),
         "secrets": [(digest_of(secret), keys[0].id, None)],
     }
     totals: Counter[tuple[int, int, str]] = Counter()

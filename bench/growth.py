@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.plans import Limits
 from petstore.service import Backends
 from petstore.settings import Settings
+from petstore.store.rows import row_of
 from petstore.store.tables import TABLES
 
 ROUNDS = 3
@@ -72,7 +72,7 @@ async def add_keys(settings: Settings, secrets: list[str]) -> None:
     limits = Limits(int(UNLIMITED), int(UNLIMITED))
     keys = [new_key("live", "enterprise", now=time.time(), limits=limits) for _ in secrets]
     rows = {
-        "keys": [(k.id, k.name, k.plan, *k.limits, " ".join(k.scopes), k.created, None, None, None) for k in keys],
+        "keys": [row_of(key) for key in keys],
         "secrets": [(digest_of(secret), key.id, None) for secret, key in zip(secrets, keys, strict=True)],
     }
     async with Backends(settings) as backends:
@@ -84,13 +84,15 @@ async def add_keys(settings: Settings, secrets: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", choices=["animals", "keys", []], help="what grows (default both)")
+    parser.add_argument("what", nargs="*", metavar="what", help="of animals, keys: what grows (default both)")
     parser.add_argument("--seconds", type=int, default=3, help="length of one run (default 3)")
     parser.add_argument("--highest", type=int, default=ANIMALS[-1], help="stop at this size (default 10000000)")
     parser.add_argument("--out", type=Path, default=BENCH / "results", help="the folder to write to")
     given = parser.parse_args()
+    if unknown := set(given.what) - set(ROWS):
+        parser.error(f"nothing known of {', '.join(sorted(unknown))}; choose from {', '.join(ROWS)}")
     BUILD.mkdir(exist_ok=True)
-    for what in given.what or ["animals", "keys"]:
+    for what in given.what or ROWS:
         sizes = [size for size in {"animals": ANIMALS, "keys": KEYS}[what] if size <= given.highest]
         grown = grow(what, sizes, given.seconds)
         kept = {"machine": report.machine(), "rounds": ROUNDS, "seconds": given.seconds, "rates": grown}
@@ -99,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

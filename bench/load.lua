@@ -3,16 +3,21 @@
 
 local sent = 0
 
--- Ids spread over all animals and made beforehand: a get must find any animal, and wrk must not be what is measured.
+-- Requests made beforehand and sent in turn: wrk must not be what is measured.
+local function in_turn(ready)
+  return function()
+    sent = sent % #ready + 1
+    return ready[sent]
+  end
+end
+
+-- Ids spread over all animals: a get must find any of them.
 local function gets(animals)
   local ready = {}
   for i = 1, 4096 do
     ready[i] = wrk.format("GET", "/v1/pets/" .. math.random(1, animals))
   end
-  return function()
-    sent = sent % #ready + 1
-    return ready[sent]
-  end
+  return in_turn(ready)
 end
 
 -- The same for pages all over the list.
@@ -21,10 +26,7 @@ local function pages(file)
   for cursor in io.lines(file) do
     ready[#ready + 1] = wrk.format("GET", "/v1/pets?cursor=" .. cursor)
   end
-  return function()
-    sent = sent % #ready + 1
-    return ready[sent]
-  end
+  return in_turn(ready)
 end
 
 -- Another key for each request: what is remembered of one does not help the next.
@@ -33,10 +35,7 @@ local function keys(file)
   for key in io.lines(file) do
     ready[#ready + 1] = "GET /v1/pets HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " .. key .. "\r\n\r\n"
   end
-  return function()
-    sent = sent % #ready + 1
-    return ready[sent]
-  end
+  return in_turn(ready)
 end
 
 local function create(tag)

@@ -6,6 +6,7 @@ is left out. Texts are left alone: a broken SQL statement is always noticed, and
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import random
@@ -25,11 +26,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/petstore"
 RESULTS = Path(__file__).parent / "results/mutants.json"
-LESS = {
-    "PETSTORE_TEST_REQUESTS": "10000",
-    "PETSTORE_TEST_CREATES": "100",
-    "PETSTORE_TEST_KILLS": "3",
-}  # of what takes long and finds the same
+# Less of what takes long and finds the same.
+LESS = {"PETSTORE_TEST_REQUESTS": "10000", "PETSTORE_TEST_CREATES": "100", "PETSTORE_TEST_KILLS": "3"}
 EMBEDDED = "not postgres and not redis and not granian and not uvicorn and not cluster"
 
 
@@ -55,7 +53,7 @@ SUITES = {
         only="not lmdb and not again_and_again",
     ),
     "store": Suite(
-        ["store/__init__.py", "store/sqlite/*.py"],
+        ["store/__init__.py", "store/rows.py", "store/tables.py", "store/usage_tables.py", "store/sqlite/*.py"],
         ["test_store.py", "test_store_operators.py", "test_store_sqlite.py", "web/test_idempotency.py",
          "test_cli_figures.py", "test_check.py", "test_backup.py"],
     ),
@@ -188,26 +186,35 @@ class Place:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider",
                    "-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-k", suite.only, *tests]  # fmt: skip
         with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=self.environ, stdout=log, stderr=log, start_new_session=True
-            )
+            process = subprocess.Popen(command, cwd=ROOT, env=self.environ, stdout=log, stderr=log)
         try:
             return process.wait(timeout=seconds) != 0
         except subprocess.TimeoutExpired:
             return True
         finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The tests, and whatever server of theirs is left: servers lead groups of their own, and know whose they are."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            _end(self.package.parent)
             process.wait()
+
+
+def _end(folder: Path) -> None:
+    """The tests and every server of theirs that is left: whoever has inherited the path of this copy."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + 5
+        for pid in _who_uses(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while _who_uses(folder) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _who_uses(folder: Path) -> list[int]:
+    mark = f"PYTHONPATH={folder}\0".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (process / "environ").read_bytes():
+                found.append(int(process.name))
+    return found
 
 
 def try_all(suite: Suite, mutants: list[Mutant], places: "SimpleQueue[Place]", hands: int) -> list[Mutant]:

@@ -156,8 +156,10 @@ class Postgres(Process):
         self._databases = itertools.count()
 
     def command(self) -> list[str]:
+        # Memory that processes share lies in the folder: a server that is killed leaves nothing elsewhere.
         settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
-                    "max_connections": 400, "fsync": "off", "shared_buffers": "64MB"}  # fmt: skip
+                    "max_connections": 400, "fsync": "off", "shared_buffers": "64MB",
+                    "dynamic_shared_memory_type": "mmap"}  # fmt: skip
         options = [*(f"{name}={value}" for name, value in settings.items()), *self._settings]
         return [str(self._bin / "postgres"), "-D", str(self.folder / "data"), *(w for o in options for w in ("-c", o))]
 

@@ -19,8 +19,9 @@ import httptools
 
 from petstore.metrics import CONNECTIONS, REJECTED
 from petstore.web.app import App
+from petstore.web.repeated import Repeated
 from petstore.web.replies import Reply
-from petstore.web.wire import CLOSING, STATUS_LINES, Fields, Head, HttpRequest, Refused, broken_off, read_head, render
+from petstore.web.wire import CLOSING, STATUS_LINES, Fields, HttpRequest, Refused, broken_off, read_head, render
 
 HEAD_MAX = 64 * 1024
 MESSAGE_MAX = 1024 * 1024  # a body of 64 KiB in chunks of one byte, each with a short extension, is less
@@ -32,8 +33,6 @@ LINGER_MAX = 512 * 1024
 BODY_BUFFER = 128 * 1024
 PIPELINE_MAX = 32
 DRAIN_SECONDS = 3.5
-REMEMBERED_HEAD = 1024  # bytes
-REMEMBERED_HEADS = 4096
 
 _METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ ").match
 
@@ -41,6 +40,7 @@ _METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ ").match
 class Connection(asyncio.Protocol):
     def __init__(self, server: "HttpServer") -> None:
         self._server = server
+        self._repeated = server.repeated
         self._parser: Any = httptools.HttpRequestParser(self)
         self._in_hand: HttpRequest | None = None  # being answered
         self._waiting: deque[HttpRequest] = deque()  # to be answered after it, in order
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
             return
         if self._head_bytes == 0 and self._reading is None:  # between two messages
             head, _, body = data.partition(b"\r\n\r\n")
-            known = self._server.heads.get(head) or self._server.recall(head)
+            known = self._repeated.heads.get(head) or self._repeated.recall(head)
             if known is not None and known.length == len(body):
                 request = HttpRequest(self, known)
                 request.complete = True
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
             self._feed(data)
             last = self._waiting[-1] if self._waiting else self._in_hand
             if last is not None and last.complete and last.head.length == len(body):
-                self._server.remember(head, last.head)
+                self._repeated.remember(head, last.head)
         else:
             self._feed(data)
         self._pump()
@@ -109,9 +109,9 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._reading is None:  # what follows a chunked body is not ours to know
-            server = self._server
-            field = server.names.get(name) or server.name_of(name)
-            text = server.texts.get(value) or server.text_of(value)
+            repeated = self._repeated
+            field = repeated.names.get(name) or repeated.name_of(name)
+            text = repeated.texts.get(value) or repeated.text_of(value)
             if field in self._fields:
                 self._fields[field].append(text)
             else:
@@ -314,40 +314,9 @@ class HttpServer:
         self.app = app
         self.connections: set[Connection] = set()
         self.closing = False
-        self.heads: dict[bytes, Head] = {}
-        self.names: dict[bytes, str] = {}
-        self.texts: dict[bytes, str] = {}
-        self._old_heads: dict[bytes, Head] = {}
+        self.repeated = Repeated()
         self._tasks: set[asyncio.Task[None]] = set()
         self.tick()
-
-    def remember(self, head: bytes, meaning: Head) -> None:
-        """What a head means, for a second or two: clients repeat themselves, and this takes a tenth of reading it.
-
-        Only of a message that came whole and alone, and that the parser took: the same bytes mean the same again.
-        """
-        if meaning.keep_alive and len(head) < REMEMBERED_HEAD and len(self.heads) < REMEMBERED_HEADS:
-            self.heads[head] = meaning
-
-    def recall(self, head: bytes) -> Head | None:
-        known = self._old_heads.pop(head, None)
-        if known is not None:
-            self.remember(head, known)
-        return known
-
-    # One object for equal names and values of headers: what thousands of heads remember should fit a cache.
-
-    def name_of(self, raw: bytes) -> str:
-        name = raw.decode("latin-1").lower()
-        if len(raw) < REMEMBERED_HEAD and len(self.names) < REMEMBERED_HEADS:
-            self.names[raw] = name
-        return name
-
-    def text_of(self, raw: bytes) -> str:
-        text = raw.decode("latin-1").rstrip(" \t")
-        if len(raw) < REMEMBERED_HEAD and len(self.texts) < REMEMBERED_HEADS:
-            self.texts[raw] = text
-        return text
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -358,8 +327,7 @@ class HttpServer:
         """Once a second."""
         self.date = f"date: {formatdate(usegmt=True)}\r\n"
         self.now = time.monotonic()
-        self.names, self.texts = {}, {}
-        self._old_heads, self.heads = self.heads, {}  # they hold credentials, which are nothing to keep
+        self.repeated.age()
         CONNECTIONS.set(len(self.connections))
         for connection in list(self.connections):
             connection.sweep(self.now)
