@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import platform
+import signal
 import sys
 import time
 import traceback
@@ -47,6 +48,7 @@ def main() -> int:
     unknown = set(chosen.names) - set(PROOFS)
     if unknown:
         words.error(f"no such proof: {', '.join(sorted(unknown))}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; every server was ended"))
     scale = _scaled(FULL if chosen.scale == "full" else SHORT, chosen)
     failed = False
     for name in chosen.names or PROOFS:

@@ -18,7 +18,7 @@ from pathlib import Path
 import apsw
 
 from petstore.plans import Limits
-from prove.proof import Broken, Figures, Scale, folder, hold
+from prove.proof import Broken, Figures, Scale, folder, hold, progress
 from tests.servers import Key, Server
 
 CLIENTS = 6
@@ -88,6 +88,8 @@ def prove(scale: Scale) -> Figures:
                 ready.append(_seconds_until_ready(server))
                 _look(server.data / "live.db", new)
                 _counted(server, key, len(acknowledged))
+                if kill % 100 == 99:
+                    progress(f"kills: {kill + 1:,} of {scale.kills:,}, {len(acknowledged):,} animals acknowledged")
             hold(server.stop() == 0, "it stops in order at the end")
             _look(server.data / "live.db", acknowledged)
             stored = Counter(name for _, name in _animals(server.data / "live.db"))

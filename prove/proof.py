@@ -1,6 +1,7 @@
 """What a proof is: a function of a scale that returns its figures, or raises Broken or Skipped."""
 
 import contextlib
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,11 @@ def hold(condition: object, claim: str) -> None:
     """Raises Broken, naming the claim that does not hold."""
     if not condition:
         raise Broken(claim)
+
+
+def progress(text: str) -> None:
+    """For whoever waits: how far a long proof is. Not part of what it shows."""
+    print(f"        … {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from prove.proof import Figures, Scale, folder, hold
+from prove.proof import Figures, Scale, folder, hold, progress
 from tests.servers import Key, Server, started
 
 CONFIGURATION = Path(__file__).parent.parent / "schemathesis.toml"
@@ -27,6 +27,7 @@ def prove(scale: Scale) -> Figures:
             phases = "examples,coverage,fuzzing,stateful" if scale.full else "examples,fuzzing"
             generated += _run(server, key, data, seed=2030 + runs, examples=examples, phases=phases)
             runs += 1
+            progress(f"schema: {generated:,} of {scale.schema_cases:,} cases")
     return {"cases": generated, "runs": runs, "findings": 0}
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from prove.load import Answer, percentile, steady
-from prove.proof import Figures, Scale, folder, hold
+from prove.proof import Figures, Scale, folder, hold, progress
 from tests.servers import Key, Server, started
 
 PER_SECOND = 150
@@ -57,6 +57,9 @@ class Watch(threading.Thread):
             if synced >= due:
                 self.samples.append(self._sample(synced))
                 due += self._every
+                if len(self.samples) % 600 == 0:
+                    _, memory, descriptors, log = self.samples[-1]
+                    progress(f"soak: {memory:.1f} MiB, {descriptors:.0f} descriptors, {log / 2**20:.1f} MiB of log")
                 if self._leak is not None:
                     self._leak += [socket.create_connection(("127.0.0.1", self._server.port)) for _ in range(10)]
         os.close(probe)
