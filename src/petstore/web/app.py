@@ -116,7 +116,7 @@ class App:
                         reply = await place.pets.list_pets(request, version, now)
                 elif item is not None:
                     _check(method, ITEM_METHODS, key)
-                    reply = await place.pets.get_pet(item, version, now)
+                    reply = await place.pets.get_pet(request, item, version, now)
                 else:
                     raise NotFound("There is nothing at this address.")
         except RequestError as error:

@@ -2,7 +2,6 @@
 
 import asyncio
 import binascii
-import functools
 import ipaddress
 import re
 import struct
@@ -26,11 +25,13 @@ CLOSE = (("connection", "close"),)
 class Memo:
     """What was worked out from a head alone. A host may share it between requests with equal heads."""
 
-    __slots__ = ("credential", "location", "tally", "token")
+    __slots__ = ("credential", "location", "pet_id", "query", "tally", "token")
 
     def __init__(self) -> None:
         self.credential: tuple[str | None, bytes] | None = None
         self.location: Any = None
+        self.query: ListQuery | None = None
+        self.pet_id: int | None = None
         self.token: str | None = None
         self.tally: Tally = NO_TALLY
 
@@ -67,7 +68,6 @@ class ListQuery(NamedTuple):
     after: int
 
 
-@functools.lru_cache(maxsize=4096)
 def parse_list_query(query: str) -> ListQuery:
     """Raises InvalidParameter naming the parameter."""
     limit, status, after = DEFAULT_LIMIT, None, 0
