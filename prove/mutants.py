@@ -54,13 +54,14 @@ SUITES = {
     ),
     "store": Suite(
         ["store/__init__.py", "store/rows.py", "store/tables.py", "store/usage_tables.py", "store/sqlite/*.py"],
-        ["test_store.py", "test_store_operators.py", "test_store_sqlite.py", "web/test_idempotency.py",
-         "test_cli_figures.py", "test_check.py", "test_backup.py"],
+        ["test_store_keys.py", "test_store.py", "test_store_operators.py", "test_store_sqlite.py",
+         "web/test_idempotency.py", "test_cli_figures.py", "web/test_metrics.py", "test_check.py", "test_backup.py",
+         "test_restore.py"],
     ),
     "store on PostgreSQL": Suite(
         ["store/postgres/*.py"],
-        ["test_store.py", "test_store_operators.py", "test_store_postgres.py", "web/test_idempotency.py",
-         "test_cli_figures.py", "test_dump.py", "test_check.py"],
+        ["test_store_keys.py", "test_store.py", "test_store_operators.py", "test_store_postgres.py",
+         "web/test_idempotency.py", "test_cli_figures.py", "test_dump.py", "test_check.py"],
         only="not sqlite and not granian and not uvicorn",
     ),
     "pipeline": Suite(
@@ -233,7 +234,7 @@ def try_all(suite: Suite, mutants: list[Mutant], places: "SimpleQueue[Place]", h
             survived = not place.fails(suite, mutant, patience)
         finally:
             places.put(place)
-        print("S" if survived else ".", end="", flush=True)
+        print(f"\n  survived: {mutant.name}" if survived else ".", end="", flush=True)
         return survived
 
     with ThreadPoolExecutor(hands) as pool:

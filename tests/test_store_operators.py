@@ -85,6 +85,24 @@ def test_search_finds_everything_in_the_end_and_says_how_far_it_looked(store_at:
     store_at.use(work)
 
 
+def test_a_search_says_when_it_has_seen_the_last(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.import_pets(batch(*(NewPet(f"Rex {number}", 1) for number in range(4))), DEED)
+        ids = [pet.id for pet in (await store.page(after=0, limit=10, status=None)).pets]
+        pets, after, more = await store.search("rex", after=0, limit=3, status=None)
+        assert ([pet.id for pet in pets], after, more) == (ids[:3], ids[2], True)
+        pets, _, more = await store.search("rex", after=0, limit=4, status=None)
+        assert ([pet.id for pet in pets], more) == (ids, False)
+        for number in range(3):
+            await store.record(Deed(float(number), "ada", "test", f"key_{number}"))
+        deeds, before, more = await store.find_deeds(limit=2, actor="ada")
+        assert ([number for number, _ in deeds], more) == ([before + 1, before], True)
+        deeds, _, more = await store.find_deeds(limit=3, actor="ada")
+        assert ([deed.subject for _, deed in deeds], more) == (["key_2", "key_1", "key_0"], False)
+
+    store_at.use(work)
+
+
 def test_statuses_change_together_and_each_is_a_deed(store_at: StorePlace) -> None:
     changes: list[Subject] = []
 

@@ -1,0 +1,144 @@
+"""API keys in the store, and rows on their way to another store, on every backend."""
+
+import msgspec
+import pytest
+
+from petstore.errors import Unavailable
+from petstore.keys import ApiKey, digest_of, new_key
+from petstore.ledger import Deed
+from petstore.plans import Limits
+from petstore.store import Store, Subject
+from petstore.store.tables import TABLES, Row, Table
+from tests.places import StorePlace
+
+NOW = 1_800_000_000.0
+FIRST, SECOND, THIRD = digest_of("first"), digest_of("second"), digest_of("third")
+
+
+def key(number: int = 0, **changes: object) -> ApiKey:
+    made = new_key("live", "enterprise", now=NOW + number, name=f"Key {number}", limits=Limits(5, 50))
+    return msgspec.structs.replace(made, id=f"key_{number:03}", **changes)
+
+
+def deed(action: str) -> Deed:
+    return Deed(NOW, "a test", action, "key_000", "some detail")
+
+
+def test_a_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> None:
+    added = key(expires=NOW + 50, scopes=("read",))
+    changes: list[Subject] = []
+
+    async def work(store: Store) -> None:
+        await store.add_key(added, FIRST, deed("create key"))
+        assert changes == ["keys"]
+        assert await store.find_key(FIRST) == added == await store.key("key_000")
+        assert await store.find_key(SECOND) is None
+        assert await store.key("key_001") is None
+        assert [found for _, found in await store.deeds()] == [deed("create key")]
+
+    store_at.use(work, changes)
+
+
+@pytest.mark.parametrize(
+    ("own_end", "as_found"),
+    [(None, NOW + 60), (NOW + 50, NOW + 50), (NOW + 60, NOW + 60), (NOW + 70, NOW + 60)],
+    ids=["endless", "sooner", "the same", "later"],
+)
+def test_an_old_secret_ends_when_it_was_told_to_or_with_its_key(
+    store_at: StorePlace, own_end: float | None, as_found: float
+) -> None:
+    changes: list[Subject] = []
+
+    async def work(store: Store) -> None:
+        await store.add_key(key(expires=own_end), FIRST, deed("create key"))
+        await store.rotate_key("key_000", SECOND, NOW + 60, deed("rotate key"))
+        assert changes == ["keys", "keys"]
+        old, new = await store.find_key(FIRST), await store.find_key(SECOND)
+        assert old is not None and old.expires == as_found
+        assert new == key(expires=own_end)
+        assert (await store.deeds(limit=1))[0][1] == deed("rotate key")
+
+    store_at.use(work, changes)
+
+
+def test_a_further_rotation_never_lengthens_an_old_secrets_life(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.add_key(key(), FIRST, deed("create key"))
+        await store.rotate_key("key_000", SECOND, NOW + 60, deed("rotate key"))
+        await store.rotate_key("key_000", THIRD, NOW + 90, deed("rotate key"))
+        ends = [found.expires for d in (FIRST, SECOND, THIRD) if (found := await store.find_key(d))]
+        assert ends == [NOW + 60, NOW + 90, None]
+
+    store_at.use(work)
+
+
+def test_a_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
+    changes: list[Subject] = []
+
+    async def work(store: Store) -> None:
+        await store.add_key(key(), FIRST, deed("create key"))
+        await store.add_key(key(1), SECOND, deed("create key"))
+        await store.revoke_key("key_000", deed("revoke key"))
+        assert changes == ["keys"] * 3
+        assert await store.find_key(FIRST) == key(revoked=NOW)
+        assert await store.find_key(SECOND) == key(1)
+        assert (await store.deeds(limit=1))[0][1] == deed("revoke key")
+
+    store_at.use(work, changes)
+
+
+def test_keys_come_in_the_order_of_their_ids_and_by_their_ids(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        for number in (3, 1, 2, 0):
+            await store.add_key(key(number), digest_of(str(number)), deed("create key"))
+        assert await store.keys() == [key(number) for number in range(4)]
+        assert await store.keys(after="key_001", limit=1) == [key(2)]
+        assert await store.keys(after="key_003") == []
+        assert await store.keys_by_id(["key_002", "key_none", "key_000"]) == {"key_000": key(0), "key_002": key(2)}
+        assert await store.keys_by_id([]) == {}
+
+    store_at.use(work)
+
+
+def table(name: str) -> Table:
+    return next(table for table in TABLES if table.name == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("pets", [(number, f"Pet {number}", -number, "sold") for number in (3, 5, 1_000)]),
+        ("usage", [(f"key_{n}", hour, "ok", 7) for hour in (0, 3600) for n in range(2)]),
+    ],
+    ids=["pets", "usage"],
+)
+def test_rows_arrive_as_they_are_and_come_out_in_order(store_at: StorePlace, name: str, rows: list[Row]) -> None:
+    moved = table(name)
+    *most, last = rows
+
+    async def work(store: Store) -> None:
+        assert await store.last_row(moved) is None
+        await store.put_rows(moved, most)
+        with pytest.raises(Unavailable):
+            await store.put_rows(moved, [last, most[0]])  # one is there already, so neither is added
+        assert await store.last_row(moved) == most[-1]
+        await store.put_rows(moved, [last])
+        assert await store.last_row(moved) == rows[-1]
+        assert await store.rows(moved, None, 100) == rows
+        assert await store.rows(moved, None, 2) == rows[:2]
+        assert await store.rows(moved, moved.key_of(rows[1]), 100) == rows[2:]
+        assert await store.rows(moved, moved.key_of(rows[-1]), 100) == []
+
+    store_at.use(work)
+
+
+def test_a_copy_that_is_under_way_is_noted(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        assert await store.copying_from() is None
+        await store.set_copying_from("there")
+        await store.set_copying_from("elsewhere")
+        assert await store.copying_from() == "elsewhere"
+        await store.set_copying_from(None)
+        assert await store.copying_from() is None
+
+    store_at.use(work)
