@@ -26,6 +26,10 @@ class _Line(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -63,7 +67,8 @@ async def steady(
     answers = [answer for line in opened for answer in line.answers]
     answers += [Answer(due, time.monotonic() - due, 0) for line in opened for due in line.waiting]
     for line in opened:
-        line.transport.close()
+        line.transport.abort()
+        await line.lost
     return answers
 
 

@@ -82,7 +82,11 @@ def behind_tls(redis: Redis, folder: Path) -> Iterator[str]:
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, ahead = await asyncio.open_connection("127.0.0.1", redis.port)
-        await asyncio.gather(_pour(reader, ahead), _pour(behind, writer))
+        try:
+            await asyncio.gather(_pour(reader, ahead), _pour(behind, writer))
+        finally:
+            ahead.transport.abort()
+            writer.transport.abort()
 
     started: list[int] = []
     stop: list[Callable[[], object]] = []
@@ -108,7 +112,7 @@ def behind_tls(redis: Redis, folder: Path) -> Iterator[str]:
 
 
 async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError, asyncio.CancelledError):
+    with contextlib.suppress(OSError):
         while data := await source.read(65536):
             sink.write(data)
             await sink.drain()
