@@ -66,7 +66,7 @@ SUITES = {
     ),
     "pipeline": Suite(
         ["web/admission.py", "web/app.py", "web/pets.py", "web/requests.py", "web/replies.py", "web/traffic.py"],
-        ["web"],
+        ["test_web_parts.py", "web"],
     ),
 }  # fmt: skip
 

@@ -27,6 +27,7 @@ from petstore.web.requests import (
 
 REMOVAL = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
 REMEMBERED_BYTES = 24 * 1024 * 1024
+ABOUT_A_PAGE = 1024  # bytes: its headers, and what it takes to find it
 FRESH_SECONDS = 1.0
 
 encode = msgspec.json.encode
@@ -206,8 +207,9 @@ class PetOperations:
                 work.close()
             rendered = await asyncio.shield(reading)
         if remembered is self._remembered:
-            self._remembered_bytes += len(rendered.body) + 1024
-            if self._remembered_bytes > REMEMBERED_BYTES:
+            size = len(rendered.body) + ABOUT_A_PAGE
+            if self._remembered_bytes + size > REMEMBERED_BYTES:
                 self._forget()
+            self._remembered_bytes += size
             self._remembered[name] = rendered
         return rendered

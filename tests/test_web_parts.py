@@ -1,0 +1,312 @@
+"""The parts that the pipeline is made of, one by one: what each makes of its input, to the letter."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from petstore import metrics
+from petstore.errors import InvalidParameter, Unavailable
+from petstore.keys import ApiKey, digest_of, mint, new_key
+from petstore.ledger import Answer, Deed, Usage
+from petstore.pets import NewPet, PetStatus
+from petstore.plans import Limits
+from petstore.service import Backends
+from petstore.settings import Settings
+from petstore.store import Store
+from petstore.web import admission, traffic
+from petstore.web import pets as pet_operations
+from petstore.web.app import App
+from petstore.web.replies import common_headers, seconds
+from petstore.web.requests import (
+    ListQuery,
+    Memo,
+    bearer,
+    client_address,
+    etag_matches,
+    networks,
+    parse_list_query,
+    parse_pet_id,
+    read_cursor,
+    write_cursor,
+)
+from petstore.web.traffic import BANNED_429, Traffic
+from petstore.web.wire import Fields, Head, HttpRequest
+from petstore.windows import ADMITTED, Decision
+
+NOW = 1_800_000_000.0
+
+
+class Line:
+    """The other end of a connection: only its address matters here."""
+
+    peer = "192.0.2.9"
+
+    def write(self, data: bytes) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+def request(path: str = "/v1/pets", query: str = "", **fields: str) -> HttpRequest:
+    given: Fields = {name.replace("_", "-"): [value] for name, value in fields.items()}
+    head = Head("GET", path, query, given, keep_alive=True, expects_continue=False, length=0, memo=Memo())
+    made = HttpRequest(Line(), head)
+    made.complete = True
+    return made
+
+
+@pytest.mark.parametrize(
+    ("credentials", "secret"),
+    [
+        ([], None),
+        (["Bearer pets_live_x"], "pets_live_x"),
+        (["bearer pets_live_x"], "pets_live_x"),
+        (["Bearer   pets_live_x "], "pets_live_x"),
+        (["Bearer other"], "other"),
+        (["Bearer"], None),
+        (["Bearer "], None),
+        (["Digest pets_live_x"], None),
+        (["Bearer pets_live_x", "Bearer pets_live_x"], None),
+    ],
+)
+def test_the_secret_of_a_credential(credentials: list[str], secret: str | None) -> None:
+    assert bearer(credentials) == secret
+
+
+@pytest.mark.parametrize(
+    ("query", "meaning"),
+    [
+        ("", ListQuery(20, None, 0)),
+        ("limit=1", ListQuery(1, None, 0)),
+        ("limit=100&status=sold", ListQuery(100, PetStatus.sold, 0)),
+        ("status=%73old", ListQuery(20, PetStatus.sold, 0)),
+        (f"cursor={write_cursor(7)}&other=1&other=2&limit", None),
+        (f"cursor={write_cursor(7)}&other=1&other=2", ListQuery(20, None, 7)),
+        *[
+            (f"limit={bad}", None)
+            for bad in ("0", "101", "1000", "-1", "+5", "1_0", "", "1.0", "%EF%BC%95", "5&limit=5")
+        ],
+        *[(f"status={bad}", None) for bad in ("", "Sold", "lost", "sold&status=sold")],
+        *[(f"cursor={bad}", None) for bad in ("", "x", write_cursor(7)[:-1], f"{write_cursor(7)}A")],
+    ],
+)
+def test_what_a_list_is_asked_for(query: str, meaning: ListQuery | None) -> None:
+    if meaning is not None:
+        assert parse_list_query(query) == meaning
+    else:
+        with pytest.raises(InvalidParameter, match=query.partition("=")[0] if "&limit" not in query else "limit"):
+            parse_list_query(query)
+
+
+@pytest.mark.parametrize("after", [0, 1, 255, 2**32, 2**63 - 1])
+def test_a_cursor_means_what_it_was_made_of_and_no_other_text_does(after: int) -> None:
+    cursor = write_cursor(after)
+    assert read_cursor(cursor) == after
+    for place in range(len(cursor)):
+        changed = cursor[:place] + ("A" if cursor[place] != "A" else "B") + cursor[place + 1 :]
+        with pytest.raises(InvalidParameter, match="cursor"):
+            read_cursor(changed)
+
+
+@pytest.mark.parametrize(
+    ("text", "pet_id"),
+    [("0", 0), ("7", 7), (str(2**63 - 1), 2**63 - 1), (str(2**63), None), ("9" * 19, None), ("07", None), ("", None),
+     ("-1", None), ("+1", None), ("1.0", None), ("٧", None), ("1" * 20, None)],
+)  # fmt: skip
+def test_an_id_is_canonical_or_none(text: str, pet_id: int | None) -> None:
+    assert parse_pet_id(text) == pet_id
+
+
+@pytest.mark.parametrize(
+    ("conditions", "matches"),
+    [(['"a"'], True), (['W/"a"'], True), (['"b", "a"'], True), (['"b"', '"a"'], True), ([" * "], True),
+     (['"b"'], False), (["a"], False), (['"a'], False), ([""], False), ([], False)],
+)  # fmt: skip
+def test_an_entity_tag_is_found_among_conditions(conditions: list[str], *, matches: bool) -> None:
+    assert etag_matches(conditions, '"a"') is matches
+
+
+@pytest.mark.parametrize(
+    ("trusted", "forwarded", "client"),
+    [
+        ([], "198.51.100.1", "192.0.2.9"),
+        (["203.0.113.0/24"], "198.51.100.1", "192.0.2.9"),
+        (["192.0.2.0/24"], "198.51.100.1", "198.51.100.1"),
+        (["192.0.2.0/24"], "198.51.100.7, 198.51.100.1, 192.0.2.1", "198.51.100.1"),
+        (["192.0.2.0/24"], "192.0.2.2, 192.0.2.1", "192.0.2.2"),
+        (["192.0.2.0/24"], "198.51.100.1, nonsense", "nonsense"),
+    ],
+)
+def test_who_is_asking(trusted: list[str], forwarded: str, client: str) -> None:
+    assert client_address(request(x_forwarded_for=forwarded), networks(trusted)) == client
+    assert client_address(request(), networks(trusted)) == "192.0.2.9"
+
+
+def test_times_are_rounded_up_to_whole_seconds() -> None:
+    assert [seconds(ms) for ms in (0, 1, 999, 1_000, 1_001)] == [0, 1, 1, 1, 2]
+    decision = Decision(ADMITTED, "minute", 60, 59, 1_800_000_000_001, 1)
+    assert common_headers(decision, "some-id") == (
+        "x-ratelimit-limit: 60\r\nx-ratelimit-remaining: 59\r\n"
+        "x-ratelimit-reset: 1800000001\r\nx-request-id: some-id\r\n"
+    )
+
+
+class Book:
+    """A ledger that writes down what it is given, or fails."""
+
+    def __init__(self) -> None:
+        self.portions: list[list[Usage]] = []
+        self.last_used: dict[str, float] = {}
+        self.down = False
+
+    async def add_usage(self, rows: list[Usage], last_used: dict[str, float]) -> None:
+        if self.down:
+            raise Unavailable("a test")
+        self.portions.append(rows)
+        self.last_used |= last_used
+
+
+def some_key(number: int) -> ApiKey:
+    return new_key("live", "free", now=NOW, name=str(number))
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [(200, "ok"), (304, "ok"), (399, "ok"), (400, "client_error"), (401, "unauthorized"), (404, "client_error"),
+     (429, "refused"), (BANNED_429, "banned"), (499, "client_error"), (500, "server_error"), (503, "server_error")],
+)  # fmt: skip
+def test_what_a_status_counts_as(status: int, answer: Answer) -> None:
+    book, key = Book(), some_key(1)
+    counted = Traffic("live", book)  # type: ignore[arg-type]  # of a ledger only this is used
+    counted.tally(key, "listPets").statuses[status] += 3
+    counted.settle(NOW)
+    asyncio.run(counted.flush(NOW + 5))
+    assert book.portions == [[Usage(key.id, int(NOW + 5), answer, 3)]]
+    assert book.last_used == {key.id: NOW}
+
+
+def test_usage_is_written_some_keys_at_a_time_and_kept_through_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "AT_ONCE", 2)
+    book, keys = Book(), [some_key(number) for number in range(5)]
+    counted = Traffic("live", book)  # type: ignore[arg-type]  # of a ledger only this is used
+
+    def count() -> None:
+        for key in keys:
+            counted.tally(key, "getPet").statuses[200] += 1
+        counted.settle(NOW)
+
+    count()
+    book.down = True
+    with pytest.raises(Unavailable):
+        asyncio.run(counted.flush(NOW))
+    count()
+    book.down = False
+    asyncio.run(counted.flush(NOW))
+    assert [len(rows) for rows in book.portions] == [2, 2, 1]
+    assert Counter({row.key_id: row.requests for rows in book.portions for row in rows}) == {k.id: 2 for k in keys}
+    asyncio.run(counted.flush(NOW))
+    assert len(book.portions) == 3  # nothing is left
+
+
+def test_a_tally_that_nobody_used_since_is_dropped_and_looked_for_again() -> None:
+    counted, key = Traffic("none"), some_key(1)
+    first = counted.tally(key, "getPet")
+    assert counted.tally(key, "getPet") is first and first.key is key
+    first.statuses[200] += 1
+    counted.settle(NOW)
+    assert counted.tally(key, "getPet") is first  # it was in use
+    counted.settle(NOW)
+    assert first.key is not key
+    assert counted.tally(key, "getPet") is not first
+
+
+def use_app(data: Path, work: Callable[[App, Store, str], Awaitable[None]]) -> None:
+    """An app in this process, on a store and a gate of its own, with a key that may do anything."""
+
+    async def inside() -> None:
+        settings = Settings(data=data)
+        async with Backends(settings) as backends:
+            store, secret = backends.stores["live"], mint("live")
+            key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
+            await store.add_key(key, digest_of(secret), Deed(NOW, "a test", "create key", key.id))
+            await work(App(settings, backends.stores, backends.gate, lambda: NOW), store, secret)
+
+    asyncio.run(inside())
+
+
+def test_pages_and_animals_are_read_once_until_something_changes(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        pets = app.places[0].pets
+        first = (await store.add(NewPet("Rex", 1), NOW)).pet.id
+
+        async def misses() -> int:
+            for path, query in [("/v1/pets", "limit=1"), ("/v1/pets", "limit=2"), (f"/v1/pets/{first}", "")] * 3:
+                assert (await app.answer(request(path, query, authorization=f"Bearer {secret}"))).status == 200
+            return pets.take_misses()
+
+        await misses()  # who is shown a new animal first tells all others of it, which makes everything stale
+        assert await misses() == 0
+        await store.add(NewPet("Mia", 1), NOW)
+        await misses()
+        assert await misses() == 0
+        await store.set_status([first], PetStatus.sold, Deed(NOW, "a test", "set status", str(first)))
+        assert (await misses(), await misses()) == (3, 0)
+
+    use_app(tmp_path, work)
+
+
+def test_what_is_remembered_stays_within_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pet_operations, "REMEMBERED_BYTES", 10_000)
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        pets = app.places[0].pets
+        await store.add(NewPet("Rex", 1), NOW)
+        held = []
+        for limit in range(1, 41):
+            reply = await app.answer(request(query=f"limit={limit}", authorization=f"Bearer {secret}"))
+            assert reply.status == 200
+            held.append(sum(len(page.body) + 1024 for page in pets._remembered.values()))
+        assert 8_000 < max(held) <= 10_000
+        assert held[-1] < max(held)  # it was emptied, and filled again
+
+    use_app(tmp_path, work)
+
+
+def test_keys_are_remembered_up_to_a_number_and_the_oldest_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "REMEMBERED_KEYS", 3)
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        secrets = [mint("live") for _ in range(5)]
+        for each in secrets:
+            key = new_key("live", "free", now=NOW)
+            await store.add_key(key, digest_of(each), Deed(NOW, "a test", "create key", key.id))
+        for each in secrets:
+            assert (await app.answer(request(authorization=f"Bearer {each}"))).status == 200
+        assert list(app.places[0].admission._remembered) == [digest_of(each) for each in secrets[-3:]]
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize(("took", "bound"), [(0.02, "0.025"), (0.003, "0.005"), (-5.0, "5e-05")])
+def test_a_request_took_what_the_clock_says_and_never_less_than_no_time(
+    tmp_path: Path, took: float, bound: str
+) -> None:
+    ticks = iter([NOW, NOW + took, NOW])
+
+    async def work() -> None:
+        async with Backends(Settings(data=tmp_path)) as backends:
+            app = App(Settings(data=tmp_path), backends.stores, backends.gate, lambda: next(ticks))
+            assert (await app.answer(request("/v1/pets/1"))).status == 401
+            app.settle(0.0)
+
+    cell = metrics.REQUEST_SECONDS.cell("getPet")
+    before = list(cell)
+    asyncio.run(work())
+    grown = [now - then for now, then in zip(metrics.REQUEST_SECONDS.cell("getPet"), before, strict=True)]
+    place = next(n for n, text in enumerate(metrics.REQUEST_SECONDS.bounds) if text == float(bound))
+    assert [n for n, growth in enumerate(grown[:-1]) if growth] == [place]
+    assert grown[-1] == pytest.approx(max(took, 0.0), abs=0.00001)
