@@ -8,6 +8,7 @@ import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from petstore.errors import Unavailable
@@ -198,3 +199,35 @@ def test_a_file_from_a_backup_gets_new_versions_and_is_left_alone_in_its_folder(
     renew_versions(tmp_path / "gate.mdb")
     assert [path.name for path in tmp_path.iterdir()] == ["gate.mdb"]
     assert GatePlace(tmp_path).use(lambda gate: gate.keys_version("staging")) > before
+
+
+def test_only_the_services_user_may_read_the_file(tmp_path: Path) -> None:
+    GatePlace(tmp_path).use(lambda gate: ask(gate, "key_1", PLENTY))
+    for name in ("gate.mdb", "gate.mdb-lock"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+def _read_for_ever(path: Path, reading: Event) -> None:
+    env = lmdb.open(str(path), subdir=False, map_size=path.stat().st_size)
+    with env.begin():
+        reading.set()
+        time.sleep(60)  # until it is killed
+
+
+def test_a_reader_that_was_killed_does_not_hold_on_to_old_pages(tmp_path: Path) -> None:
+    """Its place in the table of readers would keep every page since from being used again: the file would grow."""
+    GatePlace(tmp_path).use(lambda gate: ask(gate, "key_1", PLENTY))
+    reading = multiprocessing.Event()
+    reader = multiprocessing.Process(target=_read_for_ever, args=(tmp_path / "gate.mdb", reading))
+    reader.start()
+    assert reading.wait(timeout=30)
+
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, LocalGate)
+        assert str(reader.pid) in gate._env.readers()
+        reader.kill()
+        reader.join()
+        await gate.sweep(NOW)
+        assert str(reader.pid) not in gate._env.readers()
+
+    GatePlace(tmp_path).use(work)

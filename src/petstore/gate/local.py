@@ -66,7 +66,6 @@ class LocalGate:
                 mode=0o600,
             )
             allocate(path, size)
-            self._env.reader_check()
             with self._env.begin(write=True) as txn:
                 for name in self._names.values():
                     if txn.get(name) is None:
