@@ -67,6 +67,7 @@ SUITES = {
     "pipeline": Suite(
         ["web/admission.py", "web/app.py", "web/pets.py", "web/requests.py", "web/replies.py", "web/traffic.py"],
         ["test_web_parts.py", "web"],
+        only=f"({EMBEDDED}) or (test_caching and own and postgres)",  # reads that take their time
     ),
 }  # fmt: skip
 
