@@ -1,5 +1,7 @@
 """What is special about the local gate: many processes, damage, growth."""
 
+import asyncio
+import errno
 import multiprocessing
 import os
 import random
@@ -94,6 +96,39 @@ def test_the_file_has_real_blocks_so_that_a_full_disk_is_an_error_and_not_a_sign
     made = (tmp_path / "gate.mdb").stat()
     assert made.st_size == 16 * 1024 * 1024
     assert made.st_blocks * 512 >= made.st_size
+
+
+def test_a_file_that_cannot_grow_is_an_outage_that_ends_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_gate, "INITIAL_SIZE", 256 * 1024)
+
+    def full(path: Path, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, LocalGate)
+        with monkeypatch.context() as fault, pytest.raises(Unavailable, match="cannot grow"):
+            fault.setattr(local_gate, "allocate", full)
+            for number in range(10_000):
+                await ask(gate, f"key_{number}", PLENTY)
+        assert gate._health.down
+        for number in range(10_000):
+            await ask(gate, f"key_{number}", PLENTY)
+        await gate.sweep(NOW)
+        assert gate._health.down  # it may have worked by chance
+        monkeypatch.setattr("petstore.health.STEADY", 0.0)
+        await gate.sweep(NOW)
+        assert not gate._health.down
+
+    GatePlace(tmp_path).use(work)
+
+
+def test_a_gate_that_is_closed_holds_nothing(tmp_path: Path) -> None:
+    gate = LocalGate(tmp_path / "gate.mdb", GatePolicy())
+    assert str(tmp_path / "gate.mdb") in Path("/proc/self/maps").read_text()
+    asyncio.run(gate.close())
+    assert str(tmp_path / "gate.mdb") not in Path("/proc/self/maps").read_text()
 
 
 def _spend(data: Path, tries: int, ready: Event, admitted: "multiprocessing.Queue[int]") -> None:
