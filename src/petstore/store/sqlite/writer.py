@@ -211,9 +211,7 @@ class Writer:
     def _commit_in_turn(self, connection: apsw.Connection, batch: list[Add | Call], rows: str | None) -> Committed:
         try:
             return self._commit(connection, batch, rows)
-        except apsw.BusyError:  # another process is writing: queue up
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+        except apsw.BusyError:  # another process is writing, so nothing was begun: queue up
             with self._turn:
                 connection.set_busy_timeout(BUSY_MILLISECONDS)
                 try:
