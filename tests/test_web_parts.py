@@ -1,17 +1,20 @@
 """The parts that the pipeline is made of, one by one: what each makes of its input, to the letter."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from petstore import metrics
 from petstore.errors import InvalidParameter, Unavailable
 from petstore.keys import ApiKey, digest_of, mint, new_key
 from petstore.ledger import Answer, Deed, Usage
-from petstore.pets import NewPet, PetStatus
+from petstore.pets import NewPet, Page, PetStatus
 from petstore.plans import Limits
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -222,7 +225,19 @@ def test_a_tally_that_nobody_used_since_is_dropped_and_looked_for_again() -> Non
     assert counted.tally(key, "getPet") is not first
 
 
-def use_app(data: Path, work: Callable[[App, Store, str], Awaitable[None]]) -> None:
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def use_app(
+    data: Path, work: Callable[[App, Store, str], Awaitable[None]], clock: Callable[[], float] = lambda: NOW
+) -> None:
     """An app in this process, on a store and a gate of its own, with a key that may do anything."""
 
     async def inside() -> None:
@@ -231,7 +246,7 @@ def use_app(data: Path, work: Callable[[App, Store, str], Awaitable[None]]) -> N
             store, secret = backends.stores["live"], mint("live")
             key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
             await store.add_key(key, digest_of(secret), Deed(NOW, "a test", "create key", key.id))
-            await work(App(settings, backends.stores, backends.gate, lambda: NOW), store, secret)
+            await work(App(settings, backends.stores, backends.gate, clock), store, secret)
 
     asyncio.run(inside())
 
@@ -270,6 +285,83 @@ def test_what_is_remembered_stays_within_its_bound(tmp_path: Path, monkeypatch: 
             held.append(sum(len(page.body) + 1024 for page in pets._remembered.values()))
         assert 8_000 < max(held) <= 10_000
         assert held[-1] < max(held)  # it was emptied, and filled again
+
+    use_app(tmp_path, work)
+
+
+def test_what_just_fits_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        pets = app.places[0].pets
+        size = len(b"[]") + 1024
+        monkeypatch.setattr(pet_operations, "REMEMBERED_BYTES", 3 * size)
+        held = []
+        for limit in range(1, 8):
+            await app.answer(request(query=f"limit={limit}", authorization=f"Bearer {secret}"))
+            held.append(len(pets._remembered))
+        assert held == [1, 2, 3, 1, 2, 3, 1]
+
+    use_app(tmp_path, work)
+
+
+def test_what_changed_behind_the_gates_back_is_seen_after_a_second(tmp_path: Path) -> None:
+    """As when a process died between its commit and telling the gate of it."""
+    clock = Clock()
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        async def ask(path: str) -> tuple[int, bytes]:
+            reply = await app.answer(request(path, authorization=f"Bearer {secret}"))
+            return reply.status, reply.body
+
+        def behind(statement: str) -> None:
+            with contextlib.closing(apsw.Connection(str(tmp_path / "live.db"))) as other:
+                other.execute(statement)
+
+        pet_id = (await store.add(NewPet("Rex", 1), NOW)).pet.id
+        await ask("/v1/pets")  # the first to show a new animal tells all others of it
+        clock.now += 5
+        listed, got = await ask("/v1/pets"), await ask(f"/v1/pets/{pet_id}")
+        behind("UPDATE pets SET status = 'sold'")
+        clock.now = NOW + 5.999
+        assert (await ask("/v1/pets"), await ask(f"/v1/pets/{pet_id}")) == (listed, got)
+        clock.now = NOW + 6
+        assert b"sold" in (await ask("/v1/pets"))[1]
+        behind("UPDATE pets SET status = 'pending'")
+        clock.now = NOW + 7
+        assert b"pending" in (await ask(f"/v1/pets/{pet_id}"))[1]
+        behind("UPDATE keys SET revoked = 1")
+        clock.now = NOW + 7.999  # the key was looked up at NOW + 7
+        assert (await ask("/v1/pets"))[0] == 200
+        clock.now = NOW + 8
+        assert (await ask("/v1/pets"))[0] == 401
+
+    use_app(tmp_path, work, clock)
+
+
+def test_a_read_that_takes_its_time_is_shared_and_one_that_failed_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        monkeypatch.setattr(type(store), "immediate", False)
+        real, reads = store.page, 0
+
+        async def slow(**wanted: Any) -> Page:
+            nonlocal reads
+            reads += 1
+            await asyncio.sleep(0.01)
+            if reads == 1:
+                raise Unavailable("a test")
+            return await real(**wanted)
+
+        monkeypatch.setattr(store, "page", slow)
+
+        async def ask_at_once() -> list[int]:
+            asked = (app.answer(request(authorization=f"Bearer {secret}")) for _ in range(5))
+            return [reply.status for reply in await asyncio.gather(*asked)]
+
+        assert (await ask_at_once(), reads) == ([503] * 5, 1)
+        assert (await ask_at_once(), reads) == ([200] * 5, 2)
+        assert (await ask_at_once(), reads) == ([200] * 5, 2)
+        assert app.places[0].pets._being_read == {}
 
     use_app(tmp_path, work)
 
