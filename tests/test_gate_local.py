@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
 from petstore.gate import local as local_gate
-from petstore.gate.local import LocalGate, renew_versions
+from petstore.gate.local import LocalGate, copy_out, renew_versions
 from petstore.gate.trust import SYNCED, mark_synced, set_aside_if_damaged
 from petstore.plans import Limits
 from petstore.windows import ADMITTED, DAY, SECOND, BanPolicy, Windows
@@ -129,6 +130,56 @@ def test_a_gate_that_is_closed_holds_nothing(tmp_path: Path) -> None:
     assert str(tmp_path / "gate.mdb") in Path("/proc/self/maps").read_text()
     asyncio.run(gate.close())
     assert str(tmp_path / "gate.mdb") not in Path("/proc/self/maps").read_text()
+
+
+def test_nothing_is_synced_and_pages_are_written_in_place(tmp_path: Path) -> None:
+    async def flags(gate: Gate) -> dict[str, object]:
+        assert isinstance(gate, LocalGate)
+        return dict(gate._env.flags())
+
+    chosen = GatePlace(tmp_path).use(flags)
+    assert {name: chosen[name] for name in ("sync", "metasync", "writemap", "map_async")} == {
+        "sync": False,
+        "metasync": False,
+        "writemap": True,
+        "map_async": True,
+    }
+
+
+def _hold_the_lock(path: Path, begin: Event, held: Event, over: Event) -> None:
+    begin.wait(timeout=30)
+    env = lmdb.open(str(path), subdir=False, map_size=path.stat().st_size)
+    with env.begin(write=True):
+        held.set()
+        over.wait(timeout=5)
+    over.set()
+
+
+def test_who_only_reads_does_not_wait_for_who_writes(tmp_path: Path) -> None:
+    begin, held, over = (multiprocessing.Event() for _ in range(3))
+    writer = multiprocessing.Process(target=_hold_the_lock, args=(tmp_path / "gate.mdb", begin, held, over))
+    writer.start()
+
+    async def work(gate: Gate) -> None:
+        await ask(gate, "key_1", PLENTY)
+        begin.set()
+        assert held.wait(timeout=30)
+        await gate.keys_version("live")
+        await gate.peek_address("live", "192.0.2.1", NOW)
+        assert (await gate.windows(["key_1"]))[0].day_used == 1
+        assert [key_id async for rows in gate.all_windows() for key_id, _ in rows] == ["key_1"]
+        assert not over.is_set()
+        over.set()
+
+    GatePlace(tmp_path).use(work)
+    writer.join()
+
+
+@pytest.mark.parametrize("attempt", [lambda path: copy_out(path, path), renew_versions], ids=["copied", "renewed"])
+def test_what_is_not_there_is_neither_copied_nor_made(tmp_path: Path, attempt: Callable[[Path], None]) -> None:
+    with pytest.raises(Unavailable):
+        attempt(tmp_path / "gate.mdb")
+    assert list(tmp_path.iterdir()) == []
 
 
 def _spend(data: Path, tries: int, ready: Event, admitted: "multiprocessing.Queue[int]") -> None:

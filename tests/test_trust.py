@@ -1,6 +1,7 @@
 """Which gate file is believed after a start: the note beside it, to the letter."""
 
 import os
+import signal
 from pathlib import Path
 
 import lmdb
@@ -80,3 +81,50 @@ def test_where_boots_have_no_name_a_file_is_believed_that_can_be_read(
     assert trust.set_aside_if_damaged(file) is None
     file.write_bytes(os.urandom(8192))
     assert trust.set_aside_if_damaged(file) is not None
+
+
+def test_a_note_is_on_disk_with_its_name_before_the_file_is_used(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[str, str]] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        names = sorted(each.name for each in path.iterdir()) if path.is_dir() else ""
+        synced.append((path.name, "".join(names) if path.is_dir() else path.read_bytes()[:40].decode("latin-1")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    folder = (file.parent.name, "gate.mdbgate.mdb-bootgate.mdb-lock")
+    part = f"gate.mdb-boot.{os.getpid()}"
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    trust.mark_in_use(file)
+    assert synced == [(part, BOOT), folder]
+    synced.clear()
+    trust.mark_synced(file)
+    assert [name for name, _ in synced] == ["gate.mdb", part, file.parent.name]
+    assert synced[1:] == [(part, trust.SYNCED), folder]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_reading_leaves_nothing_behind(file: Path) -> None:
+    file.with_name("gate.mdb-lock").unlink()
+    assert trust.readable(file)
+    assert [path.name for path in file.parent.iterdir()] == ["gate.mdb"]
+
+
+def test_a_reader_that_dies_of_a_signal_takes_nobody_with_it_and_says_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As reading a damaged map may end: in the child, whatever the parent does with such signals."""
+
+    def fault(*_: object, **__: object) -> None:
+        os.write(2, b"a library's last words")
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    monkeypatch.setattr(lmdb, "open", fault)
+    earlier = signal.signal(signal.SIGSEGV, lambda *_: os._exit(0))
+    try:
+        assert not trust.readable(file)
+    finally:
+        signal.signal(signal.SIGSEGV, earlier)
+    assert capfd.readouterr() == ("", "")

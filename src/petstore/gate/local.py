@@ -223,7 +223,7 @@ def _sweep(txn: Any, start: bytes, steps: int, now: int) -> bytes:
                 old = forgettable(Windows(*_address.unpack(value)), now)
             else:
                 old = False
-            found = cursor.delete() and bool(cursor.key()) if old else cursor.next()
+            found = cursor.delete() if old else cursor.next()  # either way to the next one
             steps -= 1
         return bytes(cursor.key()) if found else b""
 
@@ -251,10 +251,10 @@ def renew_versions(path: Path) -> None:
                 txn.put(VERSION + environment.encode(), _versions.pack(time.time_ns(), time.time_ns()))
     except (lmdb.Error, OSError) as error:
         raise Unavailable(f"the gate file cannot be written: {error}") from error
-    path.with_name(path.name + "-lock").unlink(missing_ok=True)
+    path.with_name(path.name + "-lock").unlink()
 
 
 def _beside(path: Path, *, readonly: bool) -> Any:
     """The file, opened by a process that is no worker."""
     size = max(INITIAL_SIZE, path.stat().st_size)
-    return lmdb.open(str(path), subdir=False, create=False, map_size=size, readonly=readonly, mode=0o600)
+    return lmdb.open(str(path), subdir=False, create=False, map_size=size, readonly=readonly)
