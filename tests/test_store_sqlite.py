@@ -113,8 +113,9 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
     StorePlace(tmp_path).use(work)
 
 
+@pytest.mark.parametrize("once", [None, Once("key_a", "token", b"")], ids=["one statement", "a transaction"])
 def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, once: Once | None
 ) -> None:
     opened: list[apsw.Connection] = []
 
@@ -129,7 +130,9 @@ def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
         # SQLite's own limit on the file: the same error as a full disk, without filling one.
         opened[0].execute(f"PRAGMA max_page_count = {opened[0].pragma('page_count')}")
         with pytest.raises(Unavailable, match="FullError"):
-            await asyncio.gather(*(store.add(NewPet("x" * 250, 1), NOW) for _ in range(200)))
+            adding = [store.add(NewPet("x" * 250, 1), NOW) for _ in range(200)]
+            await asyncio.gather(store.add(NewPet("Mia", 1), NOW, once), *adding)
+        assert not opened[0].in_transaction
         assert [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets] == ["Rex"]
         opened[0].execute("PRAGMA max_page_count = 1000000")
         assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
