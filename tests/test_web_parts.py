@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from petstore import metrics
-from petstore.errors import InvalidParameter, Unavailable
+from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, Unavailable
 from petstore.keys import ApiKey, digest_of, mint, new_key
 from petstore.ledger import Answer, Deed, Usage
 from petstore.pets import NewPet, Page, PetStatus
@@ -24,6 +24,8 @@ from petstore.web import pets as pet_operations
 from petstore.web.app import App
 from petstore.web.replies import common_headers, seconds
 from petstore.web.requests import (
+    BODY_MAX,
+    BodyReader,
     ListQuery,
     Memo,
     bearer,
@@ -154,6 +156,69 @@ def test_times_are_rounded_up_to_whole_seconds() -> None:
         "x-ratelimit-limit: 60\r\nx-ratelimit-remaining: 59\r\n"
         "x-ratelimit-reset: 1800000001\r\nx-request-id: some-id\r\n"
     )
+
+
+def arriving(**fields: str) -> HttpRequest:
+    """A request whose body is still to come."""
+    made = request(**fields)
+    made.complete = False
+    return made
+
+
+@pytest.mark.parametrize("sized", [True, False], ids=["sized", "chunked"])
+@pytest.mark.parametrize("size", [0, 1, BODY_MAX, BODY_MAX + 1])
+def test_a_body_that_comes_in_pieces_may_have_64_kib(size: int, *, sized: bool) -> None:
+    async def work() -> bytes:
+        bodies = BodyReader()
+        coming = arriving(content_length=str(size)) if sized else arriving()
+        reading = asyncio.ensure_future(bodies.read(coming))
+        await asyncio.sleep(0)
+        for piece in (b"x" * (size // 2), b"x" * (size - size // 2)):
+            coming.chunks = [*coming.chunks, piece]
+            coming.wake()
+            await asyncio.sleep(0)
+        coming.complete = True
+        coming.wake()
+        return await reading
+
+    if size > BODY_MAX:
+        with pytest.raises(BodyTooLarge):
+            asyncio.run(work())
+    else:
+        assert asyncio.run(work()) == b"x" * size
+
+
+def test_a_body_that_does_not_come_is_given_up_in_the_sweep_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+
+    async def work() -> None:
+        nonlocal now
+        bodies = BodyReader()
+        reading = asyncio.ensure_future(bodies.read(arriving()))
+        await asyncio.sleep(0)
+        now = 108.0  # not over yet
+        bodies.sweep()
+        await asyncio.sleep(0)
+        assert not reading.done()
+        now = 108.001
+        bodies.sweep()
+        with pytest.raises(RequestTimeout, match="8 seconds"):
+            await reading
+        assert not bodies._due and not bodies._overdue
+
+    asyncio.run(work())
+
+
+def test_who_is_cancelled_for_another_reason_is_not_told_of_a_timeout() -> None:
+    async def work() -> None:
+        reading = asyncio.ensure_future(BodyReader().read(arriving()))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(work())
 
 
 class Book:

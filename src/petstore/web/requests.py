@@ -181,9 +181,9 @@ class BodyReader:
         at_hand = request.body_at_hand()
         if at_hand is not None:
             return _bounded(at_hand)
-        declared = request.header("content-length")
-        sized = declared is not None and declared.isdigit()
-        if sized and int(declared or 0) > BODY_MAX:
+        declared = request.header("content-length") or ""
+        sized = declared.isdecimal()
+        if sized and int(declared) > BODY_MAX:
             raise too_large()
         task = asyncio.current_task()
         assert task is not None  # a request is always handled in a task
