@@ -19,6 +19,10 @@ def test_limits_hold_and_counters_outlive_the_process(gate_at: GatePlace) -> Non
     async def three(gate: Gate) -> list[Decision]:
         return [await ask(gate, "key_a", Limits(5, 100)) for _ in range(3)]
 
+    async def in_order(gate: Gate) -> bool:
+        return not gate.degraded()
+
+    assert gate_at.use(in_order)
     first, second = gate_at.use(three), gate_at.use(three)
     assert [d.outcome for d in first + second] == [ADMITTED] * 5 + [LIMITED]
     assert [d.remaining for d in first + second] == [4, 3, 2, 1, 0, 0]

@@ -257,4 +257,4 @@ def renew_versions(path: Path) -> None:
 def _beside(path: Path, *, readonly: bool) -> Any:
     """The file, opened by a process that is no worker."""
     size = max(INITIAL_SIZE, path.stat().st_size)
-    return lmdb.open(str(path), subdir=False, create=False, map_size=size, readonly=readonly)
+    return lmdb.open(str(path), subdir=False, map_size=size, readonly=readonly)
