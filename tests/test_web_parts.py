@@ -22,7 +22,7 @@ from petstore.store import Store
 from petstore.web import admission, traffic
 from petstore.web import pets as pet_operations
 from petstore.web.app import App
-from petstore.web.replies import common_headers, seconds
+from petstore.web.replies import common_headers, pairs, seconds
 from petstore.web.requests import (
     BODY_MAX,
     BodyReader,
@@ -337,6 +337,34 @@ def test_pages_and_animals_are_read_once_until_something_changes(tmp_path: Path)
     use_app(tmp_path, work)
 
 
+def test_pages_from_memory_are_counted_apart_from_those_that_were_read(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        before = dict(metrics.PAGE_CACHE.cells)
+        for path in ["/v1/pets"] * 5 + ["/v1/pets/7"] * 10:  # there is no such animal
+            await app.answer(request(path, authorization=f"Bearer {secret}"))
+        app.settle(0.0)
+        app.settle(0.0)  # nothing since
+        grown = {cell: value - before.get(cell, 0) for cell, value in metrics.PAGE_CACHE.cells.items()}
+        assert grown["live", "hit"] == 4 and grown["live", "miss"] == 1
+
+    use_app(tmp_path, work)
+
+
+def test_in_an_outage_of_the_gate_the_headers_speak_of_the_next_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def out(*_: object) -> None:
+        raise Unavailable("a test")
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        monkeypatch.setattr(app._gate, "peek_address", out)
+        headers = dict(pairs((await app.answer(request("/healthz"))).headers))
+        told = [headers[f"x-ratelimit-{name}"] for name in ("limit", "remaining", "reset")]
+        assert told == ["600", "0", str(int(NOW) + 1)]
+
+    use_app(tmp_path, work)
+
+
 def test_what_is_remembered_stays_within_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pet_operations, "REMEMBERED_BYTES", 10_000)
 
@@ -389,7 +417,7 @@ def test_what_changed_behind_the_gates_back_is_seen_after_a_second(tmp_path: Pat
         clock.now = NOW + 5.999
         assert (await ask("/v1/pets"), await ask(f"/v1/pets/{pet_id}")) == (listed, got)
         clock.now = NOW + 6
-        assert b"sold" in (await ask("/v1/pets"))[1]
+        assert b"sold" in (await ask("/v1/pets"))[1] and b"sold" in (await ask(f"/v1/pets/{pet_id}"))[1]
         behind("UPDATE pets SET status = 'pending'")
         clock.now = NOW + 7
         assert b"pending" in (await ask(f"/v1/pets/{pet_id}"))[1]

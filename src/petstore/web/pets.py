@@ -177,7 +177,7 @@ class PetOperations:
                 self._stamp = stamp
 
     def take_misses(self) -> int:
-        """How often something was not at hand, since the last time."""
+        """How many pages and animals were not at hand, since the last time."""
         misses, self._misses = self._misses, 0
         return misses
 
@@ -193,7 +193,6 @@ class PetOperations:
         Where a read takes its time, those who want the same at the same time share it: a new version of a page that a
         thousand clients ask for is read once.
         """
-        self._misses += 1
         remembered = self._remembered
         if self._catalogue.immediate:
             rendered = await work
@@ -206,6 +205,7 @@ class PetOperations:
             else:
                 work.close()
             rendered = await asyncio.shield(reading)
+        self._misses += 1  # not of what is not there, or cannot be read: that will not be a page
         if remembered is self._remembered:
             size = len(rendered.body) + ABOUT_A_PAGE
             if self._remembered_bytes + size > REMEMBERED_BYTES:
