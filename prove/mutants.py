@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/petstore"
@@ -210,8 +210,15 @@ def _end(folder: Path) -> None:
             time.sleep(0.05)
 
 
+def _give_up(folder: Path) -> NoReturn:
+    """At once: the threads would go on to the last mutant."""
+    _end(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
 def _who_uses(folder: Path) -> list[int]:
-    mark = f"PYTHONPATH={folder}\0".encode()
+    mark = f"PYTHONPATH={folder}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -256,6 +263,7 @@ def main() -> int:
         words.error(f"no such suite: {', '.join(sorted(unknown))}")
     kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with tempfile.TemporaryDirectory(prefix="petstore-mutants-") as folder:
+        signal.signal(signal.SIGTERM, lambda *_: _give_up(Path(folder)))
         places: SimpleQueue[Place] = SimpleQueue()
         for hand in range(chosen.hands):
             places.put(Place(Path(folder) / str(hand)))
