@@ -168,7 +168,7 @@ class Place:
         shutil.copytree(SOURCE, self.package, ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(self.package)], check=True)
         # The compiled modules are used, but none is written: a mutant must not be found in place of the next.
-        self.environ = {**os.environ, **LESS, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environ = {**os.environ, **LESS, "PYTHONPATH": f"{folder}/", "PYTHONDONTWRITEBYTECODE": "1"}
 
     def fails(self, suite: Suite, mutant: Mutant | None, seconds: float) -> bool:
         """Whether a test failed, or did not end in time."""
@@ -218,7 +218,7 @@ def _give_up(folder: Path) -> NoReturn:
 
 
 def _who_uses(folder: Path) -> list[int]:
-    mark = f"PYTHONPATH={folder}".encode()
+    mark = f"PYTHONPATH={folder}/".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
