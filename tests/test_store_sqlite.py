@@ -13,7 +13,9 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.ledger import Deed
 from petstore.pets import Added, NewPet, Once
 from petstore.store import Store
+from petstore.store.sqlite import SqliteStore
 from petstore.store.sqlite import writer as writer_module
+from petstore.store.sqlite.backup import Snapshot
 from petstore.store.sqlite.file import FILE_PRAGMAS, MIGRATIONS, PRAGMAS, connect
 from tests.places import StorePlace
 
@@ -186,6 +188,35 @@ def test_a_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path
             assert not thread.is_alive()
     opened = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     assert not [name for name in opened if name.startswith(str(tmp_path / "live.db"))]
+
+
+def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("petstore.health.STEADY", 0.0)
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        good = store._read
+        store._read = connect(tmp_path / "live.db")
+        store._read.close()
+        with pytest.raises(Unavailable, match="ConnectionClosed"):
+            await store.ping()
+        assert store._reads.down
+        store._read = good
+        await store.ping()
+        assert not store._reads.down
+
+    StorePlace(tmp_path).use(work)
+
+
+def test_a_copy_tells_of_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("petstore.store.sqlite.backup.STEP", 10)
+    StorePlace(tmp_path).use(lambda store: store.import_pets(batches(*("x" * 250 for _ in range(1_000))), DEED))
+    snapshot = Snapshot(tmp_path / "live.db")
+    told: list[int] = []
+    snapshot.copy(tmp_path / "copy.db", told.append)
+    snapshot.close()
+    assert sum(told) == snapshot.bytes == (tmp_path / "copy.db").stat().st_size
+    assert len(told) > 5 and max(told) == 10 * 4096
 
 
 def test_integrity_check_finds_damage(tmp_path: Path) -> None:
