@@ -291,6 +291,18 @@ def test_deeds_are_found_by_who_what_and_whom(store_at: StorePlace, short_looks:
     store_at.use(work)
 
 
+def test_a_hundred_deeds_are_told_at_a_time(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        for number in range(101):
+            await store.record(Deed(float(number), "ada", "test", f"key_{number}"))
+        told = await store.deeds()
+        assert [deed.subject for _, deed in told] == [f"key_{number}" for number in range(100, 0, -1)]
+        assert [deed.subject for _, deed in await store.deeds(before=told[-1][0])] == ["key_0"]
+        assert len((await store.find_deeds(action="test")).deeds) == 100
+
+    store_at.use(work)
+
+
 def test_operators_are_named_once_and_revoked_for_good(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         old, new = b"o" * 32, b"n" * 32

@@ -173,6 +173,12 @@ def test_the_log_stays_bounded_under_a_permanent_reader(tmp_path: Path, monkeypa
     assert StorePlace(tmp_path).use(work) < 2 * 1024 * 1024  # left alone it grows to several times that
 
 
+def opened(path: Path) -> list[str]:
+    """What this process has open of a database: the file, its log and the index of that."""
+    names = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return [name for name in names if name.startswith(str(path))]
+
+
 def test_a_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path) -> None:
     adding: list[asyncio.Future[Added]] = []
 
@@ -186,8 +192,7 @@ def test_a_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path
         if thread.name == "writer-live":
             thread.join(timeout=10)  # it has said that it is done
             assert not thread.is_alive()
-    opened = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    assert not [name for name in opened if name.startswith(str(tmp_path / "live.db"))]
+    assert not opened(tmp_path / "live.db")
 
 
 def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +219,9 @@ def test_a_copy_tells_of_every_byte_once(tmp_path: Path, monkeypatch: pytest.Mon
     snapshot = Snapshot(tmp_path / "live.db")
     told: list[int] = []
     snapshot.copy(tmp_path / "copy.db", told.append)
+    assert opened(tmp_path / "live.db")
     snapshot.close()
+    assert not opened(tmp_path / "live.db")
     assert sum(told) == snapshot.bytes == (tmp_path / "copy.db").stat().st_size
     assert len(told) > 5 and max(told) == 10 * 4096
 
