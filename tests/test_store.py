@@ -60,6 +60,18 @@ def test_commit_tells_what_has_changed_before_the_caller_hears(store_at: StorePl
     store_at.use(work, changes)
 
 
+def test_an_animal_under_an_idempotency_key_is_told_of_once(store_at: StorePlace) -> None:
+    changes: list[Subject] = []
+
+    async def work(store: Store) -> None:
+        for replayed in (False, True):
+            added = await store.add(NewPet("Rex", 1), NOW, Once("key_a", "token", b"digest"))
+            assert added.replayed is replayed
+            assert changes == ["catalogue"]
+
+    store_at.use(work, changes)
+
+
 def test_pages_are_keyset_pages(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for i in range(7):

@@ -8,6 +8,7 @@ from petstore.keys import ApiKey, digest_of, new_key
 from petstore.ledger import Deed
 from petstore.plans import Limits
 from petstore.store import Store, Subject
+from petstore.store.rows import row_of
 from petstore.store.tables import TABLES, Row, Table
 from tests.places import StorePlace
 
@@ -96,6 +97,14 @@ def test_keys_come_in_the_order_of_their_ids_and_by_their_ids(store_at: StorePla
         assert await store.keys(after="key_003") == []
         assert await store.keys_by_id(["key_002", "key_none", "key_000"]) == {"key_000": key(0), "key_002": key(2)}
         assert await store.keys_by_id([]) == {}
+
+    store_at.use(work)
+
+
+def test_the_newest_hundred_keys_are_told_at_a_time(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.put_rows(table("keys"), [row_of(key(number)) for number in range(101)])
+        assert await store.newest_keys() == [key(number) for number in range(100, 0, -1)]
 
     store_at.use(work)
 
