@@ -5,6 +5,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -111,6 +112,40 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
         hog.execute("ROLLBACK")
         hog.close()
         assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+
+    StorePlace(tmp_path).use(work)
+
+
+def test_nobody_waits_longer_than_the_patience_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "TICK", 0.02)
+    hangs, commit = threading.Event(), writer_module.Writer._commit
+    hangs.set()
+
+    def slow(self: writer_module.Writer, *rest: Any) -> Any:
+        hangs.wait(timeout=30)
+        return commit(self, *rest)
+
+    monkeypatch.setattr(writer_module.Writer, "_commit", slow)
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        await store.add(NewPet("Rex", 1), NOW)
+        hangs.clear()
+        with monkeypatch.context() as hurry:
+            hurry.setattr(writer_module, "PATIENCE", 0.1)
+            in_hand = asyncio.ensure_future(store.add(NewPet("in hand", 1), NOW))
+            while not store._writer._in_hand:
+                await asyncio.sleep(0)
+            waiting = store.add(NewPet("waiting", 1), NOW)
+            for result in await asyncio.gather(in_hand, waiting, return_exceptions=True):
+                assert isinstance(result, Unavailable) and "in time" in str(result)
+        assert store._writer._health.down
+        hangs.set()
+        assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+        names = [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets]
+        assert names == ["Rex", "in hand", "Max"]  # what was given up while it waited is not written
 
     StorePlace(tmp_path).use(work)
 
