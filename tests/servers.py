@@ -102,13 +102,15 @@ class Server:
         return self
 
     def wait_until_ready(self) -> float:
-        """Seconds until /readyz answered 200."""
+        """Seconds until /readyz answered 200, and every worker of our own server takes connections."""
+        expected = self.workers if self.host == "own" and self.workers > 1 else 0
         began = time.monotonic()
         while time.monotonic() - began < READY_WITHIN:
             if self.process is not None and self.process.poll() is not None:
                 break
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(self.origin + "/readyz", timeout=2, verify=False).status_code == 200:
+                answer = httpx.get(self.origin + "/readyz", timeout=2, verify=False)
+                if answer.status_code == 200 and _listening(self.port) >= expected:
                     return time.monotonic() - began
             time.sleep(0.01)  # the poll of a condition, bounded by READY_WITHIN
         raise AssertionError(f"the server is not ready; its log:\n{self.log.read_text()[-2000:]}")
@@ -228,6 +230,12 @@ def serving(
     data: Path, host: Host = "own", *options: str, workers: int = 1
 ) -> contextlib.AbstractContextManager[Server]:
     return started(Server(data, host, *options, workers=workers))
+
+
+def _listening(port: int) -> int:
+    """How many sockets listen on a port: each worker has one of its own."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def raw(port: int, data: bytes, seconds: float = 5.0) -> bytes:
