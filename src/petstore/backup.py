@@ -5,6 +5,7 @@ What lies in PostgreSQL or in Redis is theirs to back up: here it is only said h
 
 import contextlib
 import datetime
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -119,15 +120,16 @@ def _check_target(settings: Settings, target: Path, force: bool) -> None:
 @contextlib.contextmanager
 def _work_folder(target: Path) -> Iterator[Path]:
     """Beside the target: where there is room for it, there is room for what it is made of."""
-    try:
-        place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.absolute().parent))
-    except OSError as error:
-        raise OperatorError(f"{target}: {error.strerror}") from error
-    try:
+    place = target.absolute().parent / f".{target.name}-{secrets.token_hex(4)}"
+    try:  # from before it is made: we may be told to stop at any moment
+        try:
+            place.mkdir(mode=0o700)
+        except OSError as error:
+            raise OperatorError(f"{target}: {error.strerror}") from error
         yield place
     finally:
         try:
-            shutil.rmtree(place)
+            shutil.rmtree(place, ignore_errors=True)
         except BaseException:  # told to stop in the middle of this: it is still to be done
             shutil.rmtree(place, ignore_errors=True)
             raise
