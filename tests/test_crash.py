@@ -1,6 +1,6 @@
 """`kill -9` of the whole process group under concurrent creates, again and again.
 
-PETSTORE_TEST_KILLS sets how often: 10 by default, 200 and more for a long run.
+PETSTORE_TEST_KILLS sets how often: 6 by default, 200 and more for a long run.
 """
 
 import os
@@ -17,7 +17,7 @@ from petstore.plans import Limits
 from petstore.service import Backends
 from tests.servers import Key, Server
 
-KILLS = int(os.environ.get("PETSTORE_TEST_KILLS", "10"))
+KILLS = int(os.environ.get("PETSTORE_TEST_KILLS", "6"))
 READY_WITHIN = 5.0  # a hang is a failure; the second that is promised is measured by the bench
 CLIENTS = 6
 LIMITS = Limits(10**9, 10**9)

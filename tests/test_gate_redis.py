@@ -24,7 +24,7 @@ from tests.redis_topologies import Sentinel, behind_tls
 from tests.served import wait_for
 from tests.test_gate import NOW, PLENTY, ask
 
-REQUESTS = int(os.environ.get("PETSTORE_TEST_REQUESTS", "100000"))
+REQUESTS = int(os.environ.get("PETSTORE_TEST_REQUESTS", "50000"))
 REFUSE = GatePolicy(outage="refuse")
 EDGES = [0, 1, 999, 59_999, 60_000, 60_001, 86_399_999, 86_400_000, 86_400_001, -5_000, -70_000]
 
@@ -44,7 +44,7 @@ def keys_of(redis: Redis, url: str) -> list[bytes]:
 def test_random_requests_are_decided_as_the_rules_say_and_charged_wholly(redis: Redis) -> None:
     """The script against windows.py: the same decisions, and the same record at the end, so no half charges.
 
-    PETSTORE_TEST_REQUESTS sets how many: 100,000 by default, a million for a long run.
+    PETSTORE_TEST_REQUESTS sets how many: 50,000 by default, a million for a long run.
     """
     dice = random.Random(2030)
 
