@@ -42,7 +42,7 @@ console: $(VENV)/.installed-console ## Start the operator's console on 127.0.0.1
 
 test: $(VENV)/.installed-dev $(TYPESCRIPT)/node_modules/.package-lock.json ## Run all tests (some of them: make test ARGS="-k limits")
 	@# Byte code is kept even where the environment says not to: each of many processes would compile all of it again.
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, types, the direction of imports and known weaknesses
 	$(BIN)/ruff format --check .
