@@ -122,7 +122,7 @@ def test_a_key_ends_at_its_expiry_and_with_its_revocation() -> None:
     assert (revoked.usable(1), revoked.state(1)) == (False, "revoked")
     assert new_key("live", "free", now=0).usable(1e12)
     with pytest.raises(AttributeError):
-        key.name = "another"  # type: ignore[misc]
+        key.name = "another"  # type: ignore[misc]  # what must not work
 
 
 def test_ids_are_key_and_12_characters_and_scopes_are_those_asked_for_in_their_order() -> None:

@@ -89,12 +89,15 @@ def test_a_note_is_on_disk_with_its_name_before_the_file_is_used(file: Path, mon
 
     def watched(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        names = sorted(each.name for each in path.iterdir()) if path.is_dir() else ""
-        synced.append((path.name, "".join(names) if path.is_dir() else path.read_bytes()[:40].decode("latin-1")))
+        if path.is_dir():
+            content = " ".join(sorted(each.name for each in path.iterdir()))
+        else:
+            content = path.read_bytes()[:40].decode("latin-1")
+        synced.append((path.name, content))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    folder = (file.parent.name, "gate.mdbgate.mdb-bootgate.mdb-lock")
+    folder = (file.parent.name, "gate.mdb gate.mdb-boot gate.mdb-lock")
     part = f"gate.mdb-boot.{os.getpid()}"
     before = len(list(Path("/proc/self/fd").iterdir()))
     trust.mark_in_use(file)

@@ -36,7 +36,7 @@ def test_units_and_outcomes_are_what_the_gates_agree_on() -> None:
 def test_a_decision_does_not_change_and_is_nothing_for_the_collector() -> None:
     _, decision = decide(Windows())
     with pytest.raises(AttributeError):
-        decision.limit = 1  # type: ignore[misc]
+        decision.limit = 1  # type: ignore[misc]  # what must not work
     assert not gc.is_tracked(decision)
 
 

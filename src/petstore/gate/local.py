@@ -38,7 +38,7 @@ _NEW_ADDRESS = _address.pack(0, 0)
 
 T = TypeVar("T")
 # A plain tuple does for the rules, which only take it apart: making it a named one would cost as much as the rules.
-_unpack: Callable[[bytes], Windows] = _windows.unpack  # type: ignore[assignment]
+_unpack: Callable[[bytes], Windows] = _windows.unpack  # type: ignore[assignment]  # see above
 
 
 class LocalGate:

@@ -237,9 +237,10 @@ class RedisGate:
     ) -> None:
         """Nobody waits for a Redis that is down: all who do, and all who come, are told at once, until it is back."""
         self._fresh = False
+        # Futures of different results: all that matters here is that they can fail.
         everyone: list[asyncio.Future[object]] = [
-            *(request.future for request in [*requests, *self._waiting]),  # type: ignore[list-item]
-            *(waiter for _, waiter in [*raised, *self._raised]),  # type: ignore[list-item]
+            *(request.future for request in [*requests, *self._waiting]),  # type: ignore[list-item]  # see above
+            *(waiter for _, waiter in [*raised, *self._raised]),  # type: ignore[list-item]  # see above
         ]
         self._waiting, self._raised = [], []
         for future in everyone:

@@ -1,0 +1,232 @@
+"""The pipeline in this process, on a real store and gate: what it remembers, for how long, and what it counts."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from petstore import metrics
+from petstore.errors import Unavailable
+from petstore.keys import digest_of, mint, new_key
+from petstore.ledger import Deed
+from petstore.pets import NewPet, Page, PetStatus
+from petstore.plans import Limits
+from petstore.service import Backends
+from petstore.settings import Settings
+from petstore.store import Store
+from petstore.web import admission
+from petstore.web import pets as pet_operations
+from petstore.web.app import App
+from petstore.web.replies import pairs
+from tests.test_web_parts import NOW, request
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def use_app(
+    data: Path, work: Callable[[App, Store, str], Awaitable[None]], clock: Callable[[], float] = lambda: NOW
+) -> None:
+    """An app in this process, on a store and a gate of its own, with a key that may do anything."""
+
+    async def inside() -> None:
+        settings = Settings(data=data)
+        async with Backends(settings) as backends:
+            store, secret = backends.stores["live"], mint("live")
+            key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
+            await store.add_key(key, digest_of(secret), Deed(NOW, "a test", "create key", key.id))
+            await work(App(settings, backends.stores, backends.gate, clock), store, secret)
+
+    asyncio.run(inside())
+
+
+def test_pages_and_animals_are_read_once_until_something_changes(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        pets = app.places[0].pets
+        first = (await store.add(NewPet("Rex", 1), NOW)).pet.id
+
+        async def misses() -> int:
+            for path, query in [("/v1/pets", "limit=1"), ("/v1/pets", "limit=2"), (f"/v1/pets/{first}", "")] * 3:
+                assert (await app.answer(request(path, query, authorization=f"Bearer {secret}"))).status == 200
+            return pets.take_misses()
+
+        await misses()  # who is shown a new animal first tells all others of it, which makes everything stale
+        assert await misses() == 0
+        await store.add(NewPet("Mia", 1), NOW)
+        await misses()
+        assert await misses() == 0
+        await store.set_status([first], PetStatus.sold, Deed(NOW, "a test", "set status", str(first)))
+        assert (await misses(), await misses()) == (3, 0)
+
+    use_app(tmp_path, work)
+
+
+def test_pages_from_memory_are_counted_apart_from_those_that_were_read(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        before = dict(metrics.PAGE_CACHE.cells)
+        for path in ["/v1/pets"] * 5 + ["/v1/pets/7"] * 10:  # there is no such animal
+            await app.answer(request(path, authorization=f"Bearer {secret}"))
+        app.settle(0.0)
+        app.settle(0.0)  # nothing since
+        grown = {cell: value - before.get(cell, 0) for cell, value in metrics.PAGE_CACHE.cells.items()}
+        assert grown["live", "hit"] == 4 and grown["live", "miss"] == 1
+
+    use_app(tmp_path, work)
+
+
+def test_in_an_outage_of_the_gate_the_headers_speak_of_the_next_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def out(*_: object) -> None:
+        raise Unavailable("a test")
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        monkeypatch.setattr(app._gate, "peek_address", out)
+        headers = dict(pairs((await app.answer(request("/healthz"))).headers))
+        told = [headers[f"x-ratelimit-{name}"] for name in ("limit", "remaining", "reset")]
+        assert told == ["600", "0", str(int(NOW) + 1)]
+
+    use_app(tmp_path, work)
+
+
+def test_what_is_remembered_stays_within_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pet_operations, "REMEMBERED_BYTES", 10_000)
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        pets = app.places[0].pets
+        await store.add(NewPet("Rex", 1), NOW)
+        held = []
+        for limit in range(1, 41):
+            reply = await app.answer(request(query=f"limit={limit}", authorization=f"Bearer {secret}"))
+            assert reply.status == 200
+            held.append(sum(len(page.body) + 1024 for page in pets._remembered.values()))
+        assert 8_000 < max(held) <= 10_000
+        assert held[-1] < max(held)  # it was emptied, and filled again
+
+    use_app(tmp_path, work)
+
+
+def test_what_just_fits_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        pets = app.places[0].pets
+        size = len(b"[]") + 1024
+        monkeypatch.setattr(pet_operations, "REMEMBERED_BYTES", 3 * size)
+        held = []
+        for limit in range(1, 8):
+            await app.answer(request(query=f"limit={limit}", authorization=f"Bearer {secret}"))
+            held.append(len(pets._remembered))
+        assert held == [1, 2, 3, 1, 2, 3, 1]
+
+    use_app(tmp_path, work)
+
+
+def test_what_changed_behind_the_gates_back_is_seen_after_a_second(tmp_path: Path) -> None:
+    """As when a process died between its commit and telling the gate of it."""
+    clock = Clock()
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        async def ask(path: str) -> tuple[int, bytes]:
+            reply = await app.answer(request(path, authorization=f"Bearer {secret}"))
+            return reply.status, reply.body
+
+        def behind(statement: str) -> None:
+            with contextlib.closing(apsw.Connection(str(tmp_path / "live.db"))) as other:
+                other.execute(statement)
+
+        pet_id = (await store.add(NewPet("Rex", 1), NOW)).pet.id
+        await ask("/v1/pets")  # the first to show a new animal tells all others of it
+        clock.now += 5
+        listed, got = await ask("/v1/pets"), await ask(f"/v1/pets/{pet_id}")
+        behind("UPDATE pets SET status = 'sold'")
+        clock.now = NOW + 5.999
+        assert (await ask("/v1/pets"), await ask(f"/v1/pets/{pet_id}")) == (listed, got)
+        clock.now = NOW + 6
+        assert b"sold" in (await ask("/v1/pets"))[1] and b"sold" in (await ask(f"/v1/pets/{pet_id}"))[1]
+        behind("UPDATE pets SET status = 'pending'")
+        clock.now = NOW + 7
+        assert b"pending" in (await ask(f"/v1/pets/{pet_id}"))[1]
+        behind("UPDATE keys SET revoked = 1")
+        clock.now = NOW + 7.999  # the key was looked up at NOW + 7
+        assert (await ask("/v1/pets"))[0] == 200
+        clock.now = NOW + 8
+        assert (await ask("/v1/pets"))[0] == 401
+
+    use_app(tmp_path, work, clock)
+
+
+def test_a_read_that_takes_its_time_is_shared_and_one_that_failed_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        monkeypatch.setattr(type(store), "immediate", False)
+        real, reads = store.page, 0
+
+        async def slow(**wanted: Any) -> Page:
+            nonlocal reads
+            reads += 1
+            await asyncio.sleep(0.01)
+            if reads == 1:
+                raise Unavailable("a test")
+            return await real(**wanted)
+
+        monkeypatch.setattr(store, "page", slow)
+
+        async def ask_at_once() -> list[int]:
+            asked = (app.answer(request(authorization=f"Bearer {secret}")) for _ in range(5))
+            return [reply.status for reply in await asyncio.gather(*asked)]
+
+        assert (await ask_at_once(), reads) == ([503] * 5, 1)
+        assert (await ask_at_once(), reads) == ([200] * 5, 2)
+        assert (await ask_at_once(), reads) == ([200] * 5, 2)
+        assert app.places[0].pets._being_read == {}
+
+    use_app(tmp_path, work)
+
+
+def test_keys_are_remembered_up_to_a_number_and_the_oldest_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "REMEMBERED_KEYS", 3)
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        secrets = [mint("live") for _ in range(5)]
+        for each in secrets:
+            key = new_key("live", "free", now=NOW)
+            await store.add_key(key, digest_of(each), Deed(NOW, "a test", "create key", key.id))
+        for each in secrets:
+            assert (await app.answer(request(authorization=f"Bearer {each}"))).status == 200
+        assert list(app.places[0].admission._remembered) == [digest_of(each) for each in secrets[-3:]]
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize(("took", "bound"), [(0.02, "0.025"), (0.003, "0.005"), (-5.0, "5e-05")])
+def test_a_request_took_what_the_clock_says_and_never_less_than_no_time(
+    tmp_path: Path, took: float, bound: str
+) -> None:
+    ticks = iter([NOW, NOW + took, NOW])
+
+    async def work() -> None:
+        async with Backends(Settings(data=tmp_path)) as backends:
+            app = App(Settings(data=tmp_path), backends.stores, backends.gate, lambda: next(ticks))
+            assert (await app.answer(request("/v1/pets/1"))).status == 401
+            app.settle(0.0)
+
+    cell = metrics.REQUEST_SECONDS.cell("getPet")
+    before = list(cell)
+    asyncio.run(work())
+    grown = [now - then for now, then in zip(metrics.REQUEST_SECONDS.cell("getPet"), before, strict=True)]
+    place = next(n for n, text in enumerate(metrics.REQUEST_SECONDS.bounds) if text == float(bound))
+    assert [n for n, growth in enumerate(grown[:-1]) if growth] == [place]
+    assert grown[-1] == pytest.approx(max(took, 0.0), abs=0.00001)
