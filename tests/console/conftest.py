@@ -44,6 +44,10 @@ def page(browser: Browser, console: Console, new_name: Callable[[], str]) -> Ite
     faults: list[str] = []
     opened.on("pageerror", lambda error: faults.append(str(error)))
     opened.on("request", lambda request: None if request.url.startswith(console.origin) else faults.append(request.url))
+    # Shown when a test fails: what the page asked for, and what it was told.
+    opened.on("request", lambda request: print("asked", request.method, request.url, request.post_data or ""))
+    opened.on("response", lambda response: print("told", response.status, response.url))
+    opened.on("requestfailed", lambda request: print("failed", request.url, request.failure))
     name = new_name()
     opened.goto(console.origin)
     opened.get_by_label("Your token").fill(console.operator(name))

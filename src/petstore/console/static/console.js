@@ -30,9 +30,11 @@
     }, 1000 * element.dataset.refresh);
   }
 
-  // Tables that were unfolded stay so when their part of the page is replaced.
+  // Tables that were unfolded stay so when their part of the page is replaced, and animals that a search still finds stay ticked.
   let unfolded = [];
-  document.addEventListener("htmx:beforeSwap", () => {
+  let kept = [];
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    kept = event.target.id === "rows" ? [...all("#rows input:checked")].map((box) => box.value) : [];
     unfolded = [...all("details[open][id]")].map((details) => [details.id, details.querySelector(".scroll")?.scrollTop ?? 0]);
   });
   document.addEventListener("htmx:afterSwap", (event) => {
@@ -42,6 +44,7 @@
       details.open = true;
       if (details.querySelector(".scroll")) details.querySelector(".scroll").scrollTop = top;
     }
+    for (const box of all("#rows input[type=checkbox]")) box.checked ||= kept.includes(box.value);
     if (event.target.id === "dialog" && !event.target.open) event.target.showModal();
     countTicks();
   });
@@ -55,6 +58,7 @@
 
   function countTicks() {
     const ticked = all("#rows input:checked").length;
+    for (const box of all("[data-tick-all]")) box.checked = ticked > 0 && ticked === all("#rows input[type=checkbox]").length;
     for (const place of all("[data-ticked]")) place.textContent = ticked ? `Change ${ticked} ticked to` : "Change the ticked to";
     for (const button of all("#ticked .actions button")) button.disabled = !ticked;
   }
