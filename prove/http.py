@@ -1,6 +1,7 @@
 """HTTP/1.1 as a strict client reads it: every response must be well-formed to the letter, or Broken is raised."""
 
 import re
+import select
 import socket
 import time
 from collections.abc import Sequence
@@ -40,14 +41,25 @@ class Conversation(NamedTuple):
 
 
 def converse(
-    port: int, pieces: Sequence[bytes], methods: Sequence[str], *, half_close: bool = False, silence: float = 4.0
+    port: int,
+    pieces: Sequence[bytes],
+    methods: Sequence[str],
+    *,
+    half_close: bool = False,
+    waits: bool = False,
+    silence: float = 4.0,
 ) -> Conversation:
-    """Send the pieces, a moment apart, and read until the server closes or is silent. `methods` are the requests'."""
+    """Send the pieces, a moment apart, and read until the server closes or is silent.
+
+    `methods` are the requests'. With `waits` the second piece is sent when the server has said something.
+    """
     with socket.create_connection(("127.0.0.1", port), timeout=silence) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             for number, piece in enumerate(pieces):
-                if number:
+                if number == 1 and waits:
+                    select.select([connection], [], [], silence)
+                elif number:
                     time.sleep(0.03)  # so that they arrive apart
                 connection.sendall(piece)
             if half_close:

@@ -37,7 +37,8 @@ def _fault(server: Server, case: Case, secret: bytes) -> str:
     if not case.half_close:
         pieces = (*pieces[:-1], pieces[-1] + SENTINEL)
     try:
-        got = converse(server.port, pieces, (*case.methods, "GET"), half_close=case.half_close)
+        methods = (*case.methods, "GET")
+        got = converse(server.port, pieces, methods, half_close=case.half_close, waits=case.waits)
         _judge(case, got)
     except Broken as broken:
         return f"[{case.section}] {case.rule}: {broken}"

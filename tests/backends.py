@@ -31,23 +31,26 @@ def missing(what: str, how: str) -> None:
     pytest.skip(text)
 
 
-def free_port(highest: int = 65_535) -> int:
+# Below those that the kernel gives to whoever asks for any, and each process of the tests begins at another: what was
+# found free is still free when its server starts. A node of a Redis Cluster also takes the port 10,000 higher.
+PORTS = range(10_000, 20_000)
+_tried = itertools.count(os.getpid() * 1_009)
+
+
+def free_port() -> int:
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port <= highest:
+        port = PORTS[next(_tried) % len(PORTS)]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
             return port
 
 
 class Process:
     """A server that can be stopped, killed, hung and started again on the same port and data."""
 
-    highest_port = 65_535
-
     def __init__(self, name: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"petstore-test-{name}-"))
-        self.port = free_port(self.highest_port)
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._ran = False
 
@@ -66,7 +69,7 @@ class Process:
             if time.monotonic() > deadline or (ended and self._ran):
                 raise AssertionError(f"the server does not start:\n{(self.folder / 'log').read_text()[-2000:]}")
             if ended:  # somebody else may have taken the port since it was found free
-                self.port = free_port(self.highest_port)
+                self.port = free_port()
                 self._launch(options)
             time.sleep(0.01)  # the poll of a condition, bounded
         self._ran = True
@@ -111,8 +114,6 @@ class Process:
 
 
 class Redis(Process):
-    highest_port = 55_535  # nodes of a Redis Cluster talk to each other on a port 10,000 higher
-
     def __init__(self, *options: str) -> None:
         super().__init__("redis")
         self._program = _redis_program()

@@ -30,6 +30,7 @@ class Case(NamedTuple):
     methods: tuple[str, ...] = ("GET",)  # the client's own memory of what it asked: a HEAD has no body
     half_close: bool = False
     octets: int = 0  # sent in pieces of so many
+    waits: bool = False  # for an answer before the second piece
     deviates: str = ""  # why the server does otherwise than the section asks, where it does
 
 
