@@ -122,7 +122,7 @@ def fresh(start: Callable[..., Server]) -> Server:
 @pytest.fixture
 def key(server: Server) -> Key:
     """A key of the shared server with limits that no test reaches."""
-    return server.key()
+    return server.key_in_stock()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import httpx
 from petstore.desk import Desk
 from petstore.keys import Environment
 from tests.backends import free_port
-from tests.servers import PETSTORE, READY_WITHIN, Server
+from tests.servers import PETSTORE, READY_WITHIN, Server, takes_connections
 
 
 class Console:
@@ -42,6 +42,8 @@ class Console:
         self.link, self.link_token = found[0], found[1]
 
     def _listens(self) -> bool:
+        if not takes_connections(self.port):
+            return False
         try:
             return httpx.get(self.origin + "/sign-in", timeout=2, verify=False).status_code == 401
         except httpx.TransportError:
