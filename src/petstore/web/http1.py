@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
             self._feed(data)
             last = self._waiting[-1] if self._waiting else self._in_hand
             if last is not None and last.complete and last.head.length == len(body):
-                self._repeated.remember(head, last.head)
+                self._repeated.learn(head, last.head)
         else:
             self._feed(data)
         self._pump()

@@ -1,0 +1,136 @@
+"""What a worker remembers of heads changes how soon they are understood, and nothing else."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from petstore.pets import NewPet
+from petstore.store import Store
+from petstore.web.app import App
+from petstore.web.http1 import Connection, HttpServer
+from petstore.web.repeated import HEADS_MAX, Repeated
+from petstore.web.requests import Memo
+from petstore.web.traffic import NO_TALLY
+from petstore.web.wire import Head
+from tests.test_web_in_process import use_app
+from tests.test_web_parts import NOW
+
+LINES = [
+    b"GET /v1/pets HTTP/1.1",
+    b"GET /v1/pets?limit=1&status=sold HTTP/1.1",
+    b"GET /v1/pets?limit=%31 HTTP/1.1",
+    b"GET /v1/pets?limit=0 HTTP/1.1",
+    b"GET /v1/pets/1 HTTP/1.1",
+    b"GET /v1/pets/1? HTTP/1.1",
+    b"GET /v1/pets/2?a=1 HTTP/1.1",
+    b"GET /v1/%70ets HTTP/1.1",
+    b"GET /staging/v1/pets HTTP/1.1",
+    b"GET //v1/pets HTTP/1.1",
+    b"GET http://elsewhere/v1/pets HTTP/1.1",
+    b"GET /healthz HTTP/1.1",
+    b"GET /v1/pets#x HTTP/1.1",
+    b"GET /v1/pets?a=1#x HTTP/1.1",
+    b"GET /v1/pets HTTP/1.0",
+    b"GET /v1/pets HTTP/1.2",
+    b"GET /v1/pets HTTP/2.0",
+    b"GET /v1/pets",
+    b"HEAD /v1/pets HTTP/1.1",
+    b"OPTIONS /v1/pets HTTP/1.1",
+    b"POST /v1/pets HTTP/1.1",
+    b"get /v1/pets HTTP/1.1",
+    b"GET  /v1/pets HTTP/1.1",
+    b"GET * HTTP/1.1",
+    b"GET /v1/pets?" + b"a" * 70_000 + b" HTTP/1.1",
+]
+VARYING = ("date:", "x-request-id:", "x-ratelimit-remaining:")
+
+
+def lines() -> list[bytes]:
+    """Those above, and the same with an octet changed, left out or put in."""
+    chance = random.Random(1)
+    found = list(LINES)
+    while len(found) < 400:
+        line, octet = chance.choice(LINES[:-1]), bytes([chance.choice(b"/?&=%+-_.~# \t\r\nAz09\x00\xff:;@!")])
+        at = chance.randrange(len(line))
+        found.append(line[:at] + octet + line[at + chance.randrange(2) :])
+    return found
+
+
+@pytest.mark.parametrize("fields", ["Host: here\r\n", "Host: here\r\nExpect: 100-continue\r\n", ""])
+def test_a_first_line_means_the_same_before_fields_that_are_known(tmp_path: Path, fields: str) -> None:
+    async def said(server: HttpServer, *heads: bytes) -> list[str]:
+        """The last answer, without what differs from one to the next."""
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(lambda: Connection(server), "127.0.0.1", 0)
+        async with listening, asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            for head in heads:
+                writer.write(head)
+                answer = await reader.read(65536)
+                if not answer:  # closed by the one before
+                    break
+            writer.close()
+        return [line for line in answer.decode().split("\r\n") if not line.startswith(VARYING)]
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        await store.add(NewPet("Rex", 1), NOW)
+        rest = f"\r\n{fields}Authorization: Bearer {secret}\r\n\r\n".encode()
+        for line in lines():
+            # HTTP/1.0 may come without a host, which is no reason to take one of 1.1 without.
+            before = b"GET /v1/pets?limit=3 HTTP/1.1" if fields else b"GET /v1/pets?limit=3 HTTP/1.0"
+            known, unknown = HttpServer(app), HttpServer(app)
+            once = await said(unknown, line + rest)
+            if fields:
+                assert await said(known, before + rest, line + rest) == once, line
+            else:
+                await said(known, before + rest)
+                assert await said(known, line + rest) == once, line
+
+    use_app(tmp_path, work)
+
+
+def head(path: str = "/v1/pets", *, keep_alive: bool = True) -> Head:
+    return Head("GET", path, "", {"host": ["here"]}, keep_alive, False, 0, Memo())
+
+
+def raw(path: str, host: str = "here") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: {host}".encode()
+
+
+def test_fields_that_are_known_need_not_be_read_again() -> None:
+    repeated, known = Repeated(), head()
+    known.memo.credential, known.memo.location = ("secret", b"digest"), ("place", None, "listPets")
+    assert repeated.recall(raw("/v1/pets?limit=7")) is None
+    repeated.learn(raw("/v1/pets"), known)
+    page = repeated.recall(raw("/v1/pets?limit=7&x=%20"))
+    assert page is not None
+    assert (page.path, page.query, page.fields, page.length) == ("/v1/pets", "limit=7&x=%20", known.fields, 0)
+    assert (page.memo.credential, page.memo.location) == (known.memo.credential, known.memo.location)
+    pet = repeated.recall(raw("/v1/pets/7"))
+    assert pet is not None
+    assert (pet.path, pet.query, pet.memo.location, pet.memo.tally) == ("/v1/pets/7", "", None, NO_TALLY)
+    assert pet.memo.credential == known.memo.credential
+    assert repeated.heads[raw("/v1/pets/7")] is pet
+    assert repeated.recall(raw("/v1/pets/7", host="there")) is None
+
+
+def test_nothing_is_kept_for_long_nor_of_what_ends_its_connection_nor_without_bound() -> None:
+    repeated = Repeated()
+    repeated.learn(raw("/v1/pets"), head(keep_alive=False))
+    repeated.learn(raw("/" + "a" * 1024), head())
+    assert (repeated.heads, repeated.recall(raw("/v1/pets/7"))) == ({}, None)
+    repeated.learn(raw("/v1/pets"), head())
+    assert repeated.recall(raw("/" + "a" * 1024)) is None  # the parser has limits, and this has not
+    repeated.age()
+    assert repeated.recall(raw("/v1/pets/7")) is None
+    assert repeated.recall(raw("/v1/pets")) is not None  # as long as it comes every second
+    repeated.age()
+    repeated.age()
+    assert repeated.recall(raw("/v1/pets")) is None
+    for number in range(HEADS_MAX + 9):
+        repeated.learn(raw(f"/v1/pets/{number}", host=str(number)), head())
+    assert len(repeated.heads) == HEADS_MAX
+    assert repeated.recall(raw("/v1/pets", host=str(HEADS_MAX - 1))) is not None
+    assert repeated.recall(raw("/v1/pets", host=str(HEADS_MAX))) is None
