@@ -37,7 +37,7 @@ class NewPet(msgspec.Struct, frozen=True, rename="camel"):
     status: PetStatus = PetStatus.available
 
 
-class Pet(msgspec.Struct, frozen=True, rename="camel"):
+class Pet(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """An animal of the catalogue."""
 
     id: Int64
