@@ -46,6 +46,20 @@ def test_a_write_that_fails_takes_no_other_with_it(store_at: StorePlace) -> None
     store_at.use(work)
 
 
+def test_a_store_knows_its_newest_animal_and_that_others_have_written(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        assert await store.newest() == 0
+        before = await store.stamp()
+        assert before is not None and await store.stamp() == before
+        other = store_at.open()
+        added = await other.add(NewPet("Rex", 1), NOW)
+        await other.close()
+        assert await store.stamp() != before
+        assert await store.newest() == added.pet.id
+
+    store_at.use(work)
+
+
 def test_commit_tells_what_has_changed_before_the_caller_hears(store_at: StorePlace) -> None:
     changes: list[Subject] = []
 

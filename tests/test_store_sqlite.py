@@ -10,14 +10,14 @@ from typing import Any
 import apsw
 import pytest
 
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import IdempotencyConflict, OperatorError, Unavailable
 from petstore.ledger import Deed
 from petstore.pets import Added, NewPet, Once
 from petstore.store import Store
 from petstore.store.sqlite import SqliteStore
 from petstore.store.sqlite import writer as writer_module
 from petstore.store.sqlite.backup import Snapshot
-from petstore.store.sqlite.file import FILE_PRAGMAS, MIGRATIONS, PRAGMAS, connect
+from petstore.store.sqlite.file import FILE_PRAGMAS, MIGRATIONS, PRAGMAS, Turn, connect, translated
 from tests.places import StorePlace
 
 DEED = Deed(5.0, "a test", "test", "x")
@@ -85,6 +85,44 @@ def test_files_are_durable_and_use_a_write_ahead_log(tmp_path: Path) -> None:
         "journal_mode": "wal", "synchronous": 2, "wal_autocheckpoint": 4096, "journal_size_limit": 16 * 1024 * 1024,
         "foreign_keys": 1, "trusted_schema": 0, "cache_size": -16384,
     }  # fmt: skip
+
+
+def test_reads_cannot_write_and_need_no_waiting(tmp_path: Path) -> None:
+    async def work(store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        assert store.immediate
+        assert store._read.pragma("busy_timeout") == 1_200  # less than the 1.5 s after which nobody waits
+        with pytest.raises(apsw.ReadOnlyError):
+            store._read.execute("DELETE FROM pets")
+
+    StorePlace(tmp_path).use(work)
+
+
+def test_a_turn_is_one_holders_at_a_time(tmp_path: Path) -> None:
+    ours, theirs, order = Turn(tmp_path / "x.db"), Turn(tmp_path / "x.db"), []
+
+    def wait() -> None:
+        with theirs:
+            order.append("theirs")
+
+    waiting = threading.Thread(target=wait)
+    with ours:
+        waiting.start()
+        waiting.join(timeout=0.2)
+        order.append("ours")
+    waiting.join(timeout=10)
+    assert order == ["ours", "theirs"]
+    with ours:
+        order.append("ours again")
+    assert len(order) == 3
+
+
+def test_what_sqlite_says_is_an_outage_and_what_we_say_stays() -> None:
+    ours, theirs = IdempotencyConflict("in hand"), apsw.IOError("disk I/O error")
+    assert translated(ours) is ours
+    outage = translated(theirs)
+    assert isinstance(outage, Unavailable) and outage.__cause__ is theirs
+    assert str(outage) == "the store failed: IOError: disk I/O error"
 
 
 def test_idempotency_records_are_pruned_after_a_day(tmp_path: Path) -> None:
@@ -216,8 +254,10 @@ def opened(path: Path) -> list[str]:
 
 def test_a_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path) -> None:
     adding: list[asyncio.Future[Added]] = []
+    kept: list[Store] = []  # what is forgotten is closed anyway
 
     async def work(store: Store) -> None:
+        kept.append(store)
         adding.append(asyncio.ensure_future(store.add(NewPet("Rex", 1), NOW)))
         await asyncio.sleep(0)  # as far as the queue
 
@@ -248,12 +288,22 @@ def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: py
     StorePlace(tmp_path).use(work)
 
 
-def test_a_copy_tells_of_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_tells_of_every_byte_once_and_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("petstore.store.sqlite.backup.STEP", 10)
     StorePlace(tmp_path).use(lambda store: store.import_pets(batches(*("x" * 250 for _ in range(1_000))), DEED))
     snapshot = Snapshot(tmp_path / "live.db")
     told: list[int] = []
-    snapshot.copy(tmp_path / "copy.db", told.append)
+    meanwhile = connect(tmp_path / "live.db")
+
+    def progress(size: int) -> None:
+        told.append(size)
+        meanwhile.execute("UPDATE pets SET name = 'later' WHERE id = 1000")
+
+    snapshot.copy(tmp_path / "copy.db", progress)
+    meanwhile.close()
+    copied = connect(tmp_path / "copy.db", readonly=True)
+    assert copied.execute("SELECT count(*), max(name) FROM pets").fetchall() == [(1_000, "x" * 250)]
+    copied.close()
     assert opened(tmp_path / "live.db")
     snapshot.close()
     assert not opened(tmp_path / "live.db")
