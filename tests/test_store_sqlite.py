@@ -18,6 +18,7 @@ from petstore.store.sqlite import SqliteStore
 from petstore.store.sqlite import writer as writer_module
 from petstore.store.sqlite.backup import Snapshot
 from petstore.store.sqlite.file import FILE_PRAGMAS, MIGRATIONS, PRAGMAS, Turn, connect, translated
+from petstore.store.sqlite.inspect import inspect
 from tests.places import StorePlace
 
 DEED = Deed(5.0, "a test", "test", "x")
@@ -319,3 +320,10 @@ def test_integrity_check_finds_damage(tmp_path: Path) -> None:
     content[-3 * 4096 :] = bytes(3 * 4096)
     path.write_bytes(content)
     assert StorePlace(tmp_path).use(lambda store: store.faults()) != []
+
+
+def test_a_look_at_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_bytes(b"something else entirely, longer than a header" * 50)
+    assert inspect(tmp_path / "text.db") == (["it is not a database"], 0, {}, None)
+    (fault,), *rest = inspect(tmp_path)
+    assert fault.startswith("it cannot be read: ") and rest == [0, {}, None]
