@@ -140,5 +140,8 @@ def test_an_idempotency_key_is_one_promise_on_all_nodes(nodes: list[Node]) -> No
 def test_ten_nodes_may_start_at_once_on_an_empty_database(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("ten")
     with nodes_running(folder, shared(Postgres), shared(Redis), skews=[0.0] * 10, workers=1) as ten:
+        assert (
+            len(ten[0].act(lambda backends: backends.stores["live"].keys())) == 1
+        )  # the first, printed by one of them
         key = ten[0].key()
         assert {asking(node.port, 1, key.headers)[0].status for node in ten} == {200}

@@ -1,5 +1,7 @@
 """API keys in the store, and rows on their way to another store, on every backend."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -38,6 +40,22 @@ def test_a_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> N
         assert [found for _, found in await store.deeds()] == [deed("create key")]
 
     store_at.use(work, changes)
+
+
+def test_of_those_who_add_a_first_key_at_once_one_does(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        stores = [store, *(store_at.open() for _ in range(4))]
+        adding = (
+            each.add_key(key(number), digest_of(f"secret {number}"), deed("create key"), only_first=True)
+            for number, each in enumerate(stores)
+        )
+        assert sorted(await asyncio.gather(*adding)) == [False] * 4 + [True]
+        assert len(await store.keys()) == len(await store.deeds()) == 1
+        assert await store.add_key(key(9), SECOND, deed("create key"))
+        for each in stores[1:]:
+            await each.close()
+
+    store_at.use(work)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ class KeyStore(Protocol):
     async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
         """Those that exist."""
 
-    async def add_key(self, key: ApiKey, digest: bytes, deed: Deed) -> None: ...
+    async def add_key(self, key: ApiKey, digest: bytes, deed: Deed, *, only_first: bool = False) -> bool:
+        """Whether it was added: with `only_first`, not when there is one already."""
 
     async def rotate_key(self, key_id: str, digest: bytes, old_until: float, deed: Deed) -> None:
         """Give the key a new secret; the old ones work until `old_until`."""

@@ -49,16 +49,22 @@ class PostgresKeys(PostgresBase):
         rows = await self._rows(f"SELECT {KEY} FROM {self._schema}.keys AS k WHERE k.id = ANY($1)", key_ids)
         return {row[0]: key_of(self.environment, row) for row in rows}
 
-    async def add_key(self, key: ApiKey, digest: bytes, deed: Deed) -> None:
-        async def work(connection: Connection) -> None:
+    async def add_key(self, key: ApiKey, digest: bytes, deed: Deed, *, only_first: bool = False) -> bool:
+        async def work(connection: Connection) -> bool:
+            if only_first:
+                # Whoever else is looking for a first key waits here, and then finds this one.
+                await connection.execute(f"LOCK TABLE {self._schema}.keys IN SHARE ROW EXCLUSIVE MODE")
+                if await connection.fetchrow(f"SELECT 1 FROM {self._schema}.keys LIMIT 1"):
+                    return False
             await connection.execute(
                 f"INSERT INTO {self._schema}.keys VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
                 *row_of(key),
             )
             await connection.execute(f"INSERT INTO {self._schema}.secrets VALUES ($1, $2, NULL)", digest, key.id)
             await self._record(connection, deed)
+            return True
 
-        await self._change(work, "keys")
+        return await self._change(work, "keys")
 
     async def rotate_key(self, key_id: str, digest: bytes, old_until: float, deed: Deed) -> None:
         async def work(connection: Connection) -> None:

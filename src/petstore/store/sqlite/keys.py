@@ -48,16 +48,16 @@ class SqliteKeys(SqliteBase):
         rows = self._rows(f"SELECT {KEY} FROM keys AS k WHERE k.id IN (SELECT value FROM json_each(?))", (ids,))
         return {row[0]: key_of(self.environment, row) for row in rows}
 
-    async def add_key(self, key: ApiKey, digest: bytes, deed: Deed) -> None:
-        def work(connection: apsw.Connection) -> None:
-            connection.execute(
-                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                row_of(key),
-            )
+    async def add_key(self, key: ApiKey, digest: bytes, deed: Deed, *, only_first: bool = False) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            if only_first and connection.execute("SELECT 1 FROM keys LIMIT 1").fetchall():
+                return False
+            connection.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row_of(key))
             connection.execute("INSERT INTO secrets VALUES (?, ?, NULL)", (digest, key.id))
             write_deed(connection, deed)
+            return True
 
-        await self._writer.call(work, "keys")
+        return await self._writer.call(work, "keys")
 
     async def rotate_key(self, key_id: str, digest: bytes, old_until: float, deed: Deed) -> None:
         def work(connection: apsw.Connection) -> None:
