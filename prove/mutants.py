@@ -65,8 +65,9 @@ SUITES = {
         only="not sqlite and not granian and not uvicorn",
     ),
     "pipeline": Suite(
-        ["web/admission.py", "web/app.py", "web/pets.py", "web/requests.py", "web/replies.py", "web/traffic.py"],
-        ["test_web_parts.py", "test_web_in_process.py", "web"],
+        ["web/admission.py", "web/app.py", "web/pets.py", "web/repeated.py", "web/replies.py", "web/requests.py",
+         "web/traffic.py"],
+        ["test_web_parts.py", "test_web_in_process.py", "test_repeated.py", "web"],
         only=f"({EMBEDDED}) or (test_caching and own and postgres)",  # reads that take their time
     ),
 }  # fmt: skip
