@@ -270,7 +270,7 @@ def test_deeds_are_found_by_who_what_and_whom(store_at: StorePlace, short_looks:
     async def work(store: Store) -> None:
         for i in range(35):
             actor = "Ada Lovelace" if i % 10 == 0 else "grace"
-            await store.record(Deed(float(i), actor, ("create key", "set status")[i % 2], f"key_{i}", f"Detail {i}"))
+            await store.record(Deed(i / 1000, actor, ("create key", "set status")[i % 2], f"key_{i}", f"Detail {i}"))
 
         async def found(**wanted: str) -> list[str]:
             subjects: list[str] = []

@@ -116,6 +116,7 @@ def test_a_turn_is_one_holders_at_a_time(tmp_path: Path) -> None:
     with ours:
         order.append("ours again")
     assert len(order) == 3
+    assert (tmp_path / "x.db-turn").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_sqlite_says_is_an_outage_and_what_we_say_stays() -> None:
