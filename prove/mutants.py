@@ -169,32 +169,40 @@ class Place:
         shutil.copytree(SOURCE, self.package, ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(self.package)], check=True)
         # The compiled modules are used, but none is written: a mutant must not be found in place of the next.
-        self.environ = {**os.environ, **LESS, "PYTHONPATH": f"{folder}/", "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environ = {**os.environ, **LESS, "PYTHONPATH": f"{folder}/", "PYTHONDONTWRITEBYTECODE": "1",
+                        "PYTHONUNBUFFERED": "1"}  # fmt: skip
+        self.longest = 0.0  # seconds that one test has taken
 
-    def fails(self, suite: Suite, mutant: Mutant | None, seconds: float) -> bool:
-        """Whether a test failed, or did not end in time."""
+    def fails(self, suite: Suite, mutant: Mutant | None, patience: float) -> bool:
+        """Whether a test failed, or took longer than the patience."""
         if mutant is None:
-            return self._tests_fail(suite, seconds)
+            return self._tests_fail(suite, patience)
         file = self.package / mutant.module
         for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
             compiled.unlink()
         file.write_text(mutant.source)
         try:
-            return self._tests_fail(suite, seconds)
+            return self._tests_fail(suite, patience)
         finally:
             shutil.copy2(SOURCE / mutant.module, file)
 
-    def _tests_fail(self, suite: Suite, seconds: float) -> bool:
+    def _tests_fail(self, suite: Suite, patience: float) -> bool:
         tests = [f"tests/{name}" for name in suite.tests]
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider",
                    "-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-k", suite.only, *tests]  # fmt: skip
         with self.log.open("wb") as log:
             process = subprocess.Popen(command, cwd=ROOT, env=self.environ, stdout=log, stderr=log)
+        printed, since = 0, time.monotonic()
         try:
+            while process.poll() is None:
+                time.sleep(0.05)
+                if self.log.stat().st_size > printed:  # a dot for every test that ends
+                    printed, since = self.log.stat().st_size, time.monotonic()
+                self.longest = max(self.longest, time.monotonic() - since)
+                if time.monotonic() - since > patience:
+                    return True
             # A mutant may also end the whole process, with whatever code: only a summary says that tests have passed.
-            return process.wait(timeout=seconds) != 0 or b" passed" not in self.log.read_bytes()
-        except subprocess.TimeoutExpired:
-            return True
+            return process.returncode != 0 or b" passed" not in self.log.read_bytes()
         finally:
             _end(self.package.parent)
             process.wait()
@@ -231,11 +239,11 @@ def _who_uses(folder: Path) -> list[int]:
 def try_all(suite: Suite, mutants: list[Mutant], places: "SimpleQueue[Place]", hands: int) -> list[Mutant]:
     """The survivors."""
     place = places.get()
-    began = time.monotonic()
-    if place.fails(suite, None, 900):
+    place.longest = 0.0
+    if place.fails(suite, None, 300):
         said = place.log.read_text(errors="replace")[-1000:]
         raise SystemExit(f"the tests fail without a mutant, so nothing can be said:\n{said}")
-    patience = 20 + 4 * (time.monotonic() - began)
+    patience = 20 + 4 * place.longest
     places.put(place)
 
     def survives(mutant: Mutant) -> bool:
