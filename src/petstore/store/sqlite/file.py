@@ -29,9 +29,9 @@ MIGRATIONS = sorted(
 
 
 def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
-    """Raises apsw.Error."""
+    """For one thread at a time: SQLite's own locks around every value of every row are left out. Raises apsw.Error."""
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    connection = apsw.Connection(str(path), flags=flags)
+    connection = apsw.Connection(str(path), flags=flags | apsw.SQLITE_OPEN_NOMUTEX)
     # First of all: the statements below can already meet a locked file.
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     # Otherwise another value of a parameter makes SQLite plan the same statement anew.
