@@ -39,7 +39,7 @@ def test_a_write_that_fails_takes_no_other_with_it(store_at: StorePlace) -> None
             store.add_key(key, secret, DEED), store.add_key(key, secret, DEED), return_exceptions=True
         )
         first, second = await twice
-        assert first is None and isinstance(second, Unavailable)
+        assert first is True and isinstance(second, Unavailable)
         assert len(await good) == 20
         assert sum((await store.count()).values()) == 20
 
