@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
+from petstore import metrics
 from petstore.errors import IdempotencyConflict, OperatorError, Unavailable
 from petstore.ledger import Deed
 from petstore.pets import Added, NewPet, Once
@@ -156,10 +157,9 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
     StorePlace(tmp_path).use(work)
 
 
-def test_nobody_waits_longer_than_the_patience_for_a_disk_that_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "TICK", 0.02)
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Hangs while it is clear."""
     hangs, commit = threading.Event(), writer_module.Writer._commit
     hangs.set()
 
@@ -168,11 +168,43 @@ def test_nobody_waits_longer_than_the_patience_for_a_disk_that_hangs(
         return commit(self, *rest)
 
     monkeypatch.setattr(writer_module.Writer, "_commit", slow)
+    return hangs
+
+
+def test_whoever_finds_the_queue_full_is_told_at_once(
+    tmp_path: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "QUEUE_MAX", 3)
+    monkeypatch.setattr(writer_module, "BATCH_MAX", 2)
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        disk.clear()
+        adding = [asyncio.ensure_future(store.add(NewPet("Rex", 1), NOW))]
+        while not store._writer._in_hand:
+            await asyncio.sleep(0)
+        adding += [asyncio.ensure_future(store.add(NewPet(f"Pet {i}", 1), NOW)) for i in range(3)]
+        await asyncio.sleep(0)
+        before = metrics.STORE_ERRORS.cells["live", "write"]
+        with pytest.raises(Unavailable, match="queue is full"):
+            await store.add(NewPet("too many", 1), NOW)
+        assert metrics.STORE_ERRORS.cells["live", "write"] == before + 1
+        assert not store._writer._health.down
+        disk.set()
+        assert [added.pet.name for added in await asyncio.gather(*adding)] == ["Rex", "Pet 0", "Pet 1", "Pet 2"]
+
+    StorePlace(tmp_path).use(work)
+
+
+def test_nobody_waits_longer_than_the_patience_for_a_disk_that_hangs(
+    tmp_path: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "TICK", 0.02)
 
     async def work(store: Store) -> None:
         assert isinstance(store, SqliteStore)
         await store.add(NewPet("Rex", 1), NOW)
-        hangs.clear()
+        disk.clear()
         with monkeypatch.context() as hurry:
             hurry.setattr(writer_module, "PATIENCE", 0.1)
             in_hand = asyncio.ensure_future(store.add(NewPet("in hand", 1), NOW))
@@ -182,7 +214,7 @@ def test_nobody_waits_longer_than_the_patience_for_a_disk_that_hangs(
             for result in await asyncio.gather(in_hand, waiting, return_exceptions=True):
                 assert isinstance(result, Unavailable) and "in time" in str(result)
         assert store._writer._health.down
-        hangs.set()
+        disk.set()
         assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
         names = [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets]
         assert names == ["Rex", "in hand", "Max"]  # what was given up while it waited is not written
