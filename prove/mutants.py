@@ -55,8 +55,8 @@ SUITES = {
     "store": Suite(
         ["store/__init__.py", "store/rows.py", "store/tables.py", "store/usage_tables.py", "store/sqlite/*.py"],
         ["test_store_keys.py", "test_store.py", "test_store_operators.py", "test_store_sqlite.py",
-         "web/test_idempotency.py", "test_cli_figures.py", "web/test_metrics.py", "test_check.py", "test_backup.py",
-         "test_restore.py"],
+         "test_store_writer.py", "web/test_idempotency.py", "test_cli_figures.py", "web/test_metrics.py",
+         "test_check.py", "test_backup.py", "test_restore.py"],
     ),
     "store on PostgreSQL": Suite(
         ["store/postgres/*.py"],

@@ -58,3 +58,9 @@ class GatePlace(NamedTuple):
                 await gate.close()
 
         return asyncio.run(inside())
+
+
+def opened(path: Path) -> list[str]:
+    """What this process has open of a database: the file, its log and the index of that."""
+    names = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return [name for name in names if name.startswith(str(path))]

@@ -1,0 +1,206 @@
+"""The writer of the SQLite store: group commit, queues and turns, outages, what it leaves behind."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from petstore import metrics
+from petstore.errors import Unavailable
+from petstore.pets import Added, NewPet, Once
+from petstore.store import Store
+from petstore.store.sqlite import SqliteStore
+from petstore.store.sqlite import writer as writer_module
+from petstore.store.sqlite.file import Turn, connect
+from tests.places import StorePlace, opened
+
+NOW = 1_800_000_000.0
+
+
+def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    commit = writer_module.Writer._commit
+
+    def counting(
+        self: writer_module.Writer, connection: apsw.Connection, batch: list[object], rows: str | None
+    ) -> object:
+        sizes.append(len(batch))
+        return commit(self, connection, batch, rows)  # type: ignore[arg-type]  # the same list
+
+    monkeypatch.setattr(writer_module.Writer, "_commit", counting)
+
+    async def work(store: Store) -> list[Added]:
+        return await asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(500)))
+
+    added = StorePlace(tmp_path).use(work)
+    assert [(a.pet.name, a.pet.category_id) for a in added] == [(f"Pet {i}", i) for i in range(500)]
+    assert len({a.pet.id for a in added}) == 500
+    assert sum(sizes) == 500 and len(sizes) < 100
+
+
+def test_a_turn_is_one_holders_at_a_time(tmp_path: Path) -> None:
+    ours, theirs, order = Turn(tmp_path / "x.db"), Turn(tmp_path / "x.db"), []
+
+    def wait() -> None:
+        with theirs:
+            order.append("theirs")
+
+    waiting = threading.Thread(target=wait)
+    with ours:
+        waiting.start()
+        waiting.join(timeout=0.2)
+        order.append("ours")
+    waiting.join(timeout=10)
+    assert order == ["ours", "theirs"]
+    with ours:
+        order.append("ours again")
+    assert len(order) == 3
+    assert (tmp_path / "x.db-turn").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) -> None:
+    async def work(store: Store) -> None:
+        await store.add(NewPet("Rex", 1), NOW)
+        hog = connect(tmp_path / "live.db")
+        hog.execute("BEGIN IMMEDIATE")
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Unavailable):
+            await store.add(NewPet("Max", 1), NOW)
+        assert asyncio.get_running_loop().time() - began < 2
+        assert len((await store.page(after=0, limit=5, status=None)).pets) == 1  # reads go on
+        hog.execute("ROLLBACK")
+        hog.close()
+        assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+
+    StorePlace(tmp_path).use(work)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Hangs while it is clear."""
+    hangs, commit = threading.Event(), writer_module.Writer._commit
+    hangs.set()
+
+    def slow(self: writer_module.Writer, *rest: Any) -> Any:
+        hangs.wait(timeout=30)
+        return commit(self, *rest)
+
+    monkeypatch.setattr(writer_module.Writer, "_commit", slow)
+    return hangs
+
+
+def test_whoever_finds_the_queue_full_is_told_at_once(
+    tmp_path: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "QUEUE_MAX", 3)
+    monkeypatch.setattr(writer_module, "BATCH_MAX", 2)
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        disk.clear()
+        adding = [asyncio.ensure_future(store.add(NewPet("Rex", 1), NOW))]
+        while not store._writer._in_hand:
+            await asyncio.sleep(0)
+        adding += [asyncio.ensure_future(store.add(NewPet(f"Pet {i}", 1), NOW)) for i in range(3)]
+        await asyncio.sleep(0)
+        before = metrics.STORE_ERRORS.cells["live", "write"]
+        with pytest.raises(Unavailable, match="queue is full"):
+            await store.add(NewPet("too many", 1), NOW)
+        assert metrics.STORE_ERRORS.cells["live", "write"] == before + 1
+        assert not store._writer._health.down
+        disk.set()
+        assert [added.pet.name for added in await asyncio.gather(*adding)] == ["Rex", "Pet 0", "Pet 1", "Pet 2"]
+
+    StorePlace(tmp_path).use(work)
+
+
+def test_nobody_waits_longer_than_the_patience_for_a_disk_that_hangs(
+    tmp_path: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "TICK", 0.02)
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        await store.add(NewPet("Rex", 1), NOW)
+        disk.clear()
+        with monkeypatch.context() as hurry:
+            hurry.setattr(writer_module, "PATIENCE", 0.1)
+            in_hand = asyncio.ensure_future(store.add(NewPet("in hand", 1), NOW))
+            while not store._writer._in_hand:
+                await asyncio.sleep(0)
+            waiting = store.add(NewPet("waiting", 1), NOW)
+            for result in await asyncio.gather(in_hand, waiting, return_exceptions=True):
+                assert isinstance(result, Unavailable) and "in time" in str(result)
+        assert store._writer._health.down
+        disk.set()
+        assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+        names = [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets]
+        assert names == ["Rex", "in hand", "Max"]  # what was given up while it waited is not written
+
+    StorePlace(tmp_path).use(work)
+
+
+@pytest.mark.parametrize("once", [None, Once("key_a", "token", b"")], ids=["one statement", "a transaction"])
+def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, once: Once | None
+) -> None:
+    opened: list[apsw.Connection] = []
+
+    def watched(path: Path) -> apsw.Connection:
+        opened.append(connect(path))
+        return opened[-1]
+
+    monkeypatch.setattr(writer_module, "connect", watched)
+
+    async def work(store: Store) -> None:
+        await store.add(NewPet("Rex", 1), NOW)
+        # SQLite's own limit on the file: the same error as a full disk, without filling one.
+        opened[0].execute(f"PRAGMA max_page_count = {opened[0].pragma('page_count')}")
+        with pytest.raises(Unavailable, match="FullError"):
+            adding = [store.add(NewPet("x" * 250, 1), NOW) for _ in range(200)]
+            await asyncio.gather(store.add(NewPet("Mia", 1), NOW, once), *adding)
+        assert not opened[0].in_transaction
+        assert [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets] == ["Rex"]
+        opened[0].execute("PRAGMA max_page_count = 1000000")
+        assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+
+    StorePlace(tmp_path).use(work)
+
+
+def test_the_log_stays_bounded_under_a_permanent_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "WAL_MAX", 256 * 1024)
+
+    async def work(store: Store) -> int:
+        reader = connect(tmp_path / "live.db", readonly=True)
+        largest = 0
+        for _ in range(600):
+            await asyncio.gather(*(store.add(NewPet("x" * 250, 1), NOW) for _ in range(10)))
+            reader.execute("SELECT count(*) FROM pets").fetchall()
+            largest = max(largest, (tmp_path / "live.db-wal").stat().st_size)
+        reader.close()
+        return largest
+
+    assert StorePlace(tmp_path).use(work) < 2 * 1024 * 1024  # left alone it grows to several times that
+
+
+def test_a_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path) -> None:
+    adding: list[asyncio.Future[Added]] = []
+    kept: list[Store] = []  # what is forgotten is closed anyway
+
+    async def work(store: Store) -> None:
+        kept.append(store)
+        adding.append(asyncio.ensure_future(store.add(NewPet("Rex", 1), NOW)))
+        await asyncio.sleep(0)  # as far as the queue
+
+    StorePlace(tmp_path).use(work)
+    assert adding[0].result().pet.name == "Rex"
+    for thread in threading.enumerate():
+        if thread.name == "writer-live":
+            thread.join(timeout=10)  # it has said that it is done
+            assert not thread.is_alive()
+    assert not opened(tmp_path / "live.db")
