@@ -9,7 +9,8 @@ from petstore.errors import IdempotencyConflict, IdempotencyMismatch, OperatorEr
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Deed, Usage
 from petstore.pets import Added, NewPet, Once, PetStatus
-from petstore.store import Store, Subject
+from petstore.settings import Settings
+from petstore.store import Store, StorePolicy, Subject
 from tests.places import StorePlace
 
 DEED = Deed(5.0, "a test", "test", "x")
@@ -58,6 +59,10 @@ def test_a_store_knows_its_newest_animal_and_that_others_have_written(store_at: 
         assert await store.newest() == added.pet.id
 
     store_at.use(work)
+
+
+def test_what_nobody_has_set_is_the_same_everywhere() -> None:
+    assert (Settings().postgres_pool, Settings().pgbouncer) == StorePolicy()
 
 
 def test_commit_tells_what_has_changed_before_the_caller_hears(store_at: StorePlace) -> None:

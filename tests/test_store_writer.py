@@ -11,10 +11,10 @@ import pytest
 from petstore import metrics
 from petstore.errors import Unavailable
 from petstore.pets import Added, NewPet, Once
-from petstore.store import Store
+from petstore.store import PATIENCE, Store
 from petstore.store.sqlite import SqliteStore
 from petstore.store.sqlite import writer as writer_module
-from petstore.store.sqlite.file import Turn, connect
+from petstore.store.sqlite.file import BUSY_MILLISECONDS, WAL_PAGES, Turn, connect
 from tests.places import StorePlace, opened
 
 NOW = 1_800_000_000.0
@@ -78,6 +78,11 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
         assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
 
     StorePlace(tmp_path).use(work)
+
+
+def test_waits_and_sizes_fit_together() -> None:
+    assert BUSY_MILLISECONDS / 1000 < PATIENCE < PATIENCE + writer_module.TICK < 2  # seconds to a 503
+    assert writer_module.WAL_MAX == 2 * WAL_PAGES * 4096 == 32 * 1024 * 1024  # only then insist
 
 
 @pytest.fixture
