@@ -108,9 +108,10 @@ def test_whoever_finds_the_queue_full_is_told_at_once(
     async def work(store: Store) -> None:
         assert isinstance(store, SqliteStore)
         disk.clear()
-        adding = [asyncio.ensure_future(store.add(NewPet("Rex", 1), NOW))]
-        while not store._writer._in_hand:
+        adding = [asyncio.ensure_future(store.add(NewPet(name, 1), NOW)) for name in ("Rex", "Max")]
+        for _ in range(3):  # turns of the loop: submitted, handed over, and not again
             await asyncio.sleep(0)
+        assert len(store._writer._in_hand) == 2
         adding += [asyncio.ensure_future(store.add(NewPet(f"Pet {i}", 1), NOW)) for i in range(3)]
         await asyncio.sleep(0)
         before = metrics.STORE_ERRORS.cells["live", "write"]
@@ -119,7 +120,7 @@ def test_whoever_finds_the_queue_full_is_told_at_once(
         assert metrics.STORE_ERRORS.cells["live", "write"] == before + 1
         assert not store._writer._health.down
         disk.set()
-        assert [added.pet.name for added in await asyncio.gather(*adding)] == ["Rex", "Pet 0", "Pet 1", "Pet 2"]
+        assert [added.pet.name for added in await asyncio.gather(*adding)] == ["Rex", "Max", "Pet 0", "Pet 1", "Pet 2"]
 
     StorePlace(tmp_path).use(work)
 
