@@ -104,6 +104,7 @@ def test_whoever_finds_the_queue_full_is_told_at_once(
 ) -> None:
     monkeypatch.setattr(writer_module, "QUEUE_MAX", 3)
     monkeypatch.setattr(writer_module, "BATCH_MAX", 2)
+    monkeypatch.setattr(writer_module, "TICK", 0.001)
 
     async def work(store: Store) -> None:
         assert isinstance(store, SqliteStore)
@@ -119,6 +120,9 @@ def test_whoever_finds_the_queue_full_is_told_at_once(
             await store.add(NewPet("too many", 1), NOW)
         assert metrics.STORE_ERRORS.cells["live", "write"] == before + 1
         assert not store._writer._health.down
+        async with asyncio.timeout(10):
+            while metrics.STORE_QUEUE.cells.get(("live",)) != 2 + 3:
+                await asyncio.sleep(0)
         disk.set()
         assert [added.pet.name for added in await asyncio.gather(*adding)] == ["Rex", "Max", "Pet 0", "Pet 1", "Pet 2"]
 
