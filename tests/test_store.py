@@ -61,6 +61,17 @@ def test_a_store_knows_its_newest_animal_and_that_others_have_written(store_at: 
     store_at.use(work)
 
 
+def test_a_token_is_free_again_after_exactly_a_day(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        once = Once("key_a", "token", b"digest")
+        first = await store.add(NewPet("Rex", 1), NOW, once)
+        await store.add(NewPet("Max", 1), NOW + 86_370, Once("key_a", "another", b"digest"))
+        assert (await store.add(NewPet("Rex", 1), NOW + 86_399.9, once)) == Added(first.pet, replayed=True)
+        assert not (await store.add(NewPet("Rex", 1), NOW + 86_400, once)).replayed
+
+    store_at.use(work)
+
+
 def test_what_nobody_has_set_is_the_same_everywhere() -> None:
     assert (Settings().postgres_pool, Settings().pgbouncer) == StorePolicy()
 

@@ -129,6 +129,7 @@ def test_a_copy_tells_of_every_byte_once_and_is_of_one_moment(tmp_path: Path, mo
     monkeypatch.setattr("petstore.store.sqlite.backup.STEP", 10)
     StorePlace(tmp_path).use(lambda store: store.import_pets(batches(*("x" * 250 for _ in range(1_000))), DEED))
     snapshot = Snapshot(tmp_path / "live.db")
+    assert snapshot._source.pragma("busy_timeout") == 1_200
     told: list[int] = []
     meanwhile = connect(tmp_path / "live.db")
 

@@ -63,9 +63,12 @@ def test_a_turn_is_one_holders_at_a_time(tmp_path: Path) -> None:
     assert (tmp_path / "x.db-turn").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) -> None:
+def test_a_lock_held_by_another_process_is_an_outage_that_heals(
+    tmp_path: Path, connections: list[apsw.Connection]
+) -> None:
     async def work(store: Store) -> None:
         await store.add(NewPet("Rex", 1), NOW)
+        assert (connections[0].pragma("busy_timeout"), connections[0].pragma("cache_size")) == (0, -1024)
         hog = connect(tmp_path / "live.db")
         hog.execute("BEGIN IMMEDIATE")
         began = asyncio.get_running_loop().time()
@@ -83,6 +86,19 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
 def test_waits_and_sizes_fit_together() -> None:
     assert BUSY_MILLISECONDS / 1000 < PATIENCE < PATIENCE + writer_module.TICK < 2  # seconds to a 503
     assert writer_module.WAL_MAX == 2 * WAL_PAGES * 4096 == 32 * 1024 * 1024  # only then insist
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[apsw.Connection]:
+    """Those that writers have opened."""
+    found: list[apsw.Connection] = []
+
+    def watched(path: Path) -> apsw.Connection:
+        found.append(connect(path))
+        return found[-1]
+
+    monkeypatch.setattr(writer_module, "connect", watched)
+    return found
 
 
 @pytest.fixture
@@ -157,26 +173,18 @@ def test_nobody_waits_longer_than_the_patience_for_a_disk_that_hangs(
 
 @pytest.mark.parametrize("once", [None, Once("key_a", "token", b"")], ids=["one statement", "a transaction"])
 def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, once: Once | None
+    tmp_path: Path, connections: list[apsw.Connection], once: Once | None
 ) -> None:
-    opened: list[apsw.Connection] = []
-
-    def watched(path: Path) -> apsw.Connection:
-        opened.append(connect(path))
-        return opened[-1]
-
-    monkeypatch.setattr(writer_module, "connect", watched)
-
     async def work(store: Store) -> None:
         await store.add(NewPet("Rex", 1), NOW)
         # SQLite's own limit on the file: the same error as a full disk, without filling one.
-        opened[0].execute(f"PRAGMA max_page_count = {opened[0].pragma('page_count')}")
+        connections[0].execute(f"PRAGMA max_page_count = {connections[0].pragma('page_count')}")
         with pytest.raises(Unavailable, match="FullError"):
             adding = [store.add(NewPet("x" * 250, 1), NOW) for _ in range(200)]
             await asyncio.gather(store.add(NewPet("Mia", 1), NOW, once), *adding)
-        assert not opened[0].in_transaction
+        assert not connections[0].in_transaction
         assert [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets] == ["Rex"]
-        opened[0].execute("PRAGMA max_page_count = 1000000")
+        connections[0].execute("PRAGMA max_page_count = 1000000")
         assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
 
     StorePlace(tmp_path).use(work)
@@ -208,6 +216,7 @@ def test_a_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path
         await asyncio.sleep(0)  # as far as the queue
 
     StorePlace(tmp_path).use(work)
+    assert isinstance(kept[0], SqliteStore) and kept[0]._writer._watchdog.cancelled()
     assert adding[0].result().pet.name == "Rex"
     for thread in threading.enumerate():
         if thread.name == "writer-live":
