@@ -79,6 +79,7 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(
         hog.execute("ROLLBACK")
         hog.close()
         assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+        assert connections[0].pragma("busy_timeout") == 0  # whoever has waited in turn sleeps for no lock again
 
     StorePlace(tmp_path).use(work)
 
