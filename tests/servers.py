@@ -34,6 +34,7 @@ HOSTS: dict[Host, str] = {
     "asgi": "uvicorn-asgi",
 }
 READY_WITHIN = 15.0
+PLENTY = Limits(1_000_000, 1_000_000)
 PETSTORE = [sys.executable, "-m", "petstore"]
 
 T = TypeVar("T")
@@ -162,7 +163,7 @@ class Server:
         expires: float | None = None,
     ) -> Key:
         if plan == "enterprise" and limits is None:
-            limits = Limits(1_000_000, 1_000_000)
+            limits = PLENTY
         made = Key(
             new_key(environment, plan, now=time.time(), limits=limits, scopes=scopes, expires=expires),
             mint(environment),
@@ -173,8 +174,7 @@ class Server:
     def key_in_stock(self) -> Key:
         """One as `key()` makes it, many at a time: to open the data takes longer than most tests."""
         if not self._stock:
-            limits = Limits(1_000_000, 1_000_000)
-            records = [new_key("live", "enterprise", now=time.time(), limits=limits) for _ in range(64)]
+            records = [new_key("live", "enterprise", now=time.time(), limits=PLENTY) for _ in range(64)]
             self._stock = [Key(record, mint("live")) for record in records]
 
             async def add(backends: Backends) -> None:

@@ -11,7 +11,8 @@ from petstore.store import Store
 from petstore.web.app import App
 from petstore.web.http1 import Connection, HttpServer
 from petstore.web.repeated import HEADS_MAX, Repeated
-from petstore.web.requests import Memo
+from petstore.web.replies import Reply
+from petstore.web.requests import Memo, Request
 from petstore.web.traffic import NO_TALLY
 from petstore.web.wire import Head
 from tests.test_web_in_process import use_app
@@ -87,6 +88,65 @@ def test_a_first_line_means_the_same_before_fields_that_are_known(tmp_path: Path
             else:
                 await said(known, before + rest)
                 assert await said(known, line + rest) == once, line
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize("rest", [b"\r\n\r\n", b"\r\nX-Note: 1\r\n\r\n"], ids=["its end", "another field"])
+def test_a_head_is_known_only_when_it_has_ended(tmp_path: Path, rest: bytes) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        server = HttpServer(app)
+        listening = await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0)
+        start = f"GET /v1/pets HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {secret}".encode()
+        async with listening, asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            writer.write(start + b"\r\n\r\n")
+            assert (await reader.read(65536)).startswith(b"HTTP/1.1 200")
+            (connection,) = server.connections
+            connection.data_received(start)  # by hand: so that it comes alone
+            writer.write(rest)
+            answer = await reader.read(65536)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            answer += await reader.read()
+            writer.close()
+        assert answer.count(b"HTTP/1.1 200") == answer.count(b"HTTP/1.1") == 2  # one, and the one behind it
+
+    use_app(tmp_path, work)
+
+
+class Slow:
+    """An app on backends that are elsewhere: answers wait until they may go."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.may_go = asyncio.Event()
+
+    async def answer(self, request: Request) -> Reply:
+        await asyncio.ensure_future(self.may_go.wait())
+        return await self._app.answer(request)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"GET /healthz HTTP/1.1\r\nHost: here", b"GET /healthz HTTP/1.1\r\nHost: here\r\nX Note: 1\r\n\r\n"],
+    ids=["unfinished", "malformed"],
+)
+def test_what_comes_behind_a_request_in_hand_is_not_taken_for_it(tmp_path: Path, behind: bytes) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        slow = Slow(app)
+        server = HttpServer(slow)  # type: ignore[arg-type]  # the one method that a server calls
+        listening = await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0)
+        async with listening, asyncio.timeout(20):
+            _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            writer.write(f"GET /v1/pets HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {secret}\r\n\r\n".encode())
+            while not server.repeated.heads:
+                await asyncio.sleep(0)
+            (connection,) = server.connections
+            connection.data_received(behind)  # by hand: so that it comes alone, while the answer is awaited
+            assert len(server.repeated.heads) == 1
+            assert server.repeated.recall(raw("/v1/pets")) is None
+            slow.may_go.set()
+            writer.close()
 
     use_app(tmp_path, work)
 

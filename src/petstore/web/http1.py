@@ -78,8 +78,8 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
             return
         if self._head_bytes == 0 and self._reading is None:  # between two messages
-            head, _, body = data.partition(b"\r\n\r\n")
-            known = self._repeated.heads.get(head) or self._repeated.recall(head)
+            head, end, body = data.partition(b"\r\n\r\n")
+            known = (self._repeated.heads.get(head) or self._repeated.recall(head)) if end else None
             if known is not None and known.length == len(body):
                 request = HttpRequest(self, known)
                 request.complete = True
@@ -87,10 +87,13 @@ class Connection(asyncio.Protocol):
                 self._take(request)
                 return
             self.since = self._server.now
+            before = len(self._waiting)
             self._feed(data)
-            last = self._waiting[-1] if self._waiting else self._in_hand
-            if last is not None and last.complete and last.head.length == len(body):
-                self._repeated.learn(head, last.head)
+            # Only what these bytes have brought: what was there before them is another message, with another's key.
+            if end and len(self._waiting) == before + 1:
+                brought = self._waiting[-1]
+                if brought.complete and brought.head.length == len(body):
+                    self._repeated.learn(head, brought.head)
         else:
             self._feed(data)
         self._pump()

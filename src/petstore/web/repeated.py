@@ -46,8 +46,10 @@ class Repeated:
         """A client that walks through a list, or from animal to animal, says something new in its first line only."""
         first, _, fields = head.partition(b"\r\n")
         like = self._fields.get(fields)
-        plain = _PLAIN(first) if like is not None and len(head) < HEAD_MAX else None
-        if like is None or plain is None:
+        if like is None or len(head) >= HEAD_MAX:
+            return None
+        plain = _PLAIN(first)
+        if plain is None:
             return None
         path, query = plain[1].decode(), (plain[2] or b"").decode()
         memo = Memo()
