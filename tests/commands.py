@@ -67,8 +67,8 @@ class Commands:
 
     def deeds(self, environment: Environment = "live") -> list[Deed]:
         """The audit log, newest first."""
-        found = self.server.act(lambda backends: backends.stores[environment].deeds())
-        return [deed for _, deed in found]
+        found = self.server.act(lambda backends: backends.stores[environment].find_deeds())
+        return [deed for _, deed in found.deeds]
 
 
 class Processes(Commands):

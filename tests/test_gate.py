@@ -2,6 +2,7 @@
 
 from petstore.gate import Gate, GatePolicy, bans_in_force, bucket_of
 from petstore.plans import Limits
+from petstore.settings import Settings
 from petstore.windows import ADMITTED, BANNED, LIMITED, SECOND, BanPolicy, Decision, Windows
 from tests.places import GatePlace
 
@@ -72,10 +73,16 @@ def test_addresses_have_a_window_of_their_own_in_each_environment(gate_at: GateP
 
 
 def test_an_ipv6_network_is_one_client() -> None:
-    assert bucket_of("2001:db8::1") == bucket_of("2001:db8::ffff")
+    assert bucket_of("2001:db8::1") == bucket_of("2001:db8::ffff:ffff:ffff:ffff")
     assert bucket_of("2001:db8::1") != bucket_of("2001:db8:0:1::1")
     assert bucket_of("::ffff:192.0.2.1") == bucket_of("192.0.2.1") != bucket_of("192.0.2.2")
-    assert bucket_of("no address") == bucket_of("")
+    assert bucket_of("no address") == bucket_of("") == b"?"
+
+
+def test_what_is_not_said_is_as_the_settings_have_it() -> None:
+    settings = Settings()
+    bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
+    assert GatePolicy() == GatePolicy(bans, settings.address_per_minute, settings.gate_outage)
 
 
 def test_bans_are_listed_and_lifted(gate_at: GatePlace) -> None:

@@ -152,7 +152,7 @@ def test_an_import_that_fails_leaves_nothing(store_at: StorePlace) -> None:
             await store.import_pets(broken(), DEED)
         assert sum((await store.count()).values()) == 0
         assert await store.import_pets(batches("a", "b"), DEED) == 2
-        assert [deed.detail for _, deed in await store.deeds()] == ["2 animals"]
+        assert [deed.detail for _, deed in (await store.find_deeds()).deeds] == ["2 animals"]
 
     store_at.use(work)
 

@@ -37,7 +37,7 @@ def test_a_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> N
         assert await store.find_key(FIRST) == added == await store.key("key_000")
         assert await store.find_key(SECOND) is None
         assert await store.key("key_001") is None
-        assert [found for _, found in await store.deeds()] == [deed("create key")]
+        assert [found for _, found in (await store.find_deeds()).deeds] == [deed("create key")]
 
     store_at.use(work, changes)
 
@@ -50,7 +50,7 @@ def test_of_those_who_add_a_first_key_at_once_one_does(store_at: StorePlace) -> 
             for number, each in enumerate(stores)
         )
         assert sorted(await asyncio.gather(*adding)) == [False] * 4 + [True]
-        assert len(await store.keys()) == len(await store.deeds()) == 1
+        assert len(await store.keys()) == len((await store.find_deeds()).deeds) == 1
         assert await store.add_key(key(9), SECOND, deed("create key"))
         for each in stores[1:]:
             await each.close()
@@ -75,7 +75,7 @@ def test_an_old_secret_ends_when_it_was_told_to_or_with_its_key(
         old, new = await store.find_key(FIRST), await store.find_key(SECOND)
         assert old is not None and old.expires == as_found
         assert new == key(expires=own_end)
-        assert (await store.deeds(limit=1))[0][1] == deed("rotate key")
+        assert (await store.find_deeds(limit=1)).deeds[0][1] == deed("rotate key")
 
     store_at.use(work, changes)
 
@@ -101,7 +101,7 @@ def test_a_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
         assert changes == ["keys"] * 3
         assert await store.find_key(FIRST) == key(revoked=NOW)
         assert await store.find_key(SECOND) == key(1)
-        assert (await store.deeds(limit=1))[0][1] == deed("revoke key")
+        assert (await store.find_deeds(limit=1)).deeds[0][1] == deed("revoke key")
 
     store_at.use(work, changes)
 

@@ -113,7 +113,7 @@ def test_statuses_change_together_and_each_is_a_deed(store_at: StorePlace) -> No
         assert sorted(pet.id for pet in changed) == [ids[0], ids[2]]
         assert {pet.status for pet in changed} == {PetStatus.sold}
         assert changes == ["catalogue"]
-        assert sorted(deed.subject for _, deed in await store.deeds()) == [str(ids[0]), str(ids[2])]
+        assert sorted(deed.subject for _, deed in (await store.find_deeds()).deeds) == [str(ids[0]), str(ids[2])]
         assert (await store.count())[PetStatus.sold] == 2
 
     store_at.use(work, changes)
@@ -295,9 +295,10 @@ def test_a_hundred_deeds_are_told_at_a_time(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in range(101):
             await store.record(Deed(float(number), "ada", "test", f"key_{number}"))
-        told = await store.deeds()
+        told = (await store.find_deeds()).deeds
         assert [deed.subject for _, deed in told] == [f"key_{number}" for number in range(100, 0, -1)]
-        assert [deed.subject for _, deed in await store.deeds(before=told[-1][0])] == ["key_0"]
+        rest = await store.find_deeds(before=told[-1][0])
+        assert [deed.subject for _, deed in rest.deeds] == ["key_0"]
         assert len((await store.find_deeds(action="test")).deeds) == 100
 
     store_at.use(work)
@@ -319,6 +320,6 @@ def test_operators_are_named_once_and_revoked_for_good(store_at: StorePlace) -> 
         assert await store.find_operator(new) == Operator("ada", 4.0)
         assert await store.find_operator(old) is None
         assert await store.operators() == [Operator("ada", 4.0)]
-        assert len(await store.deeds()) == 3
+        assert len((await store.find_deeds()).deeds) == 3
 
     store_at.use(work)

@@ -152,11 +152,11 @@ def test_a_copy_tells_of_every_byte_once_and_is_of_one_moment(tmp_path: Path, mo
 def test_integrity_check_finds_damage(tmp_path: Path) -> None:
     StorePlace(tmp_path).use(lambda store: store.import_pets(batches(*["x" * 200] * 500), DEED))
     path = tmp_path / "live.db"
-    assert StorePlace(tmp_path).use(lambda store: store.faults()) == []
+    assert inspect(path).faults == []
     content = bytearray(path.read_bytes())
     content[-3 * 4096 :] = bytes(3 * 4096)
     path.write_bytes(content)
-    assert StorePlace(tmp_path).use(lambda store: store.faults()) != []
+    assert inspect(path).faults != []
 
 
 def test_a_look_at_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 PetstoreError
 ├── RequestError              the client's to mend; answered with its code
-│   ├── InvalidBody           ├── InvalidParameter      ├── Unauthorized
-│   ├── InsufficientScope     ├── PetNotFound           ├── NotFound
-│   ├── MethodNotAllowed      ├── RequestTimeout        ├── Gone
-│   ├── IdempotencyConflict   ├── IdempotencyMismatch   ├── BodyTooLarge
-│   ├── UnsupportedMediaType  ├── RateLimitExceeded     └── KeyBanned
+│   ├── InvalidBody           ├── InvalidParameter      ├── InsufficientScope
+│   ├── PetNotFound           ├── NotFound              ├── MethodNotAllowed
+│   ├── RequestTimeout        ├── IdempotencyConflict   ├── IdempotencyMismatch
+│   ├── Gone                  ├── BodyTooLarge          └── UnsupportedMediaType
 ├── Unavailable               the store or the gate cannot answer now; it heals by itself
 └── OperatorError             the operator's to mend; one line on the command line, exit code 2
+
+401 and 429 are no errors on the way: they are what the door says, and are answered there.
 """
 
 from typing import ClassVar
@@ -58,10 +59,6 @@ class InvalidParameter(RequestError):
     code = "invalid_parameter"
 
 
-class Unauthorized(RequestError):
-    code = "unauthorized"
-
-
 class InsufficientScope(RequestError):
     code = "insufficient_scope"
 
@@ -100,14 +97,6 @@ class UnsupportedMediaType(RequestError):
 
 class IdempotencyMismatch(RequestError):
     code = "idempotency_mismatch"
-
-
-class RateLimitExceeded(RequestError):
-    code = "rate_limit_exceeded"
-
-
-class KeyBanned(RequestError):
-    code = "key_banned"
 
 
 class Unavailable(PetstoreError):

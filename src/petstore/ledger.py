@@ -105,9 +105,6 @@ class Ledger(Protocol):
 
     async def record(self, deed: Deed) -> None: ...
 
-    async def deeds(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, Deed]]:
-        """Deeds with their numbers, newest first."""
-
     async def find_deeds(
         self, *, before: int | None = None, limit: int = 100, actor: str = "", action: str = "", text: str = ""
     ) -> FoundDeeds:

@@ -31,7 +31,6 @@ from petstore.gate.redis import (
 CONNECT_SECONDS = 0.8
 SCAN_COUNT = 1_000
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
-SCHEMES = ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster")
 
 _VERSIONS_SIZE = 32
 _TROUBLE = (exceptions.RedisError, OSError, asyncio.IncompleteReadError)

@@ -45,9 +45,6 @@ class Store(Catalogue, KeyStore, Ledger, Operators, Transfer, Protocol):
     async def ping(self) -> None:
         """Returns when the store can be read."""
 
-    async def faults(self) -> list[str]:
-        """What an integrity check finds; empty when all is well."""
-
     async def close(self) -> None: ...
 
 

@@ -26,14 +26,6 @@ class PostgresStore(
         if rows[0][0]:
             raise Unavailable("the store is read-only: a replica, or a primary that was demoted")
 
-    async def faults(self) -> list[str]:
-        rows = await self._rows("SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes')")
-        found = [f"PostgreSQL runs with {name} = off: a power cut can lose animals" for name, on in rows if on == "off"]
-        commit = (await self._rows("SELECT current_setting('synchronous_commit')"))[0][0]
-        if commit == "off":
-            found.append("PostgreSQL runs with synchronous_commit = off: a crash can lose animals")
-        return found
-
     async def close(self) -> None:
         await self._writer.close()
         await self._pool.close()

@@ -13,10 +13,6 @@ class PostgresLedger(PostgresBase):
     async def record(self, deed: Deed) -> None:
         await self._pool.run(lambda connection: self._record(connection, deed))
 
-    async def deeds(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, Deed]]:
-        rows = await self._rows(self._deeds_sql, _NEWEST if before is None else before, limit)
-        return [(number, Deed(*rest)) for number, *rest in rows]
-
     async def find_deeds(
         self, *, before: int | None = None, limit: int = 100, actor: str = "", action: str = "", text: str = ""
     ) -> FoundDeeds:

@@ -4,11 +4,7 @@ Reads run in the event loop's thread on a connection of their own, as prepared s
 Writes go to the writer. Other processes may write at the same time.
 """
 
-import asyncio
-
 from petstore.store.sqlite.catalogue import SqliteCatalogue
-from petstore.store.sqlite.file import connect
-from petstore.store.sqlite.inspect import integrity
 from petstore.store.sqlite.keys import SqliteKeys
 from petstore.store.sqlite.ledger import SqliteLedger
 from petstore.store.sqlite.operators import SqliteOperators
@@ -21,16 +17,6 @@ class SqliteStore(SqliteCatalogue, SqliteKeys, SqliteLedger, SqliteUsage, Sqlite
 
     async def ping(self) -> None:
         self._rows("SELECT id FROM pets LIMIT 1", ())
-
-    async def faults(self) -> list[str]:
-        def work() -> list[str]:
-            connection = connect(self._path)
-            try:
-                return integrity(connection)
-            finally:
-                connection.close()
-
-        return await asyncio.to_thread(work)
 
     async def close(self) -> None:
         await self._writer.close()

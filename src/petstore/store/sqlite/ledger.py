@@ -14,10 +14,6 @@ class SqliteLedger(SqliteBase):
     async def record(self, deed: Deed) -> None:
         await self._writer.call(lambda connection: write_deed(connection, deed))
 
-    async def deeds(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, Deed]]:
-        rows = self._rows(_DEEDS, (_NEWEST if before is None else before, limit))
-        return [(number, Deed(*rest)) for number, *rest in rows]
-
     async def find_deeds(
         self, *, before: int | None = None, limit: int = 100, actor: str = "", action: str = "", text: str = ""
     ) -> FoundDeeds:
