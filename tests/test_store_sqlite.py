@@ -1,6 +1,7 @@
 """What is special about the SQLite store: files, migrations, copies, reads."""
 
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -157,6 +158,19 @@ def test_integrity_check_finds_damage(tmp_path: Path) -> None:
     content[-3 * 4096 :] = bytes(3 * 4096)
     path.write_bytes(content)
     assert inspect(path).faults != []
+
+
+def test_a_look_waits_for_whoever_has_the_file_to_itself(tmp_path: Path) -> None:
+    StorePlace(tmp_path).use(lambda store: store.ping())
+    other = apsw.Connection(str(tmp_path / "live.db"))
+    other.pragma("locking_mode", "EXCLUSIVE")
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(apsw.BusyError):
+        apsw.Connection(str(tmp_path / "live.db")).pragma("user_version")
+    soon = threading.Timer(0.2, other.close)
+    soon.start()
+    assert inspect(tmp_path / "live.db").faults == []
+    soon.join()
 
 
 def test_a_look_at_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path) -> None:
