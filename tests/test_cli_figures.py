@@ -151,7 +151,7 @@ def test_everything_an_operator_does_is_one_of_the_known_deeds(petstore: Command
         await desk.add_operator("grace")
         await desk.revoke_operator("grace")
         await desk.signed_in("token")
-        return [deed for _, deed in await store.deeds()]
+        return [deed for _, deed in (await store.find_deeds()).deeds]
 
     deeds = petstore.server.act(work)
     assert sorted(deed.action for deed in deeds) == sorted(ACTIONS)
