@@ -1,6 +1,7 @@
 """The gate's contract, on every backend."""
 
-from petstore.gate import Gate, GatePolicy, bans_in_force, bucket_of
+from petstore.gate import Gate, GatePolicy, Subject, bans_in_force, bucket_of
+from petstore.keys import ENVIRONMENTS, Environment
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.windows import ADMITTED, BANNED, LIMITED, SECOND, BanPolicy, Decision, Windows
@@ -41,20 +42,22 @@ def test_nothing_is_counted_under_an_outdated_version_of_the_keys(gate_at: GateP
 
 def test_versions_rise_and_apart(gate_at: GatePlace) -> None:
     async def work(gate: Gate) -> None:
-        async def versions(environment: str) -> tuple[int, int]:
-            keys = await gate.keys_version(environment)  # type: ignore[arg-type]  # one of the two
-            passed = await gate.admit(environment, "key_v", PLENTY, keys, NOW)  # type: ignore[arg-type]  # the same
-            assert passed is not None
-            return passed[1], keys
+        async def versions() -> dict[tuple[Environment, Subject], int]:
+            found: dict[tuple[Environment, Subject], int] = {}
+            for environment in ENVIRONMENTS:
+                keys = await gate.keys_version(environment)
+                passed = await gate.admit(environment, "key_v", PLENTY, keys, NOW)
+                assert passed is not None
+                found[environment, "catalogue"], found[environment, "keys"] = passed[1], keys
+            return found
 
-        live, staging = await versions("live"), await versions("staging")
-        await gate.raise_version("live", "catalogue")
-        catalogue, keys = await versions("live")
-        assert catalogue > live[0] and keys == live[1]
-        await gate.raise_version("live", "keys")
-        live = await versions("live")
-        assert live[0] == catalogue and live[1] > keys
-        assert await versions("staging") == staging
+        before = await versions()
+        for environment, subject in before:
+            await gate.raise_version(environment, subject)
+            after = await versions()
+            assert {name for name in after if after[name] != before[name]} == {(environment, subject)}
+            assert after[environment, subject] > before[environment, subject]
+            before = after
 
     gate_at.use(work)
 

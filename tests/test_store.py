@@ -47,6 +47,17 @@ def test_a_write_that_fails_takes_no_other_with_it(store_at: StorePlace) -> None
     store_at.use(work)
 
 
+def test_what_waits_to_be_added_is_added_before_the_store_closes(store_at: StorePlace) -> None:
+    async def work() -> list[Added]:
+        store = store_at.open()
+        adding = [asyncio.ensure_future(store.add(NewPet("Rex", i), NOW)) for i in range(1_200)]  # several batches
+        await asyncio.sleep(0)
+        await store.close()
+        return await asyncio.gather(*adding)
+
+    assert len({added.pet.id for added in asyncio.run(work())}) == 1_200
+
+
 def test_a_store_knows_its_newest_animal_and_that_others_have_written(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         assert await store.newest() == 0

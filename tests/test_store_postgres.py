@@ -12,12 +12,15 @@ from typing import Any
 import asyncpg
 import pytest
 
+from petstore import health as health_module
 from petstore.errors import OperatorError, Unavailable
+from petstore.health import Health
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Usage
 from petstore.pets import Added, NewPet, Once, PetStatus
 from petstore.store import Store, StorePolicy
 from petstore.store.postgres import pool as pool_module
+from petstore.store.postgres.base import watched
 from petstore.store.postgres.pool import MIGRATIONS
 from tests.backends import NOBODY, Postgres, Process, missing, running
 from tests.places import StorePlace
@@ -134,6 +137,41 @@ def test_a_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace
                 assert isinstance(pet, asyncio.CancelledError) or getattr(pet, "category_id", None) == number
 
     place.use(work, policy=StorePolicy(pool_size=2))
+
+
+def test_a_store_that_is_closed_has_let_go_of_its_connections(place: StorePlace) -> None:
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
+
+    async def work() -> None:
+        other = await asyncpg.connect(place.url)
+        store = place.open()
+        await store.ping()
+        assert await other.fetchval(ours) == 1
+        await store.close()
+        async with asyncio.timeout(10):  # the server notices when it comes to it
+            while await other.fetchval(ours) > 0:
+                await asyncio.sleep(0.01)
+        await other.close()
+
+    asyncio.run(work())
+
+
+def test_an_outage_begins_with_a_call_that_fails_and_ends_with_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_module, "STEADY", 0)
+    health = Health("store", "live", "read")
+
+    async def work() -> None:
+        async def fails() -> None:
+            raise Unavailable("a test")
+
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await watched(health, fails())
+            assert health.down
+            assert await watched(health, asyncio.sleep(0, "an answer")) == "an answer"
+            assert not health.down
+
+    asyncio.run(work())
 
 
 def test_statements_have_a_time_limit_on_the_server_too(place: StorePlace) -> None:
