@@ -97,6 +97,13 @@ def test_a_dump_is_whole_and_one_that_was_cut_short_is_not(cluster: Commands, tm
         assert refusal(file), length
 
 
+def test_rows_that_break_off_are_named(cluster: Commands, tmp_path: Path) -> None:
+    file = dump(cluster, tmp_path / "petstore.sql")
+    text = file.read_text()
+    file.write_text(text[: text.index("\n", text.index("COPY petstore_staging.pets ")) + 1])
+    assert "within the rows of petstore_staging.pets" in refusal(file) and "no end" in refusal(file)
+
+
 def refusal(file: Path) -> str:
     """Why a dump is refused; nothing if it is not."""
     try:

@@ -162,10 +162,13 @@ def test_an_import_that_fails_leaves_nothing(store_at: StorePlace) -> None:
         with pytest.raises(OperatorError):
             await store.import_pets(broken(), DEED)
         assert sum((await store.count()).values()) == 0
+        assert changes == []
         assert await store.import_pets(batches("a", "b"), DEED) == 2
+        assert changes == ["catalogue"]
         assert [deed.detail for _, deed in (await store.find_deeds()).deeds] == ["2 animals"]
 
-    store_at.use(work)
+    changes: list[Subject] = []
+    store_at.use(work, changes)
 
 
 def test_a_second_process_writing_at_the_same_time_is_normal(store_at: StorePlace) -> None:
