@@ -14,6 +14,7 @@ from redis import Redis as Client
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
+from petstore.gate import redis as redis_module
 from petstore.gate.redis import KEY_LIVE, Request, answers_in, name_of, versions_in
 from petstore.gate.redis_links import SingleLink, open_link
 from petstore.keys import ENVIRONMENTS
@@ -150,6 +151,37 @@ def test_what_one_turn_of_the_loop_brings_is_one_step(redis: Redis, tmp_path: Pa
     assert GatePlace(tmp_path, redis.url()).use(work) == 1
 
 
+def test_the_queue_for_the_gate_is_finite(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_module, "WAITING_MAX", 10)
+
+    async def work(gate: Gate) -> None:
+        version = await gate.keys_version("live")
+        admits = (gate.admit("live", "key_a", PLENTY, version, NOW) for _ in range(30))
+        outcomes = await asyncio.gather(*admits, return_exceptions=True)
+        assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 10 + [True] * 20
+        assert {str(outcome) for outcome in outcomes[10:]} == {"too many requests wait for the gate"}
+        await ask(gate, "key_a", PLENTY)
+
+    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+
+
+def test_a_gate_that_is_closed_has_let_go_of_its_connection(redis: Redis, tmp_path: Path) -> None:
+    place = GatePlace(tmp_path, redis.url())
+
+    def connections() -> int:
+        with contextlib.closing(Client(port=redis.port)) as client:
+            return sum(each["db"] == (place.url or "").rpartition("/")[2] for each in client.client_list())
+
+    async def work() -> None:
+        gate = place.open(REFUSE)
+        await ask(gate, "key_a", PLENTY)
+        assert connections() == 1
+        await gate.close()
+        assert wait_for(lambda: connections() == 0)
+
+    asyncio.run(work())
+
+
 def test_cancelled_requests_never_shift_anothers_answer(redis: Redis, tmp_path: Path) -> None:
     """Every key has a limit of its own, so an answer that was meant for another would show."""
     dice = random.Random(5)
@@ -180,12 +212,16 @@ def test_cancelled_requests_never_shift_anothers_answer(redis: Redis, tmp_path: 
 def test_an_outage_is_told_at_once_and_heals_by_itself(own_redis: Redis, tmp_path: Path, fault: str) -> None:
     async def work(gate: Gate) -> None:
         await ask(gate, "key_a", PLENTY)
+        version = await gate.keys_version("live")
         {"stopped": own_redis.stop, "killed": own_redis.kill, "hung": own_redis.hang}[fault]()
         with pytest.raises(Unavailable):
             await ask(gate, "key_a", PLENTY)
         for _ in range(200):  # nobody waits for a gate that is known to be down
             with pytest.raises(Unavailable, match="down"):
-                await ask(gate, "key_a", PLENTY)
+                await gate.keys_version("live")
+            with pytest.raises(Unavailable, match="down"):
+                await gate.admit("live", "key_a", PLENTY, version, NOW)
+        assert not gate.degraded()  # there is no stand-in
         own_redis.go_on() if fault == "hung" else own_redis.start()
         assert await _healed(gate)
         assert (await ask(gate, "key_a", PLENTY)).remaining <= PLENTY.per_day - 3  # nothing was forgotten
