@@ -177,7 +177,7 @@ def test_a_gate_that_is_closed_has_let_go_of_its_connection(redis: Redis, tmp_pa
         await ask(gate, "key_a", PLENTY)
         assert connections() == 1
         await gate.close()
-        assert wait_for(lambda: connections() == 0)
+        assert await _until(lambda: connections() == 0)
 
     asyncio.run(work())
 
