@@ -16,6 +16,7 @@ import pytest
 
 from petstore import checks, folder
 from petstore.settings import Settings
+from petstore.store.postgres.inspect import NEWEST_SCHEMA, inspect
 from tests.backends import Postgres, Redis, running, shared
 from tests.commands import Commands
 from tests.servers import Server, serving
@@ -218,8 +219,28 @@ def test_a_sequence_that_is_behind_is_found(tmp_path: Path) -> None:
 
 
 def test_more_connections_than_the_database_takes_are_found(tmp_path: Path) -> None:
-    found = faults(cluster(tmp_path), workers=10, postgres_pool=100)
-    assert any("1000 connections" in fault for fault in found["postgresql"])
+    commands = cluster(tmp_path)
+    (row,) = shared(Postgres).execute(
+        "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
+    )
+    most = int(row[0])
+    assert not any("connections" in fault for fault in faults(commands, workers=most, postgres_pool=1)["postgresql"])
+    found = faults(commands, workers=1, postgres_pool=most + 1)["postgresql"]
+    assert any(f"{most + 1} connections" in fault and f"takes {most}" in fault for fault in found)
+
+
+def test_a_database_of_an_older_or_a_newer_version_is_told_of(tmp_path: Path) -> None:
+    commands = cluster(tmp_path)
+
+    def about() -> str:
+        return asyncio.run(inspect(str(commands.server.store), 1)).about["live"]
+
+    assert about() == f"schema {NEWEST_SCHEMA}"
+    postgres = shared(Postgres)
+    postgres.execute(f"DELETE FROM petstore_live.migrations WHERE number = {NEWEST_SCHEMA}", commands.server.store)
+    assert about() == f"schema {NEWEST_SCHEMA - 1}; the next start brings it to {NEWEST_SCHEMA}"
+    postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", commands.server.store)
+    assert "newer" in faults(commands)["store, live"][0]
 
 
 def test_servers_that_do_not_answer_are_found(tmp_path: Path) -> None:

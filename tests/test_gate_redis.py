@@ -15,9 +15,10 @@ from redis import Redis as Client
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.gate import redis as redis_module
-from petstore.gate.redis import KEY_LIVE, Request, answers_in, name_of, versions_in
+from petstore.gate.redis import KEY_LIVE, RedisGate, Request, answers_in, name_of, versions_in
 from petstore.gate.redis_links import SingleLink, open_link
 from petstore.keys import ENVIRONMENTS
+from petstore.metrics import GATE_BATCH, GATE_QUEUE
 from petstore.plans import Limits
 from petstore.windows import ADMITTED, LIMITED, BanPolicy, Decision, Outcome, Windows, admit
 from tests.backends import Redis, running
@@ -149,6 +150,33 @@ def test_what_one_turn_of_the_loop_brings_is_one_step(redis: Redis, tmp_path: Pa
         return steps() - before
 
     assert GatePlace(tmp_path, redis.url()).use(work) == 1
+
+
+def test_what_waits_and_what_goes_together_is_measured(
+    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_module, "STEP_MAX", 100)
+    seen = []
+
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, RedisGate)
+        version = await gate.keys_version("live")
+        step = gate._link.step
+
+        async def watched(*arguments: Any) -> Any:
+            seen.append(GATE_QUEUE.cells[()])
+            return await step(*arguments)
+
+        monkeypatch.setattr(gate._link, "step", watched)
+        before = [*GATE_BATCH.cell()]
+        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(300)))
+        await gate.keys_version("live")  # no request: no batch
+        grown = [new - old for new, old in zip(GATE_BATCH.cell(), before, strict=True)]
+        assert (sum(grown[:-1]), grown[-1]) == (3, 300)
+        assert GATE_QUEUE.cells[()] == 0
+
+    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+    assert seen == [300, 200, 100, 0]
 
 
 def test_the_queue_for_the_gate_is_finite(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ def test_a_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> N
 def test_of_those_who_add_a_first_key_at_once_one_does(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         stores = [store, *(store_at.open() for _ in range(4))]
+        await asyncio.gather(*(each.ping() for each in stores))  # connected, so that they do come at once
         adding = (
             each.add_key(key(number), digest_of(f"secret {number}"), deed("create key"), only_first=True)
             for number, each in enumerate(stores)

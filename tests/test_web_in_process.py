@@ -85,6 +85,18 @@ def test_pages_from_memory_are_counted_apart_from_those_that_were_read(tmp_path:
     use_app(tmp_path, work)
 
 
+def test_what_is_outside_the_base_addresses_is_counted_as_nobodys(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        before = dict(metrics.REQUESTS.cells)
+        for path in ("/healthz", "/healthz", "/nothing"):
+            await app.answer(request(path))
+        app.settle(0.0)
+        grown = {cell: value - before.get(cell, 0) for cell, value in metrics.REQUESTS.cells.items()}
+        assert grown["none", "site", "200", "none"] == 2 and grown["none", "site", "404", "none"] == 1
+
+    use_app(tmp_path, work)
+
+
 def test_in_an_outage_of_the_gate_the_headers_speak_of_the_next_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
