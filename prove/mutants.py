@@ -49,8 +49,9 @@ SUITES = {
     ),
     "gate on Redis": Suite(
         ["gate/__init__.py", "gate/redis.py", "gate/redis_links.py", "gate/outage.py", "gate/inspect.py"],
-        ["test_gate.py", "test_gate_redis.py", "test_check.py", "test_metrics.py", "test_cluster_faults.py"],
-        only="not lmdb and not again_and_again",
+        ["test_gate.py", "test_gate_redis.py", "test_check.py", "test_metrics.py", "web/test_metrics.py",
+         "test_cluster_faults.py"],
+        only="not lmdb and not again_and_again and not granian and not uvicorn",
     ),
     "store": Suite(
         ["store/__init__.py", "store/rows.py", "store/tables.py", "store/usage_tables.py", "store/sqlite/*.py"],
@@ -61,13 +62,13 @@ SUITES = {
     "store on PostgreSQL": Suite(
         ["store/postgres/*.py"],
         ["test_store_keys.py", "test_store.py", "test_store_operators.py", "test_store_postgres.py",
-         "web/test_idempotency.py", "test_cli_figures.py", "test_dump.py", "test_check.py"],
+         "web/test_idempotency.py", "test_cli_figures.py", "test_dump.py", "test_check.py", "web/test_metrics.py"],
         only="not sqlite and not granian and not uvicorn",
     ),
     "pipeline": Suite(
         ["web/admission.py", "web/app.py", "web/pets.py", "web/repeated.py", "web/replies.py", "web/requests.py",
          "web/traffic.py"],
-        ["test_web_parts.py", "test_web_in_process.py", "test_repeated.py", "web"],
+        ["test_web_parts.py", "test_web_in_process.py", "test_repeated.py", "test_logs.py", "web"],
         only=f"({EMBEDDED}) or (test_caching and own and postgres)",  # reads that take their time
     ),
 }  # fmt: skip
