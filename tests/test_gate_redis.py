@@ -15,10 +15,10 @@ from redis import Redis as Client
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.gate import redis as redis_module
-from petstore.gate.redis import KEY_LIVE, RedisGate, Request, answers_in, name_of, versions_in
+from petstore.gate.redis import KEY_LIVE, RedisGate, Request, Step, answers_in, name_of, versions_in
 from petstore.gate.redis_links import SingleLink, open_link
 from petstore.keys import ENVIRONMENTS
-from petstore.metrics import GATE_BATCH, GATE_QUEUE
+from petstore.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
 from petstore.windows import ADMITTED, LIMITED, BanPolicy, Decision, Outcome, Windows, admit
 from tests.backends import Redis, running
@@ -177,6 +177,29 @@ def test_what_waits_and_what_goes_together_is_measured(
 
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)
     assert seen == [300, 200, 100, 0]
+
+
+def test_a_shard_that_fails_fails_whom_it_concerns(
+    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, RedisGate)
+        version = await gate.keys_version("live")
+        step = gate._link.step
+
+        async def first_fails(*arguments: Any) -> Step:
+            versions, answers = await step(*arguments)
+            return Step(versions, [Unavailable("a shard"), *answers[1:]])
+
+        monkeypatch.setattr(gate._link, "step", first_fails)
+        errors = GATE_ERRORS.cells[()]
+        both = [gate.admit("live", name, PLENTY, version, NOW) for name in ("key_a", "key_b")]
+        bad, good = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 5)
+        assert isinstance(bad, Unavailable) and isinstance(good, tuple)
+        assert GATE_ERRORS.cells[()] == errors + 1
+        assert not gate.down
+
+    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
 
 
 def test_the_queue_for_the_gate_is_finite(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web import admission
+from petstore.web import app as pipeline
 from petstore.web import pets as pet_operations
 from petstore.web.app import App
 from petstore.web.replies import pairs
@@ -36,17 +38,20 @@ class Clock:
 
 
 def use_app(
-    data: Path, work: Callable[[App, Store, str], Awaitable[None]], clock: Callable[[], float] = lambda: NOW
+    data: Path,
+    work: Callable[[App, Store, str], Awaitable[None]],
+    clock: Callable[[], float] = lambda: NOW,
+    **settings: Any,
 ) -> None:
     """An app in this process, on a store and a gate of its own, with a key that may do anything."""
 
     async def inside() -> None:
-        settings = Settings(data=data)
-        async with Backends(settings) as backends:
+        chosen = Settings(data=data, **settings)
+        async with Backends(chosen) as backends:
             store, secret = backends.stores["live"], mint("live")
             key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
             await store.add_key(key, digest_of(secret), Deed(NOW, "a test", "create key", key.id))
-            await work(App(settings, backends.stores, backends.gate, clock), store, secret)
+            await work(App(chosen, backends.stores, backends.gate, clock), store, secret)
 
     asyncio.run(inside())
 
@@ -93,6 +98,58 @@ def test_what_is_outside_the_base_addresses_is_counted_as_nobodys(tmp_path: Path
         app.settle(0.0)
         grown = {cell: value - before.get(cell, 0) for cell, value in metrics.REQUESTS.cells.items()}
         assert grown["none", "site", "200", "none"] == 2 and grown["none", "site", "404", "none"] == 1
+
+    use_app(tmp_path, work)
+
+
+def test_a_line_of_the_access_log_says_who_asked_for_what_and_how_long_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[tuple[int, str, dict[str, Any]]] = []
+    monkeypatch.setattr(pipeline, "event", lambda level, name, **fields: lines.append((level, name, fields)))
+    ticks = iter([NOW, NOW + 0.00123456, NOW, NOW, NOW + 2.5, NOW])
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        (key,) = await store.keys()
+        known, unknown = request("/v1/pets", authorization=f"Bearer {secret}"), request("/v1/pets/7")
+        replies = [await app.answer(known), await app.answer(unknown)]
+        ids = [dict(pairs(reply.headers))["x-request-id"] for reply in replies]
+        assert lines == [
+            (logging.INFO, "request", {"id": ids[0], "method": "GET", "path": "/v1/pets", "status": 200,
+                                       "key": key.id, "address": "192.0.2.9", "ms": 1.23}),
+            (logging.INFO, "request", {"id": ids[1], "method": "GET", "path": "/v1/pets/7", "status": 401,
+                                       "key": None, "address": "192.0.2.9", "ms": 2500.0}),
+        ]  # fmt: skip
+        assert "ratelimit-policy" not in dict(pairs(replies[0].headers))  # nobody asked for it
+
+    use_app(tmp_path, work, lambda: next(ticks), access_log=True)
+
+
+def test_the_fields_of_the_draft_are_for_the_base_addresses(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        for path, told in (("/v1/pets", True), ("/healthz", False)):
+            headers = dict(pairs((await app.answer(request(path))).headers))
+            assert ("ratelimit-policy" in headers, "ratelimit" in headers) == (told, told)
+
+    use_app(tmp_path, work, ietf_headers=True)
+
+
+def test_an_outage_is_complained_of_with_the_id_of_the_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def out(*_: object, **__: object) -> None:
+        raise Unavailable("a test")
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        complaints: list[tuple[str, str]] = []
+        told: list[float] = []
+        sparing = app._complaints
+        monkeypatch.setattr(sparing, "event", lambda _, cause, request: complaints.append((cause, request)))
+        monkeypatch.setattr(sparing, "tell", told.append)
+        monkeypatch.setattr(store, "page", out)
+        reply = await app.answer(request("/v1/pets", authorization=f"Bearer {secret}"))
+        assert reply.status == 503
+        assert complaints == [("a test", dict(pairs(reply.headers))["x-request-id"])]
+        app.settle(5.0)
+        assert told == [5.0]
 
     use_app(tmp_path, work)
 
