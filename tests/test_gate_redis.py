@@ -14,13 +14,11 @@ from redis import Redis as Client
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
-from petstore.gate import redis as redis_module
-from petstore.gate.redis import KEY_LIVE, RedisGate, Request, Step, answers_in, name_of, versions_in
+from petstore.gate.redis import KEY_LIVE, RedisGate, Request, answers_in, name_of, versions_in
 from petstore.gate.redis_links import SingleLink, open_link
 from petstore.keys import ENVIRONMENTS
-from petstore.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
-from petstore.windows import ADMITTED, LIMITED, BanPolicy, Decision, Outcome, Windows, admit
+from petstore.windows import ADMITTED, DAY, LIMITED, MINUTE, BanPolicy, Decision, Outcome, Windows, admit
 from tests.backends import Redis, running
 from tests.places import GatePlace
 from tests.redis_topologies import Sentinel, behind_tls
@@ -89,7 +87,6 @@ def _request(number: int, limits: Limits, version: int) -> Request:
 
 
 async def _windows(link: object, count: int) -> list[Windows]:
-    from petstore.gate.redis import RedisGate
 
     assert isinstance(link, SingleLink)
     return await RedisGate(link, GatePolicy()).windows([f"key_{number}" for number in range(count)])
@@ -117,14 +114,16 @@ def test_every_record_expires_and_has_its_keys_id_as_hash_tag(redis: Redis, tmp_
         await gate.peek_address("staging", "192.0.2.1", NOW)
         await gate.raise_version("staging", "keys")
         await gate.lift("key_a")
-        await gate.put_windows([("key_c", Windows(1, 2, 3, 4))])
+        await gate.put_windows([("key_c", Windows(1, 2, 3, 4)), ("key_d", Windows(ban_start=5, ban_end=7_205, bans=1))])
 
     place.use(work)
     assert place.url is not None
     with contextlib.closing(Client.from_url(place.url)) as client:
         names = list(client.scan_iter(count=1000))
-        assert len(names) == 5
+        assert len(names) == 6
         assert all(0 < client.pttl(name) <= 31 * 86_400_000 for name in names)
+        for name, ban in (("key_c", 0), ("key_d", 7_200)):  # a day's window, the ban, and a minute to spare
+            assert 0 <= DAY + ban + MINUTE - client.pttl(name_of(name)) < 5_000
     assert {b"petstore:key:{key_a}", b"petstore:key:{key_b}", b"petstore:key:{key_c}"} < set(names)
 
 
@@ -136,128 +135,6 @@ def test_a_server_that_has_lost_the_script_gets_it_again(redis: Redis, tmp_path:
         return PLENTY.per_day - (await ask(gate, "key_a", PLENTY)).remaining
 
     assert GatePlace(tmp_path, redis.url()).use(work, REFUSE) == 2
-
-
-def test_what_one_turn_of_the_loop_brings_is_one_step(redis: Redis, tmp_path: Path) -> None:
-    def steps() -> int:
-        with contextlib.closing(Client(port=redis.port)) as client:
-            return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
-
-    async def work(gate: Gate) -> int:
-        version = await gate.keys_version("live")
-        before = steps()
-        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(300)))
-        return steps() - before
-
-    assert GatePlace(tmp_path, redis.url()).use(work) == 1
-
-
-def test_what_waits_and_what_goes_together_is_measured(
-    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_module, "STEP_MAX", 100)
-    seen = []
-
-    async def work(gate: Gate) -> None:
-        assert isinstance(gate, RedisGate)
-        version = await gate.keys_version("live")
-        step = gate._link.step
-
-        async def watched(*arguments: Any) -> Any:
-            seen.append(GATE_QUEUE.cells[()])
-            return await step(*arguments)
-
-        monkeypatch.setattr(gate._link, "step", watched)
-        before = [*GATE_BATCH.cell()]
-        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(300)))
-        await gate.keys_version("live")  # no request: no batch
-        grown = [new - old for new, old in zip(GATE_BATCH.cell(), before, strict=True)]
-        assert (sum(grown[:-1]), grown[-1]) == (3, 300)
-        assert GATE_QUEUE.cells[()] == 0
-
-    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
-    assert seen == [300, 200, 100, 0]
-
-
-def test_a_shard_that_fails_fails_whom_it_concerns(
-    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work(gate: Gate) -> None:
-        assert isinstance(gate, RedisGate)
-        version = await gate.keys_version("live")
-        step = gate._link.step
-
-        async def first_fails(*arguments: Any) -> Step:
-            versions, answers = await step(*arguments)
-            return Step(versions, [Unavailable("a shard"), *answers[1:]])
-
-        monkeypatch.setattr(gate._link, "step", first_fails)
-        errors = GATE_ERRORS.cells[()]
-        both = [gate.admit("live", name, PLENTY, version, NOW) for name in ("key_a", "key_b")]
-        bad, good = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 5)
-        assert isinstance(bad, Unavailable) and isinstance(good, tuple)
-        assert GATE_ERRORS.cells[()] == errors + 1
-        assert not gate.down
-
-    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
-
-
-def test_the_queue_for_the_gate_is_finite(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_module, "WAITING_MAX", 10)
-
-    async def work(gate: Gate) -> None:
-        version = await gate.keys_version("live")
-        admits = (gate.admit("live", "key_a", PLENTY, version, NOW) for _ in range(30))
-        outcomes = await asyncio.gather(*admits, return_exceptions=True)
-        assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 10 + [True] * 20
-        assert {str(outcome) for outcome in outcomes[10:]} == {"too many requests wait for the gate"}
-        await ask(gate, "key_a", PLENTY)
-
-    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
-
-
-def test_a_gate_that_is_closed_has_let_go_of_its_connection(redis: Redis, tmp_path: Path) -> None:
-    place = GatePlace(tmp_path, redis.url())
-
-    def connections() -> int:
-        with contextlib.closing(Client.from_url(place.url or "")) as client:
-            database = str(client.client_info()["db"])
-            return sum(each["db"] == database for each in client.client_list()) - 1  # without this one
-
-    async def work() -> None:
-        gate = place.open(REFUSE)
-        await ask(gate, "key_a", PLENTY)
-        assert connections() == 1
-        await gate.close()
-        assert await _until(lambda: connections() == 0)
-
-    asyncio.run(work())
-
-
-def test_cancelled_requests_never_shift_anothers_answer(redis: Redis, tmp_path: Path) -> None:
-    """Every key has a limit of its own, so an answer that was meant for another would show."""
-    dice = random.Random(5)
-
-    async def one(gate: Gate, number: int) -> int:
-        version = await gate.keys_version("live")
-        passed = await gate.admit("live", f"key_{number}", Limits(1_000 + number, 10**6), version, NOW)
-        assert passed is not None and passed[0].limit == 1_000 + number
-        return 1
-
-    async def work(gate: Gate) -> int:
-        finished = 0
-        for _ in range(60):
-            tasks = [asyncio.create_task(one(gate, number)) for number in range(100)]
-            for _ in range(dice.randint(0, 6)):
-                await asyncio.sleep(0)
-            for task in dice.sample(tasks, 40):
-                task.cancel()
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(isinstance(each, int | asyncio.CancelledError) for each in done), done
-            finished += sum(each for each in done if isinstance(each, int))
-        return finished
-
-    assert GatePlace(tmp_path, redis.url()).use(work, REFUSE) >= 60 * 60
 
 
 @pytest.mark.parametrize("fault", ["stopped", "killed", "hung"])
@@ -306,7 +183,7 @@ def test_while_redis_is_away_a_node_goes_on_by_itself_and_trusts_no_memory(own_r
         assert len(set(versions)) == len(versions) == 5  # no page that was read before may be served
         await gate.raise_version("live", "catalogue")
         own_redis.start()
-        assert await _until(lambda: not gate.degraded())
+        assert await until(lambda: not gate.degraded())
         assert await gate.admit("live", "key_a", limits, own, NOW) is None
         after = await gate.keys_version("live")
         assert after > before
@@ -316,7 +193,7 @@ def test_while_redis_is_away_a_node_goes_on_by_itself_and_trusts_no_memory(own_r
     GatePlace(tmp_path, own_redis.url()).use(work)
 
 
-async def _until(condition: object) -> bool:
+async def until(condition: object) -> bool:
     assert callable(condition)
     for _ in range(500):
         if condition():

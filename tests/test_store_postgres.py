@@ -19,6 +19,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Usage
 from petstore.pets import Added, NewPet, Once, PetStatus
 from petstore.store import Store, StorePolicy
+from petstore.store.postgres import PostgresStore
 from petstore.store.postgres import pool as pool_module
 from petstore.store.postgres.base import watched
 from petstore.store.postgres.pool import MIGRATIONS
@@ -36,6 +37,12 @@ def place(postgres: Postgres, tmp_path: Path) -> StorePlace:
 
 def rows(postgres: Postgres, place: StorePlace, sql: str) -> list[Any]:
     return postgres.execute(sql, place.url)
+
+
+def waiting(store: Store) -> int:
+    """How many requests the pool believes to wait for a connection."""
+    assert isinstance(store, PostgresStore)
+    return store._pool._waiting
 
 
 @pytest.mark.parametrize("status", ["", "status = 'sold' AND "])
@@ -106,6 +113,7 @@ def test_nobody_waits_longer_for_a_connection_than_patience_allows(place: StoreP
         assert time.monotonic() - began < 2.5  # 1.5 s, and room for a busy machine
         await hog.close()
         assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
+        assert waiting(store) == 0
 
     place.use(work, policy=ONE)
 
@@ -116,8 +124,8 @@ def test_the_queue_for_connections_is_finite(place: StorePlace, monkeypatch: pyt
     async def work(store: Store) -> None:
         outcomes = await asyncio.gather(*(store.pet(number) for number in range(50)), return_exceptions=True)
         refused = [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
-        assert refused and all("too many" in str(outcome) for outcome in refused)
-        assert len(refused) < 50
+        assert len(refused) == 40 and all("too many" in str(outcome) for outcome in refused)
+        assert waiting(store) == 0
         assert await store.pet(1) is None
 
     place.use(work, policy=ONE)
