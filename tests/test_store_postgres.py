@@ -39,10 +39,10 @@ def rows(postgres: Postgres, place: StorePlace, sql: str) -> list[Any]:
     return postgres.execute(sql, place.url)
 
 
-def waiting(store: Store) -> int:
-    """How many requests the pool believes to wait for a connection."""
+def nobody_is_left(store: Store) -> bool:
+    """Whether the pool knows of no request that waits for a connection or has one."""
     assert isinstance(store, PostgresStore)
-    return store._pool._waiting
+    return store._pool._waiting == 0 and not store._pool._running
 
 
 @pytest.mark.parametrize("status", ["", "status = 'sold' AND "])
@@ -113,7 +113,7 @@ def test_nobody_waits_longer_for_a_connection_than_patience_allows(place: StoreP
         assert time.monotonic() - began < 2.5  # 1.5 s, and room for a busy machine
         await hog.close()
         assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
-        assert waiting(store) == 0
+        assert nobody_is_left(store)
 
     place.use(work, policy=ONE)
 
@@ -125,7 +125,7 @@ def test_the_queue_for_connections_is_finite(place: StorePlace, monkeypatch: pyt
         outcomes = await asyncio.gather(*(store.pet(number) for number in range(50)), return_exceptions=True)
         refused = [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
         assert len(refused) == 40 and all("too many" in str(outcome) for outcome in refused)
-        assert waiting(store) == 0
+        assert nobody_is_left(store)
         assert await store.pet(1) is None
 
     place.use(work, policy=ONE)
