@@ -147,6 +147,49 @@ def test_a_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace
     place.use(work, policy=StorePolicy(pool_size=2))
 
 
+async def who_serves(store: Store, times: int = 1) -> set[int]:
+    """The processes of the server that answer so many requests at once."""
+    assert isinstance(store, PostgresStore)
+    pool, sql = store._pool, "SELECT pg_backend_pid() FROM pg_sleep(0.2)"
+    return set(await asyncio.gather(*(pool.run(lambda c: c.fetchval(sql)) for _ in range(times))))
+
+
+def test_a_connection_is_kept_after_a_complaint_and_not_after_a_timeout(place: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        assert isinstance(store, PostgresStore)
+        before = await who_serves(store)
+        with pytest.raises(Unavailable, match="DivisionByZero"):
+            await store._pool.run(lambda connection: connection.fetch("SELECT 1 / 0"))
+        assert await who_serves(store) == before
+        with pytest.raises(Unavailable, match="in time"):
+            await store._pool.run(lambda connection: connection.fetch("SELECT pg_sleep(30)"), 0.2)
+        assert await who_serves(store) != before
+
+    place.use(work, policy=ONE)
+
+
+def test_where_one_connection_meets_a_demoted_primary_none_is_kept(place: StorePlace) -> None:
+    async def change(connection: Any) -> None:
+        await connection.execute("SET default_transaction_read_only = on")
+        await connection.execute("CREATE TABLE demoted ()")
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, PostgresStore)
+        before = await who_serves(store, 2)
+        with pytest.raises(Unavailable, match="ReadOnly"):
+            await store._pool.run(change)
+        after = await who_serves(store, 2)
+        assert len(before) == len(after) == 2 and not before & after
+
+    place.use(work, policy=StorePolicy(pool_size=2))
+
+
+def test_options_that_make_no_sense_are_the_operators_to_mend(tmp_path: Path) -> None:
+    place = StorePlace(tmp_path, "postgresql://127.0.0.1:1/x?sslmode=nonsense")
+    with pytest.raises(OperatorError, match="--store"):
+        place.use(lambda store: store.ping())
+
+
 def test_a_store_that_is_closed_has_let_go_of_its_connections(place: StorePlace) -> None:
     ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
 
