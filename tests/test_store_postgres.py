@@ -184,6 +184,15 @@ def test_where_one_connection_meets_a_demoted_primary_none_is_kept(place: StoreP
     place.use(work, policy=StorePolicy(pool_size=2))
 
 
+@pytest.mark.parametrize(
+    ("url", "writable"),
+    [("postgresql://a,b/x", True), ("postgresql://a/x", False), ("postgresql://a/x?options=-c,y", False)],
+)
+def test_of_several_hosts_the_one_that_takes_writes_is_wanted(url: str, *, writable: bool) -> None:
+    pool = pool_module.PostgresPool(url, size=1, pgbouncer=False, schemas=[])
+    assert (pool._options().get("target_session_attrs") == "read-write") == writable
+
+
 def test_options_that_make_no_sense_are_the_operators_to_mend(tmp_path: Path) -> None:
     place = StorePlace(tmp_path, "postgresql://127.0.0.1:1/x?sslmode=nonsense")
     with pytest.raises(OperatorError, match="--store"):
