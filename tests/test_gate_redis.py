@@ -266,7 +266,15 @@ def test_sentinels_name_the_new_primary_after_a_failover(own_redis: Redis, tmp_p
 
 
 @pytest.mark.parametrize(
-    "url", ["redis+sentinel://127.0.0.1:1", "redis+cluster://nowhere", "redis://127.0.0.1:port/0", "memcached://x"]
+    "url",
+    [
+        "redis+sentinel://127.0.0.1:1",
+        "redis+cluster://nowhere",
+        "redis+cluster://:7000",
+        "redis+cluster://a:7000,b:port",
+        "redis://127.0.0.1:port/0",
+        "memcached://x",
+    ],
 )
 def test_a_url_that_makes_no_sense_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
     async def work() -> None:

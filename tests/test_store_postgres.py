@@ -150,7 +150,7 @@ def test_a_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace
 async def who_serves(store: Store, times: int = 1) -> set[int]:
     """The processes of the server that answer so many requests at once."""
     assert isinstance(store, PostgresStore)
-    pool, sql = store._pool, "SELECT pg_backend_pid() FROM pg_sleep(0.2)"
+    pool, sql = store._pool, f"SELECT pg_backend_pid() FROM pg_sleep({0.2 if times > 1 else 0})"
     return set(await asyncio.gather(*(pool.run(lambda c: c.fetchval(sql)) for _ in range(times))))
 
 
@@ -164,6 +164,22 @@ def test_a_connection_is_kept_after_a_complaint_and_not_after_a_timeout(place: S
         with pytest.raises(Unavailable, match="in time"):
             await store._pool.run(lambda connection: connection.fetch("SELECT pg_sleep(30)"), 0.2)
         assert await who_serves(store) != before
+
+    place.use(work, policy=ONE)
+
+
+def test_a_statement_that_takes_too_long_is_ended_unless_it_is_an_operators(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "STATEMENT_MILLISECONDS", 100)
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, PostgresStore)
+        before = await who_serves(store)
+        with pytest.raises(Unavailable, match="QueryCanceled"):
+            await store._rows("SELECT pg_sleep(1)")
+        await store._rows_at_leisure("SELECT pg_sleep(0.2)")
+        assert await who_serves(store) == before  # nothing was wrong with the connection
 
     place.use(work, policy=ONE)
 

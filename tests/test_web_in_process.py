@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,14 @@ def test_the_fields_of_the_draft_are_for_the_base_addresses(tmp_path: Path) -> N
             assert ("ratelimit-policy" in headers, "ratelimit" in headers) == (told, told)
 
     use_app(tmp_path, work, ietf_headers=True)
+
+
+@pytest.mark.parametrize(("before", "status"), [(0.001, 404), (0.0, 410)])
+def test_the_deprecated_operation_is_gone_at_its_hour(tmp_path: Path, before: float, status: int) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        assert (await app.answer(request("/v1/pets/7", authorization=f"Bearer {secret}"))).status == status
+
+    use_app(tmp_path, work, lambda: datetime(2030, 12, 5, tzinfo=UTC).timestamp() - before)
 
 
 def test_an_outage_is_complained_of_with_the_id_of_the_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
