@@ -62,8 +62,8 @@ SUITES = {
     "store on PostgreSQL": Suite(
         ["store/postgres/*.py"],
         ["test_store_keys.py", "test_store.py", "test_store_operators.py", "test_store_postgres.py",
-         "web/test_idempotency.py", "test_cli_figures.py", "test_dump.py", "test_check.py", "web/test_metrics.py",
-         "test_copy.py", "test_cluster_faults.py"],
+         "test_postgres_pool.py", "web/test_idempotency.py", "test_cli_figures.py", "test_dump.py", "test_check.py",
+         "web/test_metrics.py", "test_copy.py", "test_cluster_faults.py"],
         only="not sqlite and not again_and_again and not granian and not uvicorn",
     ),
     "pipeline": Suite(

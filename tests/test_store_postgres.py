@@ -4,24 +4,19 @@ import asyncio
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
-from petstore import health as health_module
 from petstore.errors import OperatorError, Unavailable
-from petstore.health import Health
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Usage
+from petstore.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
 from petstore.pets import Added, NewPet, Once, PetStatus
 from petstore.store import Store, StorePolicy
-from petstore.store.postgres import PostgresStore
-from petstore.store.postgres import pool as pool_module
-from petstore.store.postgres.base import watched
+from petstore.store.postgres import writer as writer_module
 from petstore.store.postgres.pool import MIGRATIONS
 from tests.backends import NOBODY, Postgres, Process, missing, running
 from tests.places import StorePlace
@@ -37,12 +32,6 @@ def place(postgres: Postgres, tmp_path: Path) -> StorePlace:
 
 def rows(postgres: Postgres, place: StorePlace, sql: str) -> list[Any]:
     return postgres.execute(sql, place.url)
-
-
-def nobody_is_left(store: Store) -> bool:
-    """Whether the pool knows of no request that waits for a connection or has one."""
-    assert isinstance(store, PostgresStore)
-    return store._pool._waiting == 0 and not store._pool._running
 
 
 @pytest.mark.parametrize("status", ["", "status = 'sold' AND "])
@@ -86,6 +75,25 @@ def test_a_bad_row_never_fails_its_neighbours(place: StorePlace) -> None:
     place.use(work)
 
 
+def test_the_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "QUEUE_MAX", 10)
+    monkeypatch.setattr(writer_module, "BATCH_MAX", 4)
+    batches: list[float] = []
+    queues: list[float] = []
+    monkeypatch.setattr(STORE_BATCH, "observe", lambda size, environment: batches.append(size))
+    monkeypatch.setattr(STORE_QUEUE, "set", lambda size, environment: queues.append(size))
+
+    async def work(store: Store) -> None:
+        errors = STORE_ERRORS.cells["live", "write"]
+        adds = (store.add(NewPet("Rex", i), NOW) for i in range(30))
+        outcomes = await asyncio.gather(*adds, return_exceptions=True)
+        assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 10 + [True] * 20
+        assert STORE_ERRORS.cells["live", "write"] == errors + 20
+        assert (batches, queues) == ([4, 4, 2], [10, 6, 2, 0])
+
+    place.use(work)
+
+
 def test_two_nodes_keep_one_promise(place: StorePlace) -> None:
     async def work(store: Store) -> None:
         other = place.open()
@@ -98,164 +106,6 @@ def test_two_nodes_keep_one_promise(place: StorePlace) -> None:
         assert sum((await store.count()).values()) == 30
 
     place.use(work)
-
-
-def test_nobody_waits_longer_for_a_connection_than_patience_allows(place: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        await store.ping()
-        hog = await asyncpg.connect(place.url)
-        await hog.execute("BEGIN; LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
-        began = time.monotonic()
-        outcomes = await asyncio.gather(
-            *(store.pet(number) for number in range(20)), store.add(NewPet("Rex", 1), NOW), return_exceptions=True
-        )
-        assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
-        assert time.monotonic() - began < 2.5  # 1.5 s, and room for a busy machine
-        await hog.close()
-        assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
-        assert nobody_is_left(store)
-
-    place.use(work, policy=ONE)
-
-
-def test_the_queue_for_connections_is_finite(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "WAITING_MAX", 10)
-
-    async def work(store: Store) -> None:
-        outcomes = await asyncio.gather(*(store.pet(number) for number in range(50)), return_exceptions=True)
-        refused = [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
-        assert len(refused) == 40 and all("too many" in str(outcome) for outcome in refused)
-        assert nobody_is_left(store)
-        assert await store.pet(1) is None
-
-    place.use(work, policy=ONE)
-
-
-def test_a_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        for number in range(1, 31):
-            await store.add(NewPet(f"Pet {number}", number), NOW)
-        for _ in range(20):
-            tasks = [asyncio.create_task(store.pet(number)) for number in range(1, 31)]
-            await asyncio.sleep(0.001)  # a moment to give up at
-            for task in tasks[::2]:
-                task.cancel()
-            found = await asyncio.gather(*tasks, return_exceptions=True)
-            for number, pet in enumerate(found, 1):
-                assert isinstance(pet, asyncio.CancelledError) or getattr(pet, "category_id", None) == number
-
-    place.use(work, policy=StorePolicy(pool_size=2))
-
-
-async def who_serves(store: Store, times: int = 1) -> set[int]:
-    """The processes of the server that answer so many requests at once."""
-    assert isinstance(store, PostgresStore)
-    pool, sql = store._pool, f"SELECT pg_backend_pid() FROM pg_sleep({0.2 if times > 1 else 0})"
-    return set(await asyncio.gather(*(pool.run(lambda c: c.fetchval(sql)) for _ in range(times))))
-
-
-def test_a_connection_is_kept_after_a_complaint_and_not_after_a_timeout(place: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        before = await who_serves(store)
-        with pytest.raises(Unavailable, match="DivisionByZero"):
-            await store._pool.run(lambda connection: connection.fetch("SELECT 1 / 0"))
-        assert await who_serves(store) == before
-        with pytest.raises(Unavailable, match="in time"):
-            await store._pool.run(lambda connection: connection.fetch("SELECT pg_sleep(30)"), 0.2)
-        assert await who_serves(store) != before
-
-    place.use(work, policy=ONE)
-
-
-def test_a_statement_that_takes_too_long_is_ended_unless_it_is_an_operators(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool_module, "STATEMENT_MILLISECONDS", 100)
-
-    async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        before = await who_serves(store)
-        with pytest.raises(Unavailable, match="QueryCanceled"):
-            await store._rows("SELECT pg_sleep(1)")
-        await store._rows_at_leisure("SELECT pg_sleep(0.2)")
-        assert await who_serves(store) == before  # nothing was wrong with the connection
-
-    place.use(work, policy=ONE)
-
-
-def test_where_one_connection_meets_a_demoted_primary_none_is_kept(place: StorePlace) -> None:
-    async def change(connection: Any) -> None:
-        await connection.execute("SET default_transaction_read_only = on")
-        await connection.execute("CREATE TABLE demoted ()")
-
-    async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        before = await who_serves(store, 2)
-        with pytest.raises(Unavailable, match="ReadOnly"):
-            await store._pool.run(change)
-        after = await who_serves(store, 2)
-        assert len(before) == len(after) == 2 and not before & after
-
-    place.use(work, policy=StorePolicy(pool_size=2))
-
-
-@pytest.mark.parametrize(
-    ("url", "writable"),
-    [("postgresql://a,b/x", True), ("postgresql://a/x", False), ("postgresql://a/x?options=-c,y", False)],
-)
-def test_of_several_hosts_the_one_that_takes_writes_is_wanted(url: str, *, writable: bool) -> None:
-    pool = pool_module.PostgresPool(url, size=1, pgbouncer=False, schemas=[])
-    assert (pool._options().get("target_session_attrs") == "read-write") == writable
-
-
-def test_options_that_make_no_sense_are_the_operators_to_mend(tmp_path: Path) -> None:
-    place = StorePlace(tmp_path, "postgresql://127.0.0.1:1/x?sslmode=nonsense")
-    with pytest.raises(OperatorError, match="--store"):
-        place.use(lambda store: store.ping())
-
-
-def test_a_store_that_is_closed_has_let_go_of_its_connections(place: StorePlace) -> None:
-    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
-
-    async def work() -> None:
-        other = await asyncpg.connect(place.url)
-        store = place.open()
-        await store.ping()
-        assert await other.fetchval(ours) == 1
-        await store.close()
-        async with asyncio.timeout(10):  # the server notices when it comes to it
-            while await other.fetchval(ours) > 0:
-                await asyncio.sleep(0.01)
-        await other.close()
-
-    asyncio.run(work())
-
-
-def test_an_outage_begins_with_a_call_that_fails_and_ends_with_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_module, "STEADY", 0)
-    health = Health("store", "live", "read")
-
-    async def work() -> None:
-        async def fails() -> None:
-            raise Unavailable("a test")
-
-        for _ in range(2):
-            with pytest.raises(Unavailable):
-                await watched(health, fails())
-            assert health.down
-            assert await watched(health, asyncio.sleep(0, "an answer")) == "an answer"
-            assert not health.down
-
-    asyncio.run(work())
-
-
-def test_statements_have_a_time_limit_on_the_server_too(place: StorePlace) -> None:
-    async def work(store: Store) -> str:
-        (row,) = await store._rows("SHOW statement_timeout")  # type: ignore[attr-defined]  # a look inside
-        return str(row[0])
-
-    assert place.use(work) == "1350ms"
 
 
 def test_a_database_of_a_newer_version_is_refused_with_a_clear_message(postgres: Postgres, place: StorePlace) -> None:
