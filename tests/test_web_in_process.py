@@ -25,6 +25,7 @@ from petstore.web import app as pipeline
 from petstore.web import pets as pet_operations
 from petstore.web.app import App
 from petstore.web.replies import pairs
+from tests.places import StorePlace
 from tests.test_web_parts import NOW, request
 
 
@@ -87,6 +88,27 @@ def test_pages_from_memory_are_counted_apart_from_those_that_were_read(tmp_path:
         app.settle(0.0)  # nothing since
         grown = {cell: value - before.get(cell, 0) for cell, value in metrics.PAGE_CACHE.cells.items()}
         assert grown["live", "hit"] == 4 and grown["live", "miss"] == 1
+
+    use_app(tmp_path, work)
+
+
+def test_who_shows_a_new_animal_first_tells_everyone_and_only_once(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        async def version() -> int:
+            keys = await app._gate.keys_version("live")
+            passed = await app._gate.admit("live", "key_of_a_witness", Limits(10**6, 10**6), keys, NOW)
+            assert passed is not None
+            return passed[1]
+
+        other = StorePlace(tmp_path).open()  # a process that dies between the commit and its announcement
+        animal = (await other.add(NewPet("Rex", 1), NOW)).pet.id
+        await other.close()
+        versions = [await version()]
+        for path in ("/v1/pets", "/v1/pets", f"/v1/pets/{animal}"):
+            assert (await app.answer(request(path, authorization=f"Bearer {secret}"))).status == 200
+            versions.append(await version())
+        first, *rest = versions
+        assert rest[0] > first and set(rest) == {rest[0]}
 
     use_app(tmp_path, work)
 
