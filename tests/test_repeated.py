@@ -10,7 +10,7 @@ from petstore.pets import NewPet
 from petstore.store import Store
 from petstore.web.app import App
 from petstore.web.http1 import Connection, HttpServer
-from petstore.web.repeated import HEADS_MAX, Repeated
+from petstore.web.repeated import HEAD_MAX, HEADS_MAX, Repeated
 from petstore.web.replies import Reply
 from petstore.web.requests import Memo, Request
 from petstore.web.traffic import NO_TALLY
@@ -194,3 +194,16 @@ def test_nothing_is_kept_for_long_nor_of_what_ends_its_connection_nor_without_bo
     assert len(repeated.heads) == HEADS_MAX
     assert repeated.recall(raw("/v1/pets", host=str(HEADS_MAX - 1))) is not None
     assert repeated.recall(raw("/v1/pets", host=str(HEADS_MAX))) is None
+
+
+@pytest.mark.parametrize("kind", ["names", "texts"])
+def test_names_and_values_are_remembered_up_to_a_number_and_a_size(kind: str) -> None:
+    repeated = Repeated()
+    learn, known = {"names": (repeated.name_of, repeated.names), "texts": (repeated.text_of, repeated.texts)}[kind]
+    for size in (HEAD_MAX - 1, HEAD_MAX):
+        assert learn(b"x" * size) == "x" * size
+        assert (b"x" * size in known) == (size < HEAD_MAX)
+    for number in range(HEADS_MAX):
+        assert learn(b"%d" % number) == str(number)
+    assert len(known) == HEADS_MAX
+    assert learn(b"one more") == "one more" and b"one more" not in known

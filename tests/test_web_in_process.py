@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from petstore import metrics
 from petstore.errors import Unavailable
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Deed
-from petstore.pets import NewPet, Page, PetStatus
+from petstore.pets import NewPet, Once, Page, PetStatus
 from petstore.plans import Limits
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -25,6 +26,7 @@ from petstore.web import app as pipeline
 from petstore.web import pets as pet_operations
 from petstore.web.app import App
 from petstore.web.replies import pairs
+from petstore.web.wire import HttpRequest
 from tests.places import StorePlace
 from tests.test_web_parts import NOW, request
 
@@ -92,7 +94,10 @@ def test_pages_from_memory_are_counted_apart_from_those_that_were_read(tmp_path:
     use_app(tmp_path, work)
 
 
-def test_who_shows_a_new_animal_first_tells_everyone_and_only_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first_seen", ["in a list", "by its id", "in a replay"])
+def test_who_shows_a_new_animal_first_tells_everyone_and_only_once(tmp_path: Path, first_seen: str) -> None:
+    body = b'{"name":"Rex","categoryId":1}'
+
     async def work(app: App, store: Store, secret: str) -> None:
         async def version() -> int:
             keys = await app._gate.keys_version("live")
@@ -101,11 +106,21 @@ def test_who_shows_a_new_animal_first_tells_everyone_and_only_once(tmp_path: Pat
             return passed[1]
 
         other = StorePlace(tmp_path).open()  # a process that dies between the commit and its announcement
-        animal = (await other.add(NewPet("Rex", 1), NOW)).pet.id
+        (key,) = await store.keys()
+        once = Once(key.id, "again", hashlib.sha256(body).digest())
+        animal = (await other.add(NewPet("Rex", 1), NOW, once)).pet.id
         await other.close()
+
+        def asked() -> HttpRequest:
+            path = f"/v1/pets/{animal}" if first_seen == "by its id" else "/v1/pets"
+            made = request(path, authorization=f"Bearer {secret}", idempotency_key="again")
+            if first_seen == "in a replay":
+                made.method, made.chunks = "POST", [body]
+            return made
+
         versions = [await version()]
-        for path in ("/v1/pets", "/v1/pets", f"/v1/pets/{animal}"):
-            assert (await app.answer(request(path, authorization=f"Bearer {secret}"))).status == 200
+        for _ in range(3):
+            assert (await app.answer(asked())).status == (201 if first_seen == "in a replay" else 200)
             versions.append(await version())
         first, *rest = versions
         assert rest[0] > first and set(rest) == {rest[0]}
