@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from petstore.errors import OperatorError, Unavailable
@@ -90,6 +91,23 @@ def test_the_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytes
         assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 10 + [True] * 20
         assert STORE_ERRORS.cells["live", "write"] == errors + 20
         assert (batches, queues) == ([4, 4, 2], [10, 6, 2, 0])
+
+    place.use(work)
+
+
+def test_promises_of_long_ago_are_forgotten_once_a_minute(place: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        async def promise(token: str, now: float) -> list[str]:
+            await store.add(NewPet("Rex", 1), now, Once("key_a", token, b"x" * 32))
+            return [row[0] for row in await other.fetch("SELECT token FROM petstore_live.idempotency ORDER BY token")]
+
+        await store.ping()
+        other = await asyncpg.connect(place.url)
+        assert await promise("a", NOW) == ["a"]
+        await other.execute("UPDATE petstore_live.idempotency SET created = 1")
+        assert await promise("b", NOW + 59) == ["a", "b"]
+        assert await promise("c", NOW + 60) == ["b", "c"]
+        await other.close()
 
     place.use(work)
 
