@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, Unavailable
+from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, Unavailable, UnsupportedMediaType
 from petstore.keys import ApiKey, new_key
 from petstore.ledger import Answer, Usage
 from petstore.pets import PetStatus
@@ -17,6 +17,7 @@ from petstore.web.requests import (
     ListQuery,
     Memo,
     bearer,
+    check_media_type,
     client_address,
     etag_matches,
     networks,
@@ -81,6 +82,7 @@ def test_the_secret_of_a_credential(credentials: list[str], secret: str | None) 
             (f"limit={bad}", None)
             for bad in ("0", "101", "1000", "-1", "+5", "1_0", "", "1.0", "%EF%BC%95", "5&limit=5")
         ],
+        ("limit=&other=%41", None),
         *[(f"status={bad}", None) for bad in ("", "Sold", "lost", "sold&status=sold")],
         *[(f"cursor={bad}", None) for bad in ("", "x", write_cursor(7)[:-1], f"{write_cursor(7)}A")],
     ],
@@ -127,6 +129,7 @@ def test_an_entity_tag_is_found_among_conditions(conditions: list[str], *, match
         ([], "198.51.100.1", "192.0.2.9"),
         (["203.0.113.0/24"], "198.51.100.1", "192.0.2.9"),
         (["192.0.2.0/24"], "198.51.100.1", "198.51.100.1"),
+        (["192.0.2.7/24"], "198.51.100.1", "198.51.100.1"),  # an address within it names a network too
         (["192.0.2.0/24"], "198.51.100.7, 198.51.100.1, 192.0.2.1", "198.51.100.1"),
         (["192.0.2.0/24"], "192.0.2.2, 192.0.2.1", "192.0.2.2"),
         (["192.0.2.0/24"], "198.51.100.1, nonsense", "nonsense"),
@@ -135,6 +138,14 @@ def test_an_entity_tag_is_found_among_conditions(conditions: list[str], *, match
 def test_who_is_asking(trusted: list[str], forwarded: str, client: str) -> None:
     assert client_address(request(x_forwarded_for=forwarded), networks(trusted)) == client
     assert client_address(request(), networks(trusted)) == "192.0.2.9"
+
+
+def test_a_body_has_one_media_type() -> None:
+    twice = request(content_type="application/json")
+    check_media_type(twice)
+    twice.head.fields["content-type"].append("application/json")
+    with pytest.raises(UnsupportedMediaType):
+        check_media_type(twice)
 
 
 def test_times_are_rounded_up_to_whole_seconds() -> None:
