@@ -17,6 +17,16 @@ async def ask(gate: Gate, key_id: str, limits: Limits, now: float = NOW) -> Deci
     return passed[0]
 
 
+async def versions(gate: Gate) -> dict[tuple[Environment, Subject], int]:
+    found: dict[tuple[Environment, Subject], int] = {}
+    for environment in ENVIRONMENTS:
+        keys = await gate.keys_version(environment)
+        passed = await gate.admit(environment, "key_v", PLENTY, keys, NOW)
+        assert passed is not None
+        found[environment, "catalogue"], found[environment, "keys"] = passed[1], keys
+    return found
+
+
 def test_limits_hold_and_counters_outlive_the_process(gate_at: GatePlace) -> None:
     async def three(gate: Gate) -> list[Decision]:
         return [await ask(gate, "key_a", Limits(5, 100)) for _ in range(3)]
@@ -42,19 +52,10 @@ def test_nothing_is_counted_under_an_outdated_version_of_the_keys(gate_at: GateP
 
 def test_versions_rise_and_apart(gate_at: GatePlace) -> None:
     async def work(gate: Gate) -> None:
-        async def versions() -> dict[tuple[Environment, Subject], int]:
-            found: dict[tuple[Environment, Subject], int] = {}
-            for environment in ENVIRONMENTS:
-                keys = await gate.keys_version(environment)
-                passed = await gate.admit(environment, "key_v", PLENTY, keys, NOW)
-                assert passed is not None
-                found[environment, "catalogue"], found[environment, "keys"] = passed[1], keys
-            return found
-
-        before = await versions()
+        before = await versions(gate)
         for environment, subject in before:
             await gate.raise_version(environment, subject)
-            after = await versions()
+            after = await versions(gate)
             assert {name for name in after if after[name] != before[name]} == {(environment, subject)}
             assert after[environment, subject] > before[environment, subject]
             before = after
