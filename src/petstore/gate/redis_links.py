@@ -121,7 +121,7 @@ class SingleLink:
         return await self._call(*words)
 
     async def close(self) -> None:
-        await self._drop()
+        await self._drop(nowait=False)  # TLS says goodbye, and is answered
         for sentinel in self._sentinels.sentinels if self._sentinels else ():
             with contextlib.suppress(*_TROUBLE):
                 await sentinel.aclose()
@@ -163,11 +163,11 @@ class SingleLink:
             options["host"], options["port"] = await self._sentinels.discover_master(self._service)
         return self._kind(**options)
 
-    async def _drop(self) -> None:
+    async def _drop(self, *, nowait: bool = True) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(*_TROUBLE):
-                await connection.disconnect(nowait=True)
+                await connection.disconnect(nowait=nowait)
 
 
 class _ScriptMissing(Unavailable):
