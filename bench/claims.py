@@ -20,7 +20,7 @@ from pathlib import Path
 
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Deed
-from petstore.pets import NewPet, PetStatus
+from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -173,7 +173,7 @@ def serving(data: Path) -> Iterator[tuple[int, float]]:
 async def fill(data: Path, count: int) -> None:
     async def batches() -> AsyncIterator[list[NewPet]]:
         for first in range(0, count, 1000):
-            yield [NewPet(f"Pet {i}", i % 50, list(PetStatus)[i % 3]) for i in range(first, min(first + 1000, count))]
+            yield [NewPet(f"Pet {i}", i % 50, STATUSES[i % 3]) for i in range(first, min(first + 1000, count))]
 
     async with Backends(Settings(data=data)) as backends:
         await backends.stores["live"].import_pets(batches(), DEED)

@@ -31,7 +31,7 @@ from claims import PETSTORE, PLENTY, timed
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from petstore.keys import ApiKey, digest_of, mint, new_key
 from petstore.ledger import DAY, HOUR, Deed
-from petstore.pets import NewPet, PetStatus
+from petstore.pets import STATUSES, NewPet
 from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store.rows import row_of
@@ -259,9 +259,8 @@ def cpu_seconds(process: int) -> float:
 
 
 async def _animals() -> AsyncIterator[list[NewPet]]:
-    statuses = list(PetStatus)
     for first in range(0, ANIMALS, 5_000):
-        yield [NewPet(f"{NAMES[i % 10]} {i}", i % 50, statuses[i % 3]) for i in range(first, first + 5_000)]
+        yield [NewPet(f"{NAMES[i % 10]} {i}", i % 50, STATUSES[i % 3]) for i in range(first, first + 5_000)]
 
 
 def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[Any, ...]]]:

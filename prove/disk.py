@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from petstore.errors import Unavailable
-from petstore.pets import NewPet, PetStatus
+from petstore.pets import NewPet
 from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store.sqlite.inspect import inspect
@@ -135,7 +135,7 @@ async def _syncs_that_fail() -> int:
         async def create(backends: Backends, name: str) -> None:
             nonlocal refused
             try:
-                added = await backends.stores["live"].add(NewPet(name, 1, PetStatus.available), 1.0)
+                added = await backends.stores["live"].add(NewPet(name, 1, "available"), 1.0)
                 acknowledged[added.pet.id] = name
             except Unavailable:
                 refused += 1

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
-from petstore.pets import NewPet, Once, Pet, PetStatus
+from petstore.pets import NewPet, Once, Pet
 from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store.sqlite import file
@@ -77,7 +77,7 @@ async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
                 if number % 60 == 30:
                     key = new_key("live", "free", now=1.0)
                     waiting.append(asyncio.create_task(store.add_key(key, digest_of(mint("live")), DEED)))
-                    waiting.append(asyncio.create_task(store.set_status([number], PetStatus.sold, DEED)))
+                    waiting.append(asyncio.create_task(store.set_status([number], "sold", DEED)))
                 if dice.random() < 0.3:
                     await asyncio.gather(*waiting)
                     waiting.clear()
@@ -89,7 +89,7 @@ def _animal(number: int) -> tuple[NewPet, Once | None]:
     """Every second is sent under an idempotency key. Long names, so that a batch is many pages."""
     name = f"{number}.".ljust(10 + 37 * (number % 7), "x")
     once = Once("key", f"token-{number}", hashlib.sha256(name.encode()).digest()) if number % 2 else None
-    return NewPet(name, number, PetStatus.available), once
+    return NewPet(name, number, "available"), once
 
 
 def _beginning(events: list[Event]) -> int:

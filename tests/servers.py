@@ -19,7 +19,7 @@ import pytest
 
 from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
 from petstore.ledger import Deed
-from petstore.pets import NewPet
+from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -186,9 +186,7 @@ class Server:
 
     def fill(self, count: int, environment: Environment = "live", status: Any = None) -> None:
         """Add animals named Pet 1, Pet 2, …; without a status, the three in turn."""
-        from petstore.pets import PetStatus
-
-        statuses = [status] if status else list(PetStatus)
+        statuses = [status] if status else STATUSES
         pets = [NewPet(f"Pet {i + 1}", i, statuses[i % len(statuses)]) for i in range(count)]
 
         async def batches() -> Any:

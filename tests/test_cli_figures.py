@@ -10,7 +10,7 @@ import pytest
 from petstore.desk import Desk
 from petstore.keys import has_form
 from petstore.ledger import ACTIONS, Deed, Usage
-from petstore.pets import NewPet, PetStatus
+from petstore.pets import NewPet
 from petstore.plans import Limits
 from tests.commands import Commands
 
@@ -142,7 +142,7 @@ def test_everything_an_operator_does_is_one_of_the_known_deeds(petstore: Command
         await desk.lift_ban(key.id)
         await desk.revoke_key(key.id)
         pet = await desk.add_pet(NewPet("Rex", 1))
-        await desk.set_status([pet.id], PetStatus.sold)
+        await desk.set_status([pet.id], "sold")
 
         async def batches() -> Any:
             yield [NewPet("Mia", 1)]

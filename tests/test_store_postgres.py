@@ -15,7 +15,7 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Usage
 from petstore.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
-from petstore.pets import Added, NewPet, Once, PetStatus
+from petstore.pets import Added, NewPet, Once
 from petstore.store import Store, StorePolicy
 from petstore.store.postgres import writer as writer_module
 from petstore.store.postgres.pool import MIGRATIONS
@@ -197,7 +197,7 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
         added = await asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(300)))
         found = await asyncio.gather(*(store.pet(each.pet.id) for each in added))
         assert [pet and pet.name for pet in found] == [f"Pet {i}" for i in range(300)]
-        await store.set_status([added[0].pet.id], PetStatus.sold, DEED)
+        await store.set_status([added[0].pet.id], "sold", DEED)
         await store.add_usage([Usage(key.id, 0, "ok", 1)], {key.id: NOW})
         again = [await store.add(NewPet("Rex", 1), NOW, Once(key.id, "t", b"")) for _ in range(2)]
         assert again[0].pet == again[1].pet

@@ -8,7 +8,6 @@ import pytest
 from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, Unavailable, UnsupportedMediaType
 from petstore.keys import ApiKey, new_key
 from petstore.ledger import Answer, Usage
-from petstore.pets import PetStatus
 from petstore.web import traffic
 from petstore.web.replies import common_headers, seconds
 from petstore.web.requests import (
@@ -74,8 +73,8 @@ def test_the_secret_of_a_credential(credentials: list[str], secret: str | None) 
     [
         ("", ListQuery(20, None, 0)),
         ("limit=1", ListQuery(1, None, 0)),
-        ("limit=100&status=sold", ListQuery(100, PetStatus.sold, 0)),
-        ("status=%73old", ListQuery(20, PetStatus.sold, 0)),
+        ("limit=100&status=sold", ListQuery(100, "sold", 0)),
+        ("status=%73old", ListQuery(20, "sold", 0)),
         (f"cursor={write_cursor(7)}&other=1&other=2&limit", None),
         (f"cursor={write_cursor(7)}&other=1&other=2", ListQuery(20, None, 7)),
         *[

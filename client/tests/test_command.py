@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from petstore.pets import PetStatus
 from petstore_client import __version__
 from tests.backends import free_port
 from tests.servers import Key, Server, serving
@@ -31,7 +30,7 @@ def run(
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("command") / "data") as server:
-        server.fill(150, status=PetStatus.sold)
+        server.fill(150, status="sold")
         yield server
 
 

@@ -86,7 +86,7 @@ class Desk:
         """The animals of these that exist, changed."""
         if len(pet_ids) > STATUS_AT_ONCE:
             raise OperatorError(f"at most {STATUS_AT_ONCE:,} animals at once")
-        return await self._store.set_status(pet_ids, status, self._deed("set status", "", status.value))
+        return await self._store.set_status(pet_ids, status, self._deed("set status", "", status))
 
     async def import_pets(self, name: str, batches: AsyncIterator[list[NewPet]]) -> int:
         return await self._store.import_pets(batches, self._deed("import", name))

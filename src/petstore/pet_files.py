@@ -73,7 +73,7 @@ def _as_jsonl(pets: Sequence[Pet]) -> str:
 
 def _as_csv(pets: Sequence[Pet]) -> str:
     lines = io.StringIO()
-    csv.writer(lines, lineterminator="\n").writerows((p.id, p.name, p.category_id, p.status.value) for p in pets)
+    csv.writer(lines, lineterminator="\n").writerows((p.id, p.name, p.category_id, p.status) for p in pets)
     return lines.getvalue()
 
 

@@ -3,8 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from enum import Enum
-from typing import Annotated, Any, NamedTuple, NoReturn, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, TypeGuard, get_args
 
 import msgspec
 
@@ -17,13 +16,8 @@ NAME_MAX = 255
 NAME_PATTERN = r"^[^\u0000-\u001f\u007f]*[^\s\u0085\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
 
 
-class PetStatus(Enum):
-    """Where an animal stands in its adoption."""
-
-    available = "available"
-    pending = "pending"
-    sold = "sold"
-
+PetStatus = Literal["available", "pending", "sold"]
+STATUSES: tuple[PetStatus, ...] = get_args(PetStatus)
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX, pattern=NAME_PATTERN)]
 Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX, extra_json_schema={"format": "int64"})]
@@ -34,7 +28,7 @@ class NewPet(msgspec.Struct, frozen=True, rename="camel"):
 
     name: Name
     category_id: Int64
-    status: PetStatus = PetStatus.available
+    status: PetStatus = "available"
 
 
 class Pet(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -111,6 +105,10 @@ class Catalogue(Protocol):
         """Takes the longer the more animals there are: not for a request's path."""
 
 
+def is_status(value: object) -> TypeGuard[PetStatus]:
+    return value in STATUSES
+
+
 def parse_new_pet(body: bytes) -> NewPet:
     """Raises InvalidBody with one message that names every member at fault."""
     try:
@@ -124,7 +122,7 @@ def parse_new_pet(body: bytes) -> NewPet:
     name = plain.name
     if not 0 < len(name) <= NAME_MAX or _NAME_FAULT(name) or name.isspace():
         return new_pet(parse_object(body))
-    return NewPet(name, plain.category_id, PetStatus.available if plain.status is msgspec.UNSET else plain.status)
+    return NewPet(name, plain.category_id, "available" if plain.status is msgspec.UNSET else plain.status)
 
 
 class _Plain(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
@@ -166,10 +164,9 @@ def new_pet(members: Mapping[str, Any]) -> NewPet:
         and not name.isspace()
         and type(category_id) is int
         and INT64_MIN <= category_id <= INT64_MAX
-        and type(status) is str
-        and status in _STATUS_OF_VALUE
+        and is_status(status)
     ):
-        return NewPet(name, category_id, _STATUS_OF_VALUE[status])
+        return NewPet(name, category_id, status)
     if type(category_id) is float and category_id.is_integer() and abs(category_id) <= _EXACT_FLOAT:
         return new_pet({**members, "categoryId": int(category_id)})  # 1.0 is an integer by JSON Schema's reading
     raise InvalidBody("; ".join(_faults(name, category_id, status)) + ".")
@@ -190,14 +187,13 @@ def _faults(name: object, category_id: object, status: object) -> Iterable[str]:
         yield "categoryId is required"
     elif type(category_id) is not int or not INT64_MIN <= category_id <= INT64_MAX:
         yield "categoryId must be a whole number that fits in 64 bits"
-    if not isinstance(status, str) or status not in _STATUS_OF_VALUE:
+    if not is_status(status):
         yield "status must be one of available, pending, sold"
 
 
 _MISSING = object()
 _EXACT_FLOAT = 2**53
 _NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
-_STATUS_OF_VALUE = {status.value: status for status in PetStatus}
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

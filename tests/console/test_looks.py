@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Deed, Usage
-from petstore.pets import NewPet, PetStatus
+from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.windows import Windows
 from tests.browsers import ARTIFACTS, look, violations
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
         live = backends.stores["live"]
 
         async def batches() -> Any:
-            yield [NewPet(NAMES[i % len(NAMES)], i, list(PetStatus)[i % 3]) for i in range(20)]
+            yield [NewPet(NAMES[i % len(NAMES)], i, STATUSES[i % 3]) for i in range(20)]
 
         await live.import_pets(batches(), Deed(now - 9000, "ada", "import", "animals.jsonl"))
         keys = []

@@ -10,12 +10,11 @@ from petstore.cli import common_options, env_option, json_option, print_json, pr
 from petstore.cli.desks import desk
 from petstore.errors import InvalidBody, OperatorError
 from petstore.pet_files import COLUMNS, batches, form_of, write_pets
-from petstore.pets import INT64_MAX, INT64_MIN, Pet, PetStatus, new_pet
+from petstore.pets import INT64_MAX, INT64_MIN, STATUSES, Pet, PetStatus, new_pet
 from petstore.service import Backends
 from petstore.settings import Settings
 
 INT64 = click.IntRange(INT64_MIN, INT64_MAX)
-STATUSES = [status.value for status in PetStatus]
 
 
 @click.group()
@@ -30,19 +29,18 @@ def pets() -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @click.option("--after", type=INT64, default=0, metavar="ID", help="Only animals with a higher id.")
 @json_option
-def list_(environment: Any, status: str | None, limit: int, after: int, as_json: bool, **where: Any) -> None:
+def list_(environment: Any, status: PetStatus | None, limit: int, after: int, as_json: bool, **where: Any) -> None:
     """List animals in the order of their ids."""
 
     async def work() -> list[Pet]:
         async with Backends(Settings(**where)) as backends:
-            wanted = PetStatus(status) if status else None
-            return (await backends.stores[environment].page(after=after, limit=limit, status=wanted)).pets
+            return (await backends.stores[environment].page(after=after, limit=limit, status=status)).pets
 
     found = run(work())
     if as_json:
         print_json(found)
     else:
-        rows = [[str(p.id), p.name, str(p.category_id), p.status.value] for p in found]
+        rows = [[str(p.id), p.name, str(p.category_id), p.status] for p in found]
         print_table(COLUMNS, rows, "No animals: petstore pets add, or petstore pets import FILE")
 
 
@@ -78,12 +76,12 @@ def add(environment: Any, name: str, category_id: int, status: str, as_json: boo
 @common_options
 @env_option
 @json_option
-def set_status(pet_id: int, status: str, environment: Any, as_json: bool, **where: Any) -> None:
+def set_status(pet_id: int, status: PetStatus, environment: Any, as_json: bool, **where: Any) -> None:
     """Change an animal's status."""
 
     async def work() -> list[Pet]:
         async with Backends(Settings(**where)) as backends:
-            return await desk(backends, environment).set_status([pet_id], PetStatus(status))
+            return await desk(backends, environment).set_status([pet_id], status)
 
     changed = run(work())
     if not changed:
@@ -158,4 +156,4 @@ def _print_pet(pet: Pet, as_json: bool) -> None:
     if as_json:
         print_json(pet)
     else:
-        click.echo(f"{pet.id}  {pet.name}  category {pet.category_id}  {pet.status.value}")
+        click.echo(f"{pet.id}  {pet.name}  category {pet.category_id}  {pet.status}")

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from petstore.console.room import Form, Room
 from petstore.errors import InvalidBody, OperatorError, Unavailable
-from petstore.pets import INT64_MAX, Found, PetStatus, new_pet
+from petstore.pets import INT64_MAX, Found, is_status, new_pet
 
 PAGE = 50
 WHOLE = re.compile("-?[0-9]{1,19}").fullmatch
@@ -34,7 +34,7 @@ async def add(request: Request) -> Response:
     members = {
         "name": form.text("name"),
         "categoryId": int(category) if WHOLE(category) else category,
-        "status": form.text("status", PetStatus.available.value),
+        "status": form.text("status", "available"),
     }
     try:
         pet = await room.desk.add_pet(new_pet(members))
@@ -53,11 +53,11 @@ async def set_status(request: Request) -> Response:
     form = await room.form()
     wanted, ticked = form.text("to"), [int(text) for text in form.texts("id") if _is_id(text)]
     try:
-        if wanted not in PetStatus.__members__:
+        if not is_status(wanted):
             raise OperatorError("Choose a status.")
         if not ticked:
             raise OperatorError("Tick the animals first.")
-        changed = await room.desk.set_status(ticked, PetStatus(wanted))
+        changed = await room.desk.set_status(ticked, wanted)
     except OperatorError as error:
         text, good, changed = str(error), False, []
     else:
@@ -89,7 +89,7 @@ async def _filtered(room: Room) -> dict[str, object]:
     else:
         pets, more = await room.store.page(after=after, limit=PAGE, status=status)
         found = Found(pets, pets[-1].id if pets else after, more)
-    return {"q": text, "status": status.value if status else "", "after": after, "found": found}
+    return {"q": text, "status": status or "", "after": after, "found": found}
 
 
 def _is_id(text: str) -> bool:

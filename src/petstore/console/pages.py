@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from petstore.ledger import ANSWERS, SPANS, Answer
-from petstore.pets import PetStatus
+from petstore.pets import STATUSES
 
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
@@ -71,7 +71,7 @@ class Pages:
             answer_names=ANSWER_NAMES,
             answers=ANSWERS,
             spans=tuple(SPANS),
-            statuses=[status.value for status in PetStatus],
+            statuses=STATUSES,
         )
         for name in self._templates.list_templates():
             self._templates.get_template(name)  # now, so that nobody waits for it later

@@ -19,7 +19,7 @@ from petstore.errors import Unavailable
 from petstore.gate import Ban, Gate, bans_in_force
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
 from petstore.ledger import SPANS, KeyTotal, SpanName
-from petstore.pets import PetStatus
+from petstore.pets import PetStatus, is_status
 from petstore.store import Store
 
 BUSIEST = 8
@@ -98,7 +98,7 @@ class Room:
 
     @property
     def status(self) -> PetStatus | None:
-        return PetStatus(asked) if (asked := self.asked("status")) in PetStatus.__members__ else None
+        return asked if is_status(asked := self.asked("status")) else None
 
     def asked(self, name: str) -> str:
         return self.request.query_params.get(name, "")

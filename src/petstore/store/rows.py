@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import starmap
 from typing import Any
 
 import msgspec
 
 from petstore.errors import IdempotencyConflict
 from petstore.keys import ApiKey, Environment
-from petstore.pets import Once, Pet, PetStatus
+from petstore.pets import Once, Pet
 
 KEY = "k.id, k.name, k.plan, k.per_minute, k.per_day, k.scopes, k.created, k.expires, k.revoked, k.last_used"
-_STATUS = {status.value: status for status in PetStatus}
 
 
 def pets_of(rows: Sequence[Sequence[Any]]) -> list[Pet]:
-    return [Pet(pet_id, name, category_id, _STATUS[status]) for pet_id, name, category_id, status in rows]
+    return list(starmap(Pet, rows))
 
 
 def key_of(environment: Environment, row: Sequence[Any]) -> ApiKey:

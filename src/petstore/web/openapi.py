@@ -6,7 +6,7 @@ import msgspec
 
 from petstore import __version__
 from petstore.errors import STATUS_OF_CODE
-from petstore.pets import NewPet, Pet, PetStatus
+from petstore.pets import STATUSES, NewPet, Pet
 from petstore.plans import PLANS
 from petstore.web.replies import Error
 from petstore.web.requests import DEFAULT_LIMIT, MAX_LIMIT
@@ -79,11 +79,15 @@ MEANING = {
 
 def document(public_base: str) -> Json:
     """`public_base` is what the servers' addresses start with; empty, they are relative to where this is read."""
-    _, components = msgspec.json.schema_components(
-        [Pet, NewPet, PetStatus, Error], ref_template="#/components/schemas/{name}"
-    )
-    schemas: Json = {name: components[name] for name in ("Pet", "NewPet", "PetStatus", "Error")}
-    schemas["PetStatus"]["type"] = "string"  # implied by its values, but some generators want it said
+    _, schemas = msgspec.json.schema_components([Pet, NewPet, Error])
+    schemas["PetStatus"] = {
+        "title": "PetStatus",
+        "description": "Where an animal stands in its adoption.",
+        "type": "string",
+        "enum": list(STATUSES),
+    }
+    schemas["Pet"]["properties"]["status"] = _ref("schemas", "PetStatus")
+    schemas["NewPet"]["properties"]["status"] = {**_ref("schemas", "PetStatus"), "default": "available"}
     schemas["Error"]["properties"]["code"]["enum"] = sorted(STATUS_OF_CODE)
     schemas["Error"]["additionalProperties"] = False
     schemas["Pets"] = {"title": "Pets", "type": "array", "maxItems": MAX_LIMIT, "items": _ref("schemas", "Pet")}

@@ -152,7 +152,7 @@ class PetOperations:
             self._announced = max(self._announced, newest)
 
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
-        kept = f"&status={status.value}" if status else ""
+        kept = f"&status={status}" if status else ""
         return f'<{self._pets_url}?limit={limit}{kept}&cursor={write_cursor(last)}>; rel="next"'
 
     # What is remembered belongs to one version of the catalogue, and goes with it.

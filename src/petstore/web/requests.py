@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, UnsupportedMediaType
-from petstore.pets import INT64_MAX, PetStatus
+from petstore.pets import INT64_MAX, PetStatus, is_status
 from petstore.web.traffic import NO_TALLY, Tally
 
 BODY_MAX = 64 * 1024
@@ -70,7 +70,8 @@ class ListQuery(NamedTuple):
 
 def parse_list_query(query: str) -> ListQuery:
     """Raises InvalidParameter naming the parameter."""
-    limit, status, after = DEFAULT_LIMIT, None, 0
+    limit, after = DEFAULT_LIMIT, 0
+    status: PetStatus | None = None
     seen = set()
     for name, value in _parameters(query):
         if name not in ("limit", "status", "cursor"):
@@ -84,10 +85,9 @@ def parse_list_query(query: str) -> ListQuery:
                 raise InvalidParameter(f"limit must be a whole number from 1 to {MAX_LIMIT}.")
             limit = int(value)
         elif name == "status":
-            try:
-                status = PetStatus(value)
-            except ValueError:
-                raise InvalidParameter("status must be one of available, pending, sold.") from None
+            if not is_status(value):
+                raise InvalidParameter("status must be one of available, pending, sold.")
+            status = value
         else:
             after = read_cursor(value)
     return ListQuery(limit, status, after)

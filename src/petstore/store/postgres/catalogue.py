@@ -6,7 +6,7 @@ import msgspec
 
 from petstore.keys import Environment
 from petstore.ledger import Deed
-from petstore.pets import Added, Found, NewPet, Once, Page, Pet, PetStatus
+from petstore.pets import STATUSES, Added, Found, NewPet, Once, Page, Pet, PetStatus
 from petstore.search import SEARCH_STEP, spellings
 from petstore.store import OnCommit
 from petstore.store.postgres.base import PostgresBase, any_in
@@ -33,7 +33,7 @@ class PostgresCatalogue(PostgresBase):
         if status is None:
             rows = await self._rows(self._page_sql, after, limit + 1)
         else:
-            rows = await self._rows(self._page_by_status_sql, after, limit + 1, status.value)
+            rows = await self._rows(self._page_by_status_sql, after, limit + 1, status)
         return Page(pets_of(rows[:limit]), len(rows) > limit)
 
     async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
@@ -44,7 +44,7 @@ class PostgresCatalogue(PostgresBase):
         rows = await self._rows(
             f"SELECT * FROM ({self._page_sql}) AS p WHERE status = coalesce($3, status)"
             f" AND {any_in(['name'], forms, 4)} LIMIT {limit + 1}",
-            after, SEARCH_STEP, status and status.value, *forms,
+            after, SEARCH_STEP, status, *forms,
         )  # fmt: skip
         if len(rows) > limit:
             return Found(pets_of(rows[:limit]), rows[limit - 1][0], more=True)
@@ -75,7 +75,7 @@ class PostgresCatalogue(PostgresBase):
                 row = await connection.fetchrow(
                     f"UPDATE {self._schema}.pets SET status = $2 WHERE id = $1 RETURNING id, name, category_id, status",
                     pet_id,
-                    status.value,
+                    status,
                 )
                 if row is not None:
                     await self._record(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
@@ -93,7 +93,7 @@ class PostgresCatalogue(PostgresBase):
                         "pets",
                         schema_name=self._schema,
                         columns=["name", "category_id", "status"],
-                        records=[(pet.name, pet.category_id, pet.status.value) for pet in batch],
+                        records=[(pet.name, pet.category_id, pet.status) for pet in batch],
                     )
                     count += len(batch)
                 await self._record(connection, msgspec.structs.replace(deed, detail=f"{count} animals"))
@@ -106,4 +106,4 @@ class PostgresCatalogue(PostgresBase):
     async def count(self) -> dict[PetStatus, int]:
         rows = await self._rows_at_leisure(f"SELECT status, count(*) FROM {self._schema}.pets GROUP BY status")
         found: dict[str, int] = dict(rows)
-        return {status: found.get(status.value, 0) for status in PetStatus}
+        return {status: found.get(status, 0) for status in STATUSES}

@@ -10,7 +10,7 @@ from petstore.errors import IdempotencyMismatch, Unavailable
 from petstore.health import Health
 from petstore.keys import Environment
 from petstore.metrics import STORE_BATCH, STORE_QUEUE
-from petstore.pets import Added, NewPet, Once, Pet, PetStatus
+from petstore.pets import Added, NewPet, Once, Pet
 from petstore.store import IDEMPOTENCY_LIFE, OnCommit
 from petstore.store.postgres.base import watched
 from petstore.store.postgres.pool import Connection, PostgresPool
@@ -57,8 +57,6 @@ FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (key_id, token, pl
 JOIN {schema}.idempotency AS known USING (key_id, token)
 JOIN {schema}.pets ON pets.id = known.pet_id
 """
-
-_STATUS = {status.value: status for status in PetStatus}
 
 
 class _Job:
@@ -152,7 +150,7 @@ class PostgresWriter:
             self._add_sql,
             [job.new.name for job in batch],
             [job.new.category_id for job in batch],
-            [job.new.status.value for job in batch],
+            [job.new.status for job in batch],
             [job.once.key_id if job.once else None for job in batch],
             [job.once.token if job.once else None for job in batch],
             [job.once.body_digest if job.once else None for job in batch],
@@ -185,7 +183,7 @@ class PostgresWriter:
                 continue
             digest, pet_id, name, category_id, status = found[place]
             if digest == once.body_digest:
-                results.append(Added(Pet(pet_id, name, category_id, _STATUS[status]), replayed=True))
+                results.append(Added(Pet(pet_id, name, category_id, status), replayed=True))
             else:
                 results.append(IdempotencyMismatch("This Idempotency-Key was used before with another body."))
         return results

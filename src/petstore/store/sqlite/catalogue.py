@@ -9,7 +9,7 @@ import msgspec
 
 from petstore.keys import Environment
 from petstore.ledger import Deed
-from petstore.pets import Added, Found, NewPet, Once, Page, Pet, PetStatus
+from petstore.pets import STATUSES, Added, Found, NewPet, Once, Page, Pet, PetStatus
 from petstore.search import SEARCH_STEP, spellings
 from petstore.store import OnCommit
 from petstore.store.rows import InHand, pets_of
@@ -33,7 +33,7 @@ class SqliteCatalogue(SqliteBase):
         if status is None:
             rows = self._rows(_PAGE, (after, limit + 1))
         else:
-            rows = self._rows(_PAGE_BY_STATUS, (status.value, after, limit + 1))
+            rows = self._rows(_PAGE_BY_STATUS, (status, after, limit + 1))
         return Page(pets_of(rows[:limit]), len(rows) > limit)
 
     async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
@@ -43,7 +43,7 @@ class SqliteCatalogue(SqliteBase):
         # All statuses are looked at, whichever is wanted: rows in the order of their ids are the cheapest to read.
         rows = await self._rows_aside(
             f"SELECT * FROM ({_PAGE}) WHERE {any_in(['name'], forms)} AND status = coalesce(?, status) LIMIT ?",
-            (after, SEARCH_STEP, *forms, status and status.value, limit + 1),
+            (after, SEARCH_STEP, *forms, status, limit + 1),
         )
         if len(rows) > limit:
             return Found(pets_of(rows[:limit]), rows[limit - 1][0], more=True)
@@ -70,7 +70,7 @@ class SqliteCatalogue(SqliteBase):
         def work(connection: apsw.Connection) -> list[Pet]:
             changed = []
             for pet_id in pet_ids:
-                connection.execute("UPDATE pets SET status = ? WHERE id = ?", (status.value, pet_id))
+                connection.execute("UPDATE pets SET status = ? WHERE id = ?", (status, pet_id))
                 if found := connection.execute(_PET, (pet_id,)).fetchall():
                     write_deed(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
                     changed += pets_of(found)
@@ -85,9 +85,7 @@ class SqliteCatalogue(SqliteBase):
         staging.execute("BEGIN")
         staging.execute("CREATE TABLE new (name TEXT, category_id INTEGER, status TEXT)")
         async for batch in batches:
-            staging.executemany(
-                "INSERT INTO new VALUES (?, ?, ?)", [(p.name, p.category_id, p.status.value) for p in batch]
-            )
+            staging.executemany("INSERT INTO new VALUES (?, ?, ?)", [(p.name, p.category_id, p.status) for p in batch])
 
         def work(connection: apsw.Connection) -> int:
             rows = staging.execute("SELECT name, category_id, status FROM new ORDER BY rowid")
@@ -103,4 +101,4 @@ class SqliteCatalogue(SqliteBase):
 
     async def count(self) -> dict[PetStatus, int]:
         found = dict(await self._rows_aside("SELECT status, count(*) FROM pets GROUP BY status", ()))
-        return {status: found.get(status.value, 0) for status in PetStatus}
+        return {status: found.get(status, 0) for status in STATUSES}

@@ -20,7 +20,7 @@ from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
 from petstore.health import Health
 from petstore.keys import Environment
 from petstore.metrics import STORE_BATCH, STORE_QUEUE
-from petstore.pets import Added, NewPet, Once, Pet, PetStatus
+from petstore.pets import Added, NewPet, Once, Pet
 from petstore.store import IDEMPOTENCY_LIFE, PATIENCE, OnCommit, Subject
 from petstore.store.sqlite.file import BUSY_MILLISECONDS, Turn, connect, translated
 
@@ -247,7 +247,7 @@ class Writer:
             add.result = _added(add, pet_id)
             once = add.once
             if once:
-                promises.append((once.key_id, once.token, once.body_digest, pet_id, add.new.status.value, add.now))
+                promises.append((once.key_id, once.token, once.body_digest, pet_id, add.new.status, add.now))
         if promises:
             # REPLACE: a record older than its life may still be there.
             connection.executemany("REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)", promises)
@@ -269,7 +269,7 @@ class Writer:
             (tokens,),
         ).fetchall()
         known = {
-            (key_id, token): (digest, Pet(pet_id, name, category_id, PetStatus(status)))
+            (key_id, token): (digest, Pet(pet_id, name, category_id, status))
             for key_id, token, digest, created, pet_id, name, category_id, status in rows
             if created > now - IDEMPOTENCY_LIFE
         }
