@@ -63,7 +63,7 @@ SUITES = {
         ["store/postgres/*.py"],
         ["test_store_keys.py", "test_store.py", "test_store_operators.py", "test_store_postgres.py",
          "test_postgres_pool.py", "web/test_idempotency.py", "test_cli_figures.py", "test_dump.py", "test_check.py",
-         "web/test_metrics.py", "test_copy.py", "test_cluster_faults.py"],
+         "web/test_metrics.py", "web/test_caching.py", "test_copy.py", "test_cluster_faults.py"],
         only="not sqlite and not again_and_again and not granian and not uvicorn",
     ),
     "pipeline": Suite(
@@ -92,6 +92,12 @@ class Mutant(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.module}:{self.line}: {self.before} → {self.after}"
+
+
+def change_of(name: str) -> tuple[str, str]:
+    """A mutant's name without its line, which every edit above it moves."""
+    module, _, change = name.split(":", 2)
+    return module, change
 
 
 def mutants_of(module: Path) -> list[Mutant]:
@@ -268,7 +274,9 @@ def main() -> int:
     words.add_argument("suites", nargs="*", metavar="suite", help="of " + ", ".join(SUITES) + "; none: all of them")
     words.add_argument("--sample", type=int, help="so many mutants of each suite, drawn by a fixed seed (default: all)")
     words.add_argument("--hands", type=int, default=os.cpu_count() or 1, help="how many at a time")
-    words.add_argument("--survivors", action="store_true", help="only those that survived the last time")
+    words.add_argument(
+        "--survivors", action="store_true", help="only what survived the last time, wherever its lines are now"
+    )
     chosen = words.parse_args()
     if unknown := set(chosen.suites) - set(SUITES):
         words.error(f"no such suite: {', '.join(sorted(unknown))}")
@@ -285,13 +293,14 @@ def main() -> int:
             ]
             known = len(mutants)
             if chosen.survivors:
-                mutants = [mutant for mutant in mutants if mutant.name in kept[name]["survivors"]]
+                lived = {change_of(survivor) for survivor in kept[name]["survivors"]}
+                mutants = [mutant for mutant in mutants if change_of(mutant.name) in lived]
             elif chosen.sample is not None and chosen.sample < known:
                 mutants = random.Random(1).sample(mutants, chosen.sample)
             print(f"{name}: {len(mutants)} of {known} mutants", flush=True)
             survivors = [mutant.name for mutant in try_all(suite, mutants, places, chosen.hands)]
             if chosen.survivors:
-                tried = kept[name]["tried"]
+                tried = kept[name]["tried"] + known - kept[name]["mutants"]
             else:
                 tried = len(mutants)
             killed = tried - len(survivors)

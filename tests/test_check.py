@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import asyncpg
 import pytest
 
 from petstore import checks, folder
@@ -241,6 +242,30 @@ def test_a_database_of_an_older_or_a_newer_version_is_told_of(tmp_path: Path) ->
     assert about() == f"schema {NEWEST_SCHEMA - 1}; the next start brings it to {NEWEST_SCHEMA}"
     postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", commands.server.store)
     assert "newer" in faults(commands)["store, live"][0]
+
+
+def test_a_replica_is_found() -> None:
+    with running(Postgres()) as server:
+        server.stop()
+        (server.folder / "data/standby.signal").touch()
+        server.start()
+        found = asyncio.run(inspect(server.url_of("postgres"), 1))
+        assert any("is a replica" in fault for fault in found.server)
+
+
+def test_a_look_leaves_no_connection_open(postgres: Postgres) -> None:
+    url = postgres.url()
+    here = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+
+    async def look() -> None:
+        other = await asyncpg.connect(url)
+        await inspect(url, 1)
+        async with asyncio.timeout(10):  # the server notices when it comes to it
+            while await other.fetchval(here) > 1:
+                await asyncio.sleep(0.01)
+        await other.close()
+
+    asyncio.run(look())
 
 
 def test_servers_that_do_not_answer_are_found(tmp_path: Path) -> None:

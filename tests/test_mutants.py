@@ -47,6 +47,13 @@ def test_a_mutant_is_the_whole_module_and_can_be_run(found: list[mutants.Mutant]
         compile(mutant.source, mutant.module, "exec")
 
 
+def test_a_change_is_known_again_after_its_line_has_moved(found: list[mutants.Mutant], tmp_path: Path) -> None:
+    (tmp_path / "sample.py").write_text("\n\n" + SAMPLE)
+    moved = mutants.mutants_of(tmp_path / "sample.py")
+    assert [m.name for m in moved] != [m.name for m in found]
+    assert [mutants.change_of(m.name) for m in moved] == [mutants.change_of(m.name) for m in found]
+
+
 def test_every_suite_has_modules_and_tests() -> None:
     for suite in mutants.SUITES.values():
         assert all(list(mutants.SOURCE.glob(pattern)) for pattern in suite.modules)

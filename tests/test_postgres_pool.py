@@ -15,12 +15,14 @@ from petstore.pets import NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.postgres import PostgresStore
 from petstore.store.postgres import pool as pool_module
+from petstore.store.postgres import writer as writer_module
 from petstore.store.postgres.base import watched
 from tests.backends import Postgres
 from tests.places import StorePlace
 from tests.test_store import NOW
 
 ONE = StorePolicy(pool_size=1)
+OURS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
 
 
 @pytest.fixture
@@ -79,6 +81,12 @@ def test_a_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace
                 assert isinstance(pet, asyncio.CancelledError) or getattr(pet, "category_id", None) == number
 
     place.use(work, policy=StorePolicy(pool_size=2))
+
+
+async def nobody_is_connected(other: Any) -> None:
+    async with asyncio.timeout(10):  # the server notices when it comes to it
+        while await other.fetchval(OURS) > 0:
+            await asyncio.sleep(0.01)
 
 
 async def who_serves(store: Store, times: int = 1) -> set[int]:
@@ -150,18 +158,53 @@ def test_options_that_make_no_sense_are_the_operators_to_mend(tmp_path: Path) ->
 
 
 def test_a_store_that_is_closed_has_let_go_of_its_connections(place: StorePlace) -> None:
-    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
-
     async def work() -> None:
         other = await asyncpg.connect(place.url)
         store = place.open()
         await store.ping()
-        assert await other.fetchval(ours) == 1
+        assert await other.fetchval(OURS) == 1
         await store.close()
-        async with asyncio.timeout(10):  # the server notices when it comes to it
-            while await other.fetchval(ours) > 0:
-                await asyncio.sleep(0.01)
+        await nobody_is_connected(other)
         await other.close()
+
+    asyncio.run(work())
+
+
+def test_a_store_that_is_closed_first_does_what_it_was_asked_to(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "BATCH_MAX", 3)
+
+    async def work() -> None:
+        store = place.open(policy=ONE)
+        await store.ping()
+        adds = [asyncio.ensure_future(store.add(NewPet(f"Pet {n}", n), NOW)) for n in range(10)]
+        await asyncio.sleep(0)
+        await store.close()
+        assert [added.pet.category_id for added in await asyncio.gather(*adds)] == list(range(10))
+
+        store = place.open(policy=ONE)
+        await store.ping()
+        reads = [asyncio.create_task(store.count()) for _ in range(5)]  # one of them at a time
+        await asyncio.sleep(0)
+        await store.close()
+        assert [counts["available"] for counts in await asyncio.gather(*reads)] == [10] * 5
+
+    asyncio.run(work())
+
+
+def test_a_schema_that_cannot_be_used_leaves_no_connection_open(postgres: Postgres, place: StorePlace) -> None:
+    place.use(lambda store: store.ping())
+    postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", place.url)
+
+    async def work() -> None:
+        other = await asyncpg.connect(place.url)
+        store = place.open()
+        with pytest.raises(OperatorError, match="newer"):
+            await store.ping()
+        await nobody_is_connected(other)
+        await other.close()
+        await store.close()
 
     asyncio.run(work())
 

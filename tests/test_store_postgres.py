@@ -17,6 +17,7 @@ from petstore.ledger import Usage
 from petstore.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
 from petstore.pets import Added, NewPet, Once
 from petstore.store import Store, StorePolicy
+from petstore.store.postgres import PostgresStore
 from petstore.store.postgres import writer as writer_module
 from petstore.store.postgres.pool import MIGRATIONS
 from tests.backends import NOBODY, Postgres, Process, missing, running
@@ -204,3 +205,15 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
         assert sum((await store.count()).values()) == 301
 
     StorePlace(tmp_path, through).use(work, policy=StorePolicy(pool_size=20, pgbouncer=True))
+
+
+def test_a_promise_that_vanishes_while_it_is_looked_for_is_an_outage(place: StorePlace) -> None:
+    """The writer was told that the record exists; when it looks, another node has pruned it."""
+
+    async def work(store: Store) -> list[Any]:
+        assert isinstance(store, PostgresStore)
+        job = writer_module._Job(asyncio.Future(), NewPet("Rex", 1), NOW, Once("key_a", "once", bytes(32)))
+        return await store._pool.run(lambda connection: store._writer._earlier(connection, [job]))
+
+    (outcome,) = place.use(work)
+    assert isinstance(outcome, Unavailable)

@@ -95,7 +95,7 @@ def _lines(path: Path) -> Iterator[Iterable[bytes]]:
     """The dump as SQL, whatever its format. Raises OperatorError."""
     try:
         with path.open("rb") as file:
-            start = file.read(5)
+            start = file.peek(5)[:5]
             if start == b"PGDMP":
                 with _restored(path) as lines:
                     yield lines
@@ -103,7 +103,6 @@ def _lines(path: Path) -> Iterator[Iterable[bytes]]:
                 with gzip.open(path) as unzipped:
                     yield unzipped
             else:
-                file.seek(0)
                 yield file
     except EOFError:
         raise OperatorError(f"{path}: was cut short") from None

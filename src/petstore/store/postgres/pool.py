@@ -51,13 +51,8 @@ class PostgresPool:
         self._waiting += 1
         task = asyncio.get_running_loop().create_task(self._run(work, patience))
         self._running.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # nobody may be left to hear of it
 
     async def _run(self, work: Work[T], patience: float) -> T:
         waiting = True
@@ -132,9 +127,8 @@ class PostgresPool:
         if self._running:
             await asyncio.wait(self._running, timeout=PATIENCE)
         if self._pool is not None:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):  # what is still open then is cut off
                 await asyncio.wait_for(self._pool.close(), PATIENCE)
-            self._pool.terminate()
 
 
 async def _nothing_to_reset(connection: Connection) -> None:

@@ -13,7 +13,9 @@ class PostgresUsage(PostgresBase):
     """See `Ledger` for what each method promises."""
 
     async def add_usage(self, rows: Sequence[Usage], last_used: dict[str, float]) -> None:
-        newest = max((row.start for row in rows), default=0)
+        if not rows:
+            return
+        newest = max(row.start for row in rows)
 
         async def work(connection: Connection) -> None:
             async with connection.transaction():
@@ -34,8 +36,7 @@ class PostgresUsage(PostgresBase):
                 )  # fmt: skip
                 await self._forget(connection, newest)
 
-        if rows:
-            await watched(self._writes, self._pool.run(work))
+        await watched(self._writes, self._pool.run(work))
 
     async def _add(self, connection: Connection, table: str, column: str, rows: list[Usage]) -> None:
         """One statement, however many keys there are."""

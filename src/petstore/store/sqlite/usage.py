@@ -15,7 +15,9 @@ class SqliteUsage(SqliteBase):
     """See `Ledger` for what each method promises."""
 
     async def add_usage(self, rows: Sequence[Usage], last_used: dict[str, float]) -> None:
-        newest = max((row.start for row in rows), default=0)
+        if not rows:
+            return
+        newest = max(row.start for row in rows)
 
         def work(connection: apsw.Connection) -> None:
             for step, (table, column) in USAGE_TABLES.items():
