@@ -1,6 +1,7 @@
 """The parts that the pipeline is made of, one by one: what each makes of its input, to the letter."""
 
 import asyncio
+import random
 from collections import Counter
 
 import pytest
@@ -92,6 +93,22 @@ def test_what_a_list_is_asked_for(query: str, meaning: ListQuery | None) -> None
     else:
         with pytest.raises(InvalidParameter, match=query.partition("=")[0] if "&limit" not in query else "limit"):
             parse_list_query(query)
+
+
+def test_a_query_means_the_same_whether_or_not_it_is_read_the_short_way() -> None:
+    dice = random.Random(7)
+    parts = ["limit=7", "limit=07", "limit=100", "limit=101", "limit=", "status=sold", "status=Sold", "cursor=x",
+             f"cursor={write_cursor(9)}", "other", "", "&", "limit", "="]  # fmt: skip
+
+    def meaning(query: str) -> object:
+        try:
+            return parse_list_query(query)
+        except InvalidParameter as error:
+            return error.message
+
+    for _ in range(5_000):
+        query = dice.choice(["&", "&", "&", ""]).join(dice.choices(parts, k=dice.randint(0, 4)))
+        assert meaning(query) == meaning(query + "&other=%41"), query
 
 
 @pytest.mark.parametrize("after", [0, 1, 255, 2**32, 2**63 - 1])

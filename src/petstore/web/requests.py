@@ -7,12 +7,14 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, UnsupportedMediaType
-from petstore.pets import INT64_MAX, PetStatus, is_status
+from petstore.pets import INT64_MAX, STATUSES, PetStatus, is_status
 from petstore.web.traffic import NO_TALLY, Tally
 
 BODY_MAX = 64 * 1024
@@ -22,18 +24,15 @@ DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 CLOSE = (("connection", "close"),)
 
 
-class Memo:
+class Memo(msgspec.Struct, gc=False):
     """What was worked out from a head alone. A host may share it between requests with equal heads."""
 
-    __slots__ = ("credential", "location", "pet_id", "query", "tally", "token")
-
-    def __init__(self) -> None:
-        self.credential: tuple[str | None, bytes] | None = None
-        self.location: Any = None
-        self.query: ListQuery | None = None
-        self.pet_id: int | None = None
-        self.token: str | None = None
-        self.tally: Tally = NO_TALLY
+    credential: tuple[str | None, bytes] | None = None
+    location: Any = None
+    query: "ListQuery | None" = None
+    pet_id: int | None = None
+    token: str | None = None
+    tally: Tally = NO_TALLY
 
 
 class Request(Protocol):
@@ -70,10 +69,14 @@ class ListQuery(NamedTuple):
 
 def parse_list_query(query: str) -> ListQuery:
     """Raises InvalidParameter naming the parameter."""
+    linked = _AS_LINKED(query)
+    if linked:
+        size, kept, cursor = linked.groups()
+        return ListQuery(int(size or DEFAULT_LIMIT), kept, read_cursor(cursor) if cursor else 0)
     limit, after = DEFAULT_LIMIT, 0
     status: PetStatus | None = None
     seen = set()
-    for name, value in _parameters(query):
+    for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in ("limit", "status", "cursor"):
             continue
         if name in seen:
@@ -93,11 +96,10 @@ def parse_list_query(query: str) -> ListQuery:
     return ListQuery(limit, status, after)
 
 
-def _parameters(query: str) -> list[tuple[str, str]]:
-    if "%" in query or "+" in query:
-        return parse_qsl(query, keep_blank_values=True)
-    # The same where nothing is encoded, in a quarter of the time.
-    return [(name, value) for name, _, value in (part.partition("=") for part in query.split("&") if part)]
+# As our own links have it, and most who make theirs: nothing is encoded, nothing comes twice.
+_AS_LINKED: Callable[[str], Any] = re.compile(
+    f"(?:limit=([1-9][0-9]?|{MAX_LIMIT}))?(?:(?:^|&)status=({'|'.join(STATUSES)}))?(?:(?:^|&)cursor=([A-Za-z0-9_-]+))?"
+).fullmatch
 
 
 _cursor = struct.Struct(">qI")
