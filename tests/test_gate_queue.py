@@ -35,6 +35,39 @@ def test_what_one_turn_of_the_loop_brings_is_one_step(redis: Redis, tmp_path: Pa
     assert GatePlace(tmp_path, redis.url()).use(work) == 1
 
 
+def test_one_step_is_under_way_at_a_time(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way: list[int] = []
+
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, RedisGate)
+        version = await gate.keys_version("live")
+        step, begun, free = gate._link.step, asyncio.Event(), asyncio.Event()
+        at_once = 0
+
+        async def held_up(*arguments: Any) -> Any:
+            nonlocal at_once
+            at_once += 1
+            under_way.append(at_once)
+            begun.set()
+            await free.wait()
+            answer = await step(*arguments)
+            at_once -= 1
+            return answer
+
+        monkeypatch.setattr(gate._link, "step", held_up)
+        asking = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, version, NOW)) for i in range(2)]
+        await begun.wait()
+        for number in range(2, 5):  # each in a turn of its own, while the first step is under way
+            asking.append(asyncio.ensure_future(gate.admit("live", f"key_{number}", PLENTY, version, NOW)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        free.set()
+        assert None not in await asyncio.gather(*asking)
+
+    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+    assert under_way == [1, 1]  # the first, and all that came meanwhile
+
+
 def test_what_waits_and_what_goes_together_is_measured(
     redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,10 +86,10 @@ def test_what_waits_and_what_goes_together_is_measured(
         monkeypatch.setattr(gate._link, "step", watched)
         before = [*GATE_BATCH.cell()]
         await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(300)))
+        assert GATE_QUEUE.cells[()] == 0
         await gate.keys_version("live")  # no request: no batch
         grown = [new - old for new, old in zip(GATE_BATCH.cell(), before, strict=True)]
         assert (sum(grown[:-1]), grown[-1]) == (3, 300)
-        assert GATE_QUEUE.cells[()] == 0
 
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)
     assert seen == [300, 200, 100, 0]

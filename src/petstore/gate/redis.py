@@ -28,6 +28,7 @@ VERSIONS = "petstore:{versions}"
 KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT = range(5)  # what the script can do with a record
 OUTDATED = 3
 ALL_VERSIONS = 15
+NO_LIMITS = Limits(0, 0)
 _BITS: dict[tuple[Environment, Subject], int] = {
     ("live", "catalogue"): 1,
     ("live", "keys"): 2,
@@ -85,7 +86,7 @@ class RedisGate:
     def __init__(self, link: Link, policy: GatePolicy) -> None:
         self._link = link
         self._bans = tuple(policy.bans)
-        self._address_per_minute = policy.address_per_minute
+        self._address_limits = Limits(policy.address_per_minute, 0)
         self._given_clock = policy.given_clock
         self._health = Health("gate")
         self._loop = asyncio.get_running_loop()
@@ -104,18 +105,18 @@ class RedisGate:
         self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float
     ) -> tuple[Decision, int] | None:
         what = _KEY_OF[environment]
-        versions, answer = await self._ask(name_of(key_id), what, keys_version, limits[0], limits[1], now)
+        versions, answer = await self._ask(name_of(key_id), what, now, keys_version, limits)
         if answer[0] == OUTDATED:
             return None
         return _decision(answer), versions[2 * what]
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
         name = _address_name(environment, address)
-        return _decision((await self._ask(name, ADDRESS, 0, self._address_per_minute, 0, now))[1])
+        return _decision((await self._ask(name, ADDRESS, now, limits=self._address_limits))[1])
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
         name = _address_name(environment, address)
-        return _decision((await self._ask(name, PEEK, 0, self._address_per_minute, 0, now))[1])
+        return _decision((await self._ask(name, PEEK, now, limits=self._address_limits))[1])
 
     async def keys_version(self, environment: Environment) -> int:
         return (await self._raise(0))[1 if environment == "live" else 3]
@@ -126,7 +127,7 @@ class RedisGate:
     # What operators need
 
     async def lift(self, key_id: str) -> bool:
-        return (await self._ask(name_of(key_id), LIFT, 0, 0, 0, time.time()))[1][3] > 0
+        return (await self._ask(name_of(key_id), LIFT, time.time()))[1][3] > 0
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
         async with _patience():
@@ -162,12 +163,12 @@ class RedisGate:
     # Steps
 
     async def _ask(
-        self, name: str, what: int, asked_under: int, per_minute: int, per_day: int, now: float
+        self, name: str, what: int, now: float, asked_under: int = 0, limits: Limits = NO_LIMITS
     ) -> tuple[Versions, Answer]:
         future: asyncio.Future[tuple[Versions, Answer]] = self._loop.create_future()
         self._check()
         self._now = now
-        self._waiting.append(Request(name, what, asked_under, per_minute, per_day, future))
+        self._waiting.append(Request(name, what, asked_under, *limits, future))
         self._soon()
         return await future
 
