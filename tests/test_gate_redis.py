@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from redis import Redis as Client
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
+from petstore.gate.local import LocalGate
+from petstore.gate.outage import DegradingGate
 from petstore.gate.redis import KEY_LIVE, RedisGate, Request, answers_in, name_of, versions_in
 from petstore.gate.redis_links import SingleLink, open_link
 from petstore.plans import Limits
@@ -191,6 +194,30 @@ def test_while_redis_is_away_a_node_goes_on_by_itself_and_trusts_no_memory(own_r
         assert back is not None and back[0].remaining == 1
 
     GatePlace(tmp_path, own_redis.url()).use(work)
+
+
+def test_the_stand_in_counts_addresses_is_swept_and_is_closed(own_redis: Redis, tmp_path: Path) -> None:
+    stand_in: list[LocalGate] = []
+
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, DegradingGate)
+        await gate.sweep(NOW)  # there is none yet
+        own_redis.kill()
+        counted = [(await gate.admit_address("live", "192.0.2.7", NOW)).remaining for _ in range(3)]
+        assert counted == [599, 598, 597]
+        assert (await gate.peek_address("live", "192.0.2.7", NOW)).remaining == 597
+        before = await gate.keys_version("live")
+        await gate.raise_version("live", "keys")
+        assert await gate.keys_version("live") == before + 1
+        assert isinstance(gate._own, LocalGate) and gate._own is gate._own
+        stand_in.append(gate._own)
+        remembered = gate._own.records
+        await gate.sweep(NOW + 60)
+        assert gate._own.records == remembered - 1
+
+    GatePlace(tmp_path, own_redis.url()).use(work)
+    with pytest.raises(lmdb.Error):
+        stand_in[0]._env.stat()
 
 
 async def until(condition: object) -> bool:
