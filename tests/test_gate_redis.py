@@ -16,10 +16,11 @@ from redis import Redis as Client
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
+from petstore.gate import redis as redis_module
 from petstore.gate.local import LocalGate
 from petstore.gate.outage import DegradingGate
 from petstore.gate.redis import KEY_LIVE, RedisGate, Request, answers_in, name_of, versions_in
-from petstore.gate.redis_links import SingleLink, open_link
+from petstore.gate.redis_links import ClusterLink, SingleLink, open_link
 from petstore.plans import Limits
 from petstore.windows import ADMITTED, DAY, LIMITED, MINUTE, BanPolicy, Decision, Outcome, Windows, admit
 from tests.backends import Redis, running
@@ -171,6 +172,26 @@ async def _healed(gate: Gate) -> bool:
     return False
 
 
+@pytest.mark.parametrize(("every", "back"), [(0.005, False), (3600, True)])
+def test_a_redis_that_is_down_is_asked_now_and_then_and_believed_when_it_answers(
+    own_redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float, *, back: bool
+) -> None:
+    monkeypatch.setattr(redis_module, "PROBE_EVERY", every)
+
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, RedisGate)
+        own_redis.kill()
+        with pytest.raises(Unavailable):
+            await gate.keys_version("live")
+        if back:
+            own_redis.start()
+        for _ in range(50):
+            await asyncio.sleep(0.005)
+            assert gate.down
+
+    GatePlace(tmp_path, own_redis.url()).use(work, REFUSE)
+
+
 def test_while_redis_is_away_a_node_goes_on_by_itself_and_trusts_no_memory(own_redis: Redis, tmp_path: Path) -> None:
     async def work(gate: Gate) -> None:
         limits = Limits(3, 100)
@@ -301,6 +322,15 @@ def test_a_url_that_makes_no_sense_is_refused_in_one_line(tmp_path: Path, url: s
 
     with pytest.raises(OperatorError, match="--gate"):
         asyncio.run(work())
+
+
+def test_only_the_scheme_of_a_valkey_url_is_another() -> None:
+    async def work() -> SingleLink | ClusterLink:
+        return open_link("valkey://:valkey-secret@127.0.0.1:6379/7")
+
+    link = asyncio.run(work())
+    assert isinstance(link, SingleLink)
+    assert (link._options["password"], link._options["db"]) == ("valkey-secret", 7)
 
 
 def test_replies_are_taken_apart_by_size() -> None:
