@@ -141,6 +141,29 @@ def test_a_server_that_has_lost_the_script_gets_it_again(redis: Redis, tmp_path:
     assert GatePlace(tmp_path, redis.url()).use(work, REFUSE) == 2
 
 
+def test_the_script_is_sent_once(own_redis: Redis, tmp_path: Path) -> None:
+    async def work(gate: Gate) -> None:
+        for _ in range(5):
+            await gate.keys_version("live")
+
+    GatePlace(tmp_path, own_redis.url()).use(work, REFUSE)
+    with contextlib.closing(Client(port=own_redis.port)) as client:
+        done = {name: figures["calls"] for name, figures in client.info("commandstats").items()}
+    assert (done["cmdstat_script|load"], done["cmdstat_evalsha"]) == (1, 5)
+
+
+def test_after_an_exchange_that_was_given_up_nobody_gets_its_answer(redis: Redis) -> None:
+    async def work() -> None:
+        link = open_link(redis.url())
+        slow = asyncio.create_task(link.command("BLPOP", "nothing", "0.2"))
+        await asyncio.sleep(0.05)  # until it is sent
+        slow.cancel()
+        assert await link.command("ECHO", "mine") == b"mine"
+        await link.close()
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize("fault", ["stopped", "killed", "hung"])
 def test_an_outage_is_told_at_once_and_heals_by_itself(own_redis: Redis, tmp_path: Path, fault: str) -> None:
     async def work(gate: Gate) -> None:

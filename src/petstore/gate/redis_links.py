@@ -144,7 +144,6 @@ class SingleLink:
         try:
             if self._connection is None:
                 self._connection = await self._prepared()
-                await self._connection.connect()
             await self._connection.send_command(*words)
             return await self._connection.read_response()
         except exceptions.NoScriptError as error:
