@@ -118,6 +118,30 @@ def test_a_shard_that_fails_fails_whom_it_concerns(
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)
 
 
+def test_whatever_goes_wrong_nobody_is_left_waiting_and_it_heals(
+    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, RedisGate)
+        step, faults = gate._link.step, 3
+
+        async def breaks(*arguments: Any) -> Step:
+            nonlocal faults
+            if faults > 0:
+                faults -= 1
+                raise ValueError("a fault in a library")
+            return await step(*arguments)
+
+        monkeypatch.setattr(gate._link, "step", breaks)
+        with pytest.raises(Unavailable, match="a fault in a library"):
+            await asyncio.wait_for(gate.admit("live", "key_a", PLENTY, 0, NOW), 5)
+        assert gate.down
+        assert await until(lambda: not gate.down)
+        await ask(gate, "key_a", PLENTY)
+
+    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+
+
 def test_the_queue_for_the_gate_is_finite(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_module, "WAITING_MAX", 10)
 

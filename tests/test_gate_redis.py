@@ -19,18 +19,19 @@ from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.gate import redis as redis_module
 from petstore.gate.local import LocalGate
 from petstore.gate.outage import DegradingGate
-from petstore.gate.redis import KEY_LIVE, RedisGate, Request, answers_in, name_of, versions_in
+from petstore.gate.redis import KEY_LIVE, VERSIONS, RedisGate, Request, answers_in, name_of, versions_in
 from petstore.gate.redis_links import ClusterLink, SingleLink, open_link
 from petstore.plans import Limits
 from petstore.windows import ADMITTED, DAY, LIMITED, MINUTE, BanPolicy, Decision, Outcome, Windows, admit
 from tests.backends import Redis, running
 from tests.places import GatePlace
-from tests.redis_topologies import Sentinel, behind_tls
+from tests.redis_topologies import SLOTS, RedisCluster, Sentinel, behind_tls, cluster_running
 from tests.served import wait_for
 from tests.test_gate import NOW, PLENTY, ask, versions
 
 REQUESTS = int(os.environ.get("PETSTORE_TEST_REQUESTS", "50000"))
 REFUSE = GatePolicy(outage="refuse")
+NAMES = [f"key_{number}" for number in range(20)]
 EDGES = [0, 1, 999, 59_999, 60_000, 60_001, 86_399_999, 86_400_000, 86_400_001, -5_000, -70_000]
 
 
@@ -359,3 +360,34 @@ def test_only_the_scheme_of_a_valkey_url_is_another() -> None:
 def test_replies_are_taken_apart_by_size() -> None:
     assert versions_in(bytes(32)) == (0, 0, 0, 0)
     assert answers_in(bytes(96)) == [(0,) * 6] * 2
+
+
+def test_shards_that_have_lost_the_script_get_it_again(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    async def work(gate: Gate) -> list[int]:
+        await asyncio.gather(*(ask(gate, name, Limits(9, 9)) for name in NAMES))
+        for client in redis_cluster.clients[1:]:
+            client.script_flush()
+        return [(await ask(gate, name, Limits(9, 9))).remaining for name in NAMES]
+
+    assert GatePlace(tmp_path, redis_cluster.url()).use(work, REFUSE) == [7] * len(NAMES)
+
+
+def test_a_shard_that_is_down_fails_whom_it_concerns(tmp_path: Path) -> None:
+    with cluster_running() as cluster:
+
+        def shard_of(name: str) -> int:
+            slot: int = cluster.clients[0].execute_command("CLUSTER KEYSLOT", name)
+            return slot * 3 // SLOTS
+
+        shards = [shard_of(name_of(name)) for name in NAMES]
+        away = (shard_of(VERSIONS) + 1) % 3
+
+        async def work(gate: Gate) -> list[bool]:
+            version = await gate.keys_version("live")
+            cluster.nodes[away].kill()
+            asked = [gate.admit("live", name, PLENTY, version, NOW) for name in NAMES]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(answer, Unavailable | tuple) for answer in answers), answers
+            return [isinstance(answer, Unavailable) for answer in answers]
+
+        assert GatePlace(tmp_path, cluster.url()).use(work, REFUSE) == [shard == away for shard in shards]

@@ -204,8 +204,8 @@ class RedisGate:
                 GATE_QUEUE.set(len(requests) + len(self._waiting))
                 try:
                     await self._step(requests, raised)
-                except Unavailable as outage:
-                    self._fail(outage, requests, raised)
+                except Exception as error:  # whatever it is, nobody may be left waiting
+                    self._fail(error, requests, raised)
         finally:
             GATE_QUEUE.set(0)
             self._stepping = None
@@ -234,10 +234,11 @@ class RedisGate:
                 future.set_result((versions, answer))
 
     def _fail(
-        self, outage: Unavailable, requests: list[Request], raised: "list[tuple[int, asyncio.Future[Versions]]]"
+        self, error: Exception, requests: list[Request], raised: "list[tuple[int, asyncio.Future[Versions]]]"
     ) -> None:
         """Nobody waits for a Redis that is down: all who do, and all who come, are told at once, until it is back."""
         self._fresh = False
+        outage = error if isinstance(error, Unavailable) else Unavailable(f"the gate failed: {error!r}")
         # Futures of different results: all that matters here is that they can fail.
         everyone: list[asyncio.Future[object]] = [
             *(request.future for request in [*requests, *self._waiting]),  # type: ignore[list-item]  # see above
@@ -252,13 +253,12 @@ class RedisGate:
             self._down = self._loop.create_task(self._until_back())
 
     async def _until_back(self) -> None:
-        while True:
+        answered = False
+        while not answered:
             await asyncio.sleep(PROBE_EVERY)
-            try:
+            with contextlib.suppress(Exception):
                 await self._step([], [])
-            except Unavailable:
-                continue
-            break
+                answered = True
         self._health.worked(surely=True)
         self._down = None
 
