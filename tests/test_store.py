@@ -101,6 +101,19 @@ def test_commit_tells_what_has_changed_before_the_caller_hears(store_at: StorePl
     store_at.use(work, changes)
 
 
+def test_when_readers_cannot_be_told_the_caller_hears_of_it(store_at: StorePlace) -> None:
+    class Broken(list[Subject]):
+        def append(self, subject: Subject) -> None:
+            raise ValueError(f"a fault in telling of the {subject}")
+
+    async def work(store: Store) -> None:
+        with pytest.raises(ValueError, match="a fault in telling of the catalogue"):
+            await asyncio.wait_for(store.add(NewPet("Rex", 1), NOW), 5)
+        assert (await store.page(after=0, limit=9, status=None)).pets  # it is there, whoever asks
+
+    store_at.use(work, Broken())
+
+
 def test_an_animal_under_an_idempotency_key_is_told_of_once(store_at: StorePlace) -> None:
     changes: list[Subject] = []
 

@@ -162,18 +162,18 @@ class Writer:
 
     async def _tell(self, batch: list[Add | Call], changed: set[Subject]) -> None:
         """The gate first, then everyone who waits."""
-        failure: Unavailable | None = None
+        failure: Exception | None = None
         for subject in changed:
             try:
                 await self._on_commit(subject)
-            except Unavailable as error:
+            except Exception as error:  # whatever it is, nobody may be left waiting
                 failure = error
         for job in batch:
             future: asyncio.Future[Any] = job.future
             result = failure or job.result
             if future.done():
                 continue  # its client has gone, or waited too long
-            if isinstance(result, PetstoreError):
+            if isinstance(result, Exception):
                 future.set_exception(result)
             else:
                 future.set_result(result)
