@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,10 +17,12 @@ import asyncpg
 import pytest
 
 from petstore import checks, folder
+from petstore.gate.inspect import inspect_file, inspect_redis
 from petstore.settings import Settings
 from petstore.store.postgres.inspect import NEWEST_SCHEMA, inspect
 from tests.backends import Postgres, Redis, running, shared
 from tests.commands import Commands
+from tests.places import GatePlace
 from tests.servers import Server, serving
 
 OPENSSL = shutil.which("openssl")
@@ -273,6 +276,26 @@ def test_servers_that_do_not_answer_are_found(tmp_path: Path) -> None:
     server.data.mkdir(mode=0o700)
     found = faults(Commands(server), store="postgresql://127.0.0.1:1/x", gate="redis://127.0.0.1:1")
     assert set(found) == {"postgresql", "gate"}
+
+
+def test_a_look_at_the_gate_says_what_is_there(redis: Redis, tmp_path: Path) -> None:
+    path = tmp_path / "gate.mdb"
+    faults, about, _ = inspect_file(path)
+    assert faults == [] and "no file yet" in about
+    GatePlace(tmp_path).use(lambda gate: gate.keys_version("live"))
+    assert inspect_file(path) == ([], "16 MiB", 0.0)
+    path.write_bytes(b"no gate" * 1000)
+    (fault,), *_ = inspect_file(path)
+    assert "is damaged" in fault
+
+    faults, about, ahead = asyncio.run(inspect_redis(redis.url()))
+    assert faults == [] and re.fullmatch(r"Redis [0-9]+\.[0-9]+\.[0-9]+", about) and abs(ahead) < 1
+
+
+def test_a_redis_that_does_not_tell_its_settings_is_believed(tmp_path: Path) -> None:
+    with running(Redis("--appendonly", "no", "--rename-command", "CONFIG", "")) as redis:
+        faults, about, _ = asyncio.run(inspect_redis(redis.url()))
+    assert faults == [] and about.startswith("Redis ")
 
 
 def test_a_redis_that_forgets_is_found(tmp_path: Path) -> None:
