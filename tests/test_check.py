@@ -23,6 +23,7 @@ from petstore.store.postgres.inspect import NEWEST_SCHEMA, inspect
 from tests.backends import Postgres, Redis, running, shared
 from tests.commands import Commands
 from tests.places import GatePlace
+from tests.redis_topologies import RedisCluster
 from tests.servers import Server, serving
 
 OPENSSL = shutil.which("openssl")
@@ -278,7 +279,7 @@ def test_servers_that_do_not_answer_are_found(tmp_path: Path) -> None:
     assert set(found) == {"postgresql", "gate"}
 
 
-def test_a_look_at_the_gate_says_what_is_there(redis: Redis, tmp_path: Path) -> None:
+def test_a_look_at_the_gate_says_what_is_there(redis: Redis, redis_cluster: RedisCluster, tmp_path: Path) -> None:
     path = tmp_path / "gate.mdb"
     faults, about, _ = inspect_file(path)
     assert faults == [] and "no file yet" in about
@@ -288,8 +289,9 @@ def test_a_look_at_the_gate_says_what_is_there(redis: Redis, tmp_path: Path) -> 
     (fault,), *_ = inspect_file(path)
     assert "is damaged" in fault
 
-    faults, about, ahead = asyncio.run(inspect_redis(redis.url()))
-    assert faults == [] and re.fullmatch(r"Redis [0-9]+\.[0-9]+\.[0-9]+", about) and abs(ahead) < 1
+    for url in (redis.url(), redis_cluster.url()):
+        faults, about, ahead = asyncio.run(inspect_redis(url))
+        assert faults == [] and re.fullmatch(r"Redis [0-9]+\.[0-9]+\.[0-9]+", about) and abs(ahead) < 1
 
 
 def test_a_redis_that_does_not_tell_its_settings_is_believed(tmp_path: Path) -> None:

@@ -42,9 +42,10 @@ def test_limits_hold_and_counters_outlive_the_process(gate_at: GatePlace) -> Non
 
 def test_nothing_is_counted_under_an_outdated_version_of_the_keys(gate_at: GatePlace) -> None:
     async def work(gate: Gate) -> None:
-        version = await gate.keys_version("live")
-        await gate.raise_version("live", "keys")
-        assert await gate.admit("live", "key_a", Limits(2, 2), version, NOW) is None
+        for environment in ENVIRONMENTS:
+            version = await gate.keys_version(environment)
+            await gate.raise_version(environment, "keys")
+            assert await gate.admit(environment, "key_a", Limits(2, 2), version, NOW) is None
         assert (await ask(gate, "key_a", Limits(2, 2))).remaining == 1
 
     gate_at.use(work)

@@ -10,13 +10,14 @@ import pytest
 from redis import Redis as Client
 
 from petstore.errors import Unavailable
-from petstore.gate import Gate
+from petstore.gate import Gate, GatePolicy
 from petstore.gate import redis as redis_module
 from petstore.gate.redis import RedisGate, Step
 from petstore.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
 from tests.backends import Redis
 from tests.places import GatePlace
+from tests.redis_topologies import RedisCluster
 from tests.test_gate import NOW, PLENTY, ask
 from tests.test_gate_redis import REFUSE, until
 
@@ -156,7 +157,8 @@ def test_the_queue_for_the_gate_is_finite(redis: Redis, tmp_path: Path, monkeypa
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)
 
 
-def test_a_gate_that_is_closed_has_let_go_of_its_connection(redis: Redis, tmp_path: Path) -> None:
+@pytest.mark.parametrize("outage", ["refuse", "degrade"])
+def test_a_gate_that_is_closed_has_let_go_of_its_connection(redis: Redis, tmp_path: Path, outage: Any) -> None:
     place = GatePlace(tmp_path, redis.url())
 
     def connections() -> int:
@@ -165,11 +167,26 @@ def test_a_gate_that_is_closed_has_let_go_of_its_connection(redis: Redis, tmp_pa
             return sum(each["db"] == database for each in client.client_list()) - 1  # without this one
 
     async def work() -> None:
-        gate = place.open(REFUSE)
+        gate = place.open(GatePolicy(outage=outage))
         await ask(gate, "key_a", PLENTY)
         assert connections() == 1
         await gate.close()
         assert await until(lambda: connections() == 0)
+
+    asyncio.run(work())
+
+
+def test_a_gate_that_is_closed_has_let_go_of_every_shard(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    def connections() -> int:
+        return sum(len(client.client_list()) for client in redis_cluster.clients)
+
+    async def work() -> None:
+        before = connections()
+        gate = GatePlace(tmp_path, redis_cluster.url()).open(REFUSE)
+        await ask(gate, "key_a", PLENTY)
+        assert connections() > before
+        await gate.close()
+        assert await until(lambda: connections() == before)
 
     asyncio.run(work())
 

@@ -17,13 +17,14 @@ from redis import Redis as Client
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.gate import redis as redis_module
+from petstore.gate.inspect import inspect_redis
 from petstore.gate.local import LocalGate
 from petstore.gate.outage import DegradingGate
 from petstore.gate.redis import KEY_LIVE, VERSIONS, RedisGate, Request, answers_in, name_of, versions_in
 from petstore.gate.redis_links import ClusterLink, SingleLink, open_link
 from petstore.plans import Limits
 from petstore.windows import ADMITTED, DAY, LIMITED, MINUTE, BanPolicy, Decision, Outcome, Windows, admit
-from tests.backends import Redis, running
+from tests.backends import Redis, free_port, running
 from tests.places import GatePlace
 from tests.redis_topologies import SLOTS, RedisCluster, Sentinel, behind_tls, cluster_running
 from tests.served import wait_for
@@ -361,6 +362,16 @@ def test_only_the_scheme_of_a_valkey_url_is_another() -> None:
 def test_replies_are_taken_apart_by_size() -> None:
     assert versions_in(bytes(32)) == (0, 0, 0, 0)
     assert answers_in(bytes(96)) == [(0,) * 6] * 2
+
+
+def test_a_cluster_that_cannot_be_reached_is_an_outage(tmp_path: Path) -> None:
+    async def work(gate: Gate) -> None:
+        with pytest.raises(Unavailable, match="cannot be connected"):
+            await asyncio.wait_for(gate.keys_version("live"), 5)
+
+    url = f"redis+cluster://127.0.0.1:{free_port()}"
+    GatePlace(tmp_path, url).use(work, REFUSE)
+    assert "does not answer" in asyncio.run(inspect_redis(url)).faults[0]
 
 
 def test_shards_that_have_lost_the_script_get_it_again(redis_cluster: RedisCluster, tmp_path: Path) -> None:

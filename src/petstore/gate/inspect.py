@@ -51,11 +51,11 @@ async def _forgets(link: Any) -> list[str]:
     found: dict[str, str] = {}
     for name in ("maxmemory", "maxmemory-policy", "appendonly"):
         try:
-            reply = await link.command("CONFIG", "GET", name)
+            reply = await link.command("CONFIG GET", name)
         except Unavailable:
             return []
         pairs = list(reply.items()) if isinstance(reply, dict) else list(zip(reply[::2], reply[1::2], strict=True))
-        found |= {key.decode(): value.decode() for key, value in pairs}
+        found |= {_text(key): _text(value) for key, value in pairs}
     faults = []
     if found.get("maxmemory", "0") != "0" and found.get("maxmemory-policy") != "noeviction":
         faults.append("Redis throws records away when its memory is full: set maxmemory-policy noeviction")
@@ -67,5 +67,10 @@ async def _forgets(link: Any) -> list[str]:
 def _field(info: Any, name: str) -> str:
     if isinstance(info, dict):
         return str(info.get(name, "?"))
-    text = info.decode() if isinstance(info, bytes) else str(info)
-    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(name + ":")), "?")
+    lines = _text(info).splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name + ":")), "?")
+
+
+def _text(value: bytes | str) -> str:
+    """A Cluster's replies come decoded."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -33,7 +33,7 @@ SCAN_COUNT = 1_000
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 
 _VERSIONS_SIZE = 32
-_TROUBLE = (exceptions.RedisError, OSError, asyncio.IncompleteReadError)
+_TROUBLE = (exceptions.RedisError, exceptions.RedisClusterException, OSError, asyncio.IncompleteReadError)
 _OUTDATED: Answer = (OUTDATED, 0, 0, 0, 0, 0)
 
 
