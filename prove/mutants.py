@@ -217,8 +217,11 @@ class Place:
 
 
 def _end(folder: Path) -> None:
-    """The tests and every server of theirs that is left: whoever has inherited the path of this copy."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    """The tests and every server of theirs that is left: whoever has inherited the path of this copy.
+
+    First as Ctrl-C does it: tests that end by themselves also end what hides its environment, as Redis does.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + 5
         for pid in _who_uses(folder):
             with contextlib.suppress(ProcessLookupError):
