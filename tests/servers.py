@@ -210,11 +210,11 @@ class Server:
         """Put a row into the live catalogue, with id 1, that no version of the service can have written."""
         if self.store is None:
             with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as by_hand:
-                by_hand.execute("PRAGMA ignore_check_constraints = ON")
-                by_hand.execute("INSERT INTO pets VALUES (1, 'Rex', 1, 'lost')")
+                by_hand.execute("INSERT INTO pets VALUES (1, CAST(x'ff' AS TEXT), 1, 'sold')")  # is no UTF-8
         else:
-            shared(Postgres).execute("ALTER TABLE petstore_live.pets DROP CONSTRAINT pets_status_check", self.store)
-            shared(Postgres).execute("INSERT INTO petstore_live.pets VALUES (1, 'Rex', 1, 'lost')", self.store)
+            postgres = shared(Postgres)
+            postgres.execute("ALTER TABLE petstore_live.pets ALTER name TYPE inet USING name::inet", self.store)
+            postgres.execute("INSERT INTO petstore_live.pets VALUES (1, '::1', 1, 'sold')", self.store)  # is no name
 
 
 def skip_what_rsgi_hides(server: Server, *values: str) -> None:

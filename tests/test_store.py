@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,21 @@ def test_commit_tells_what_has_changed_before_the_caller_hears(store_at: StorePl
         assert changes == ["catalogue", "keys"]
 
     store_at.use(work, changes)
+
+
+def test_a_status_that_there_is_not_is_never_stored(store_at: StorePlace) -> None:
+    """The tables themselves see to it, so that nobody has to look when reading."""
+    lost: Any = "lost"
+
+    async def work(store: Store) -> None:
+        added = await store.add(NewPet("Rex", 1), NOW)
+        with pytest.raises(Unavailable, match=r"(?i)constraint"):
+            await store.add(NewPet("Mia", 1, lost), NOW)
+        with pytest.raises(Unavailable, match=r"(?i)constraint"):
+            await store.set_status([added.pet.id], lost, DEED)
+        assert (await store.page(after=0, limit=9, status=None)).pets == [added.pet]
+
+    store_at.use(work)
 
 
 def test_when_readers_cannot_be_told_the_caller_hears_of_it(store_at: StorePlace) -> None:
