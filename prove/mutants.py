@@ -49,8 +49,8 @@ SUITES = {
     ),
     "gate on Redis": Suite(
         ["gate/__init__.py", "gate/redis.py", "gate/redis_links.py", "gate/outage.py", "gate/inspect.py"],
-        ["test_gate.py", "test_gate_redis.py", "test_gate_queue.py", "test_check.py", "test_metrics.py",
-         "web/test_metrics.py", "test_cluster_faults.py"],
+        ["test_gate.py", "test_gate_redis.py", "test_gate_queue.py", "test_gate_topologies.py", "test_check.py",
+         "test_metrics.py", "web/test_metrics.py", "test_cluster_faults.py"],
         only="not lmdb and not again_and_again and not granian and not uvicorn",
     ),
     "store": Suite(
@@ -286,6 +286,7 @@ def main() -> int:
     kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with tempfile.TemporaryDirectory(prefix="petstore-mutants-") as folder:
         signal.signal(signal.SIGTERM, lambda *_: _give_up(Path(folder)))
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, by children too
         places: SimpleQueue[Place] = SimpleQueue()
         for hand in range(chosen.hands):
             places.put(Place(Path(folder) / str(hand)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.backends import Postgres, Redis, remove_shared, shared
+from tests.backends import Postgres, Redis, remove_shared, running, shared
 from tests.browsers import browser as browser
 from tests.commands import Commands
 from tests.places import GatePlace, StorePlace
@@ -59,6 +59,13 @@ def postgres() -> Postgres:
 @pytest.fixture
 def redis() -> Redis:
     return shared(Redis)
+
+
+@pytest.fixture
+def own_redis() -> Iterator[Redis]:
+    """A server that this test may stop, kill and hang."""
+    with running(Redis()) as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

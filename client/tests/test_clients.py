@@ -235,7 +235,7 @@ class Trickle(httpx.SyncByteStream, httpx.AsyncByteStream):
 
     async def __aiter__(self) -> Any:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # as above
             yield b"x"
 
 
@@ -253,7 +253,7 @@ def test_a_cancelled_task_gives_its_place_back() -> None:
         hung = httpx.Response(200, stream=Trickle())
         async with AsyncPetstore(KEY, transport=Service(hung, response(201, REX)).transport) as client:
             task = asyncio.create_task(client.create_pet("Rex", 7))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # into the middle of its answer, which never ends
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -1,0 +1,129 @@
+"""The forms that Redis comes in: behind TLS, as Valkey, named by Sentinels, a Cluster; and URLs that name none."""
+
+import asyncio
+import contextlib
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis as Client
+
+from petstore.errors import OperatorError, Unavailable
+from petstore.gate import Gate, open_gate
+from petstore.gate.inspect import inspect_redis
+from petstore.gate.redis import VERSIONS, name_of
+from petstore.gate.redis_links import ClusterLink, SingleLink, open_link
+from petstore.plans import Limits
+from petstore.windows import Decision
+from tests.backends import Redis, free_port, running
+from tests.places import GatePlace
+from tests.redis_topologies import SLOTS, RedisCluster, Sentinel, behind_tls, cluster_running
+from tests.served import wait_for
+from tests.test_gate import NOW, PLENTY, ask
+from tests.test_gate_redis import REFUSE, healed
+
+NAMES = [f"key_{number}" for number in range(20)]
+
+
+def test_over_tls(redis: Redis, tmp_path: Path) -> None:
+    with behind_tls(redis, tmp_path) as url:
+        assert GatePlace(tmp_path, url).use(lambda gate: ask(gate, "key_tls", Limits(9, 9)), REFUSE).remaining == 8
+        gc.collect()  # a connection that was not closed to the end would be complained about here, as an error
+
+
+def test_valkey_urls_are_understood(redis: Redis, tmp_path: Path) -> None:
+    url = redis.url().replace("redis://", "valkey://")
+    assert GatePlace(tmp_path, url).use(lambda gate: ask(gate, "key_a", Limits(9, 9)), REFUSE).remaining == 8
+
+
+@pytest.mark.parametrize("fault", ["killed", "hung"])
+def test_sentinels_name_the_new_primary_after_a_failover(own_redis: Redis, tmp_path: Path, fault: str) -> None:
+    with running(Redis("--replicaof", "127.0.0.1", str(own_redis.port))) as replica:
+        with contextlib.closing(Client(port=replica.port)) as client:
+            assert wait_for(lambda: client.info("replication")["master_link_status"] == "up")
+        with running(Sentinel(own_redis)) as sentinel:
+            with contextlib.closing(Client(port=sentinel.port)) as asked:
+                known: Any = asked.sentinel_master
+                assert wait_for(lambda: known("pets")["num-slaves"] == 1)
+
+            async def work(gate: Gate) -> Decision:
+                version = await gate.keys_version("live")
+                assert (await ask(gate, "key_a", Limits(9, 9))).remaining == 8
+                with contextlib.closing(Client(port=own_redis.port)) as client:
+                    client.wait(1, 5_000)  # replication is asynchronous: what was not passed on would be lost
+                own_redis.kill() if fault == "killed" else own_redis.hang()
+                assert await healed(gate)
+                assert await gate.keys_version("live") > version  # nothing that was read before counts any more
+                return await ask(gate, "key_a", Limits(9, 9))
+
+            assert GatePlace(tmp_path, sentinel.url()).use(work, REFUSE).remaining == 6
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://127.0.0.1:1",
+        "redis+cluster://nowhere",
+        "redis+cluster://:7000",
+        "redis+cluster://a:7000,b:port",
+        "redis://127.0.0.1:port/0",
+        "memcached://x",
+    ],
+)
+def test_a_url_that_makes_no_sense_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
+    async def work() -> None:
+        open_gate(url, tmp_path, REFUSE)
+
+    with pytest.raises(OperatorError, match="--gate"):
+        asyncio.run(work())
+
+
+def test_only_the_scheme_of_a_valkey_url_is_another() -> None:
+    async def work() -> SingleLink | ClusterLink:
+        return open_link("valkey://:valkey-secret@127.0.0.1:6379/7")
+
+    link = asyncio.run(work())
+    assert isinstance(link, SingleLink)
+    assert (link._options["password"], link._options["db"]) == ("valkey-secret", 7)
+
+
+def test_a_cluster_that_cannot_be_reached_is_an_outage(tmp_path: Path) -> None:
+    async def work(gate: Gate) -> None:
+        with pytest.raises(Unavailable, match="cannot be connected"):
+            await asyncio.wait_for(gate.keys_version("live"), 5)
+
+    url = f"redis+cluster://127.0.0.1:{free_port()}"
+    GatePlace(tmp_path, url).use(work, REFUSE)
+    assert "does not answer" in asyncio.run(inspect_redis(url)).faults[0]
+
+
+def test_shards_that_have_lost_the_script_get_it_again(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    async def work(gate: Gate) -> list[int]:
+        await asyncio.gather(*(ask(gate, name, Limits(9, 9)) for name in NAMES))
+        for client in redis_cluster.clients[1:]:
+            client.script_flush()
+        return [(await ask(gate, name, Limits(9, 9))).remaining for name in NAMES]
+
+    assert GatePlace(tmp_path, redis_cluster.url()).use(work, REFUSE) == [7] * len(NAMES)
+
+
+def test_a_shard_that_is_down_fails_whom_it_concerns(tmp_path: Path) -> None:
+    with cluster_running() as cluster:
+
+        def shard_of(name: str) -> int:
+            slot: int = cluster.clients[0].execute_command("CLUSTER KEYSLOT", name)
+            return slot * 3 // SLOTS
+
+        shards = [shard_of(name_of(name)) for name in NAMES]
+        away = (shard_of(VERSIONS) + 1) % 3
+
+        async def work(gate: Gate) -> list[bool]:
+            version = await gate.keys_version("live")
+            cluster.nodes[away].kill()
+            asked = [gate.admit("live", name, PLENTY, version, NOW) for name in NAMES]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(answer, Unavailable | tuple) for answer in answers), answers
+            return [isinstance(answer, Unavailable) for answer in answers]
+
+        assert GatePlace(tmp_path, cluster.url()).use(work, REFUSE) == [shard == away for shard in shards]
