@@ -11,7 +11,6 @@ from redis import Redis as Client
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
-from petstore.gate import redis as redis_module
 from petstore.gate.redis import RedisGate, Step
 from petstore.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
@@ -69,10 +68,9 @@ def test_one_step_is_under_way_at_a_time(redis: Redis, tmp_path: Path, monkeypat
     assert under_way == [1, 1]  # the first, and all that came meanwhile
 
 
-def test_what_waits_and_what_goes_together_is_measured(
+def test_at_most_500_requests_go_together_and_what_goes_and_waits_is_measured(
     redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_module, "STEP_MAX", 100)
     seen = []
 
     async def work(gate: Gate) -> None:
@@ -86,14 +84,14 @@ def test_what_waits_and_what_goes_together_is_measured(
 
         monkeypatch.setattr(gate._link, "step", watched)
         before = [*GATE_BATCH.cell()]
-        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(300)))
+        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(1_200)))
         assert GATE_QUEUE.cells[()] == 0
         await gate.keys_version("live")  # no request: no batch
         grown = [new - old for new, old in zip(GATE_BATCH.cell(), before, strict=True)]
-        assert (sum(grown[:-1]), grown[-1]) == (3, 300)
+        assert (sum(grown[:-1]), grown[-1]) == (3, 1_200)
 
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)
-    assert seen == [300, 200, 100, 0]
+    assert seen == [1_200, 700, 200, 0]
 
 
 def test_a_shard_that_fails_fails_whom_it_concerns(
@@ -143,15 +141,35 @@ def test_whatever_goes_wrong_nobody_is_left_waiting_and_it_heals(
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)
 
 
-def test_the_queue_for_the_gate_is_finite(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_module, "WAITING_MAX", 10)
+def test_an_answer_that_is_missing_is_an_outage_and_nobody_is_left_waiting(
+    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(gate: Gate) -> None:
+        assert isinstance(gate, RedisGate)
+        version = await gate.keys_version("live")
+        step = gate._link.step
 
+        async def one_short(*arguments: Any) -> Step:
+            versions, answers = await step(*arguments)
+            return Step(versions, answers[:-1])
+
+        with monkeypatch.context() as patched:
+            patched.setattr(gate._link, "step", one_short)
+            both = [gate.admit("live", name, PLENTY, version, NOW) for name in ("key_a", "key_b")]
+            good, bad = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 5)
+        assert isinstance(good, tuple) and isinstance(bad, Unavailable)
+        assert await until(lambda: not gate.down)
+
+    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+
+
+def test_at_most_20_000_requests_wait_for_the_gate(redis: Redis, tmp_path: Path) -> None:
     async def work(gate: Gate) -> None:
         version = await gate.keys_version("live")
-        admits = (gate.admit("live", "key_a", PLENTY, version, NOW) for _ in range(30))
+        admits = (gate.admit("live", "key_a", PLENTY, version, NOW) for _ in range(20_020))
         outcomes = await asyncio.gather(*admits, return_exceptions=True)
-        assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 10 + [True] * 20
-        assert {str(outcome) for outcome in outcomes[10:]} == {"too many requests wait for the gate"}
+        assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 20_000 + [True] * 20
+        assert {str(outcome) for outcome in outcomes[20_000:]} == {"too many requests wait for the gate"}
         await ask(gate, "key_a", PLENTY)
 
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)

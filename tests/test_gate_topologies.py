@@ -108,6 +108,16 @@ def test_shards_that_have_lost_the_script_get_it_again(redis_cluster: RedisClust
     assert GatePlace(tmp_path, redis_cluster.url()).use(work, REFUSE) == [7] * len(NAMES)
 
 
+def test_what_is_remembered_comes_some_at_a_time(redis: Redis, redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    async def work(gate: Gate) -> list[str]:
+        await asyncio.gather(*(ask(gate, name, PLENTY) for name in NAMES))
+        (rows,) = [rows async for rows in gate.all_windows() if set(NAMES) & {name for name, _ in rows}]
+        return [name for name, _ in rows]
+
+    for url in (redis.url(), redis_cluster.url()):
+        assert set(GatePlace(tmp_path, url).use(work, REFUSE)) >= set(NAMES)
+
+
 def test_a_shard_that_is_down_fails_whom_it_concerns(tmp_path: Path) -> None:
     with cluster_running() as cluster:
 

@@ -37,40 +37,27 @@ async def inspect_redis(url: str) -> Inspection:
             before = time.time()
             seconds, microseconds = map(int, await link.command("TIME"))
             ahead = seconds + microseconds / 1e6 - (before + time.time()) / 2
-            faults = await _forgets(link)
-            version = _field(await link.command("INFO", "server"), "redis_version")
-            return Inspection(faults, f"Redis {version}", ahead)
+            told = _fields(await link.command("INFO"))
+            return Inspection(_forgets(told), f"Redis {told.get('redis_version', '?')}", ahead)
     except (Unavailable, TimeoutError) as error:
         return Inspection([f"Redis does not answer: {str(error) or 'it takes too long'}"], "")
     finally:
         await link.close()
 
 
-async def _forgets(link: Any) -> list[str]:
-    """Settings under which counters get lost. A Redis that does not tell its settings is believed to be well set."""
-    found: dict[str, str] = {}
-    for name in ("maxmemory", "maxmemory-policy", "appendonly"):
-        try:
-            reply = await link.command("CONFIG GET", name)
-        except Unavailable:
-            return []
-        pairs = list(reply.items()) if isinstance(reply, dict) else list(zip(reply[::2], reply[1::2], strict=True))
-        found |= {_text(key): _text(value) for key, value in pairs}
+def _forgets(told: dict[str, str]) -> list[str]:
+    """Settings under which counters get lost. A Redis that does not tell them is believed to be well set."""
     faults = []
-    if found.get("maxmemory", "0") != "0" and found.get("maxmemory-policy") != "noeviction":
+    if told.get("maxmemory", "0") != "0" and told.get("maxmemory_policy") != "noeviction":
         faults.append("Redis throws records away when its memory is full: set maxmemory-policy noeviction")
-    if found.get("appendonly") == "no":
+    if told.get("aof_enabled") == "0":
         faults.append("Redis forgets counters when it is restarted: set appendonly yes")
     return faults
 
 
-def _field(info: Any, name: str) -> str:
+def _fields(info: dict[str, Any] | bytes) -> dict[str, str]:
+    """What Redis says of itself; a Cluster's client has taken it apart already."""
     if isinstance(info, dict):
-        return str(info.get(name, "?"))
-    lines = _text(info).splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name + ":")), "?")
-
-
-def _text(value: bytes | str) -> str:
-    """A Cluster's replies come decoded."""
-    return value.decode() if isinstance(value, bytes) else value
+        return {name: str(value) for name, value in info.items()}
+    told = (line.partition(":") for line in info.decode().splitlines())
+    return {name: value for name, _, value in told}

@@ -204,8 +204,10 @@ class RedisGate:
                 GATE_QUEUE.set(len(requests) + len(self._waiting))
                 try:
                     await self._step(requests, raised)
-                except Exception as error:  # whatever it is, nobody may be left waiting
+                except Unavailable as error:
                     self._fail(error, requests, raised)
+                except Exception as error:  # whatever it is, nobody may be left waiting
+                    self._fail(Unavailable(f"the gate failed: {error!r}"), requests, raised)
         finally:
             GATE_QUEUE.set(0)
             self._stepping = None
@@ -234,11 +236,10 @@ class RedisGate:
                 future.set_result((versions, answer))
 
     def _fail(
-        self, error: Exception, requests: list[Request], raised: "list[tuple[int, asyncio.Future[Versions]]]"
+        self, outage: Unavailable, requests: list[Request], raised: "list[tuple[int, asyncio.Future[Versions]]]"
     ) -> None:
         """Nobody waits for a Redis that is down: all who do, and all who come, are told at once, until it is back."""
         self._fresh = False
-        outage = error if isinstance(error, Unavailable) else Unavailable(f"the gate failed: {error!r}")
         # Futures of different results: all that matters here is that they can fail.
         everyone: list[asyncio.Future[object]] = [
             *(request.future for request in [*requests, *self._waiting]),  # type: ignore[list-item]  # see above
@@ -291,7 +292,7 @@ def _unpacked(value: bytes | None) -> Windows:
 
 def _life(w: Windows) -> int:
     """How long a record may matter, in milliseconds: as in the script."""
-    return DAY + max(0, w.ban_end - w.ban_start) + MINUTE
+    return DAY + w.ban_end - w.ban_start + MINUTE
 
 
 def _decision(answer: Answer) -> Decision:

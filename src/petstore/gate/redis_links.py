@@ -34,7 +34,7 @@ SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 
 _VERSIONS_SIZE = 32
 _TROUBLE = (exceptions.RedisError, exceptions.RedisClusterException, OSError, asyncio.IncompleteReadError)
-_OUTDATED: Answer = (OUTDATED, 0, 0, 0, 0, 0)
+_OUTDATED: Answer = (OUTDATED,) * 6  # nobody looks beyond the first
 
 
 def open_link(url: str) -> "SingleLink | ClusterLink":
@@ -43,7 +43,7 @@ def open_link(url: str) -> "SingleLink | ClusterLink":
     redis://host:port/db, rediss:// (TLS), valkey://, valkeys:// (TLS); redis+sentinel://host:port,host:port/name;
     redis+cluster://host:port,host:port.
     """
-    scheme = url.split(":", 1)[0]
+    scheme = url.partition(":")[0]
     try:
         if scheme == "redis+sentinel":
             return SingleLink(*_sentinels(url))
