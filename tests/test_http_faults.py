@@ -183,6 +183,34 @@ def test_bare_line_feeds_get_exactly_one_response(server: Server, key: Key) -> N
     assert len(split(received.data)) == 1
 
 
+@only_petstore_serve
+def test_a_malformed_chunk_is_400_at_once_however_its_bytes_arrive(server: Server, key: Key) -> None:
+    parts = [head(key, "Transfer-Encoding: chunked"), chunk(b'{"name":'), b"zz\r\n"]
+    for cut in {(1, 2), (1, 3), (2, 3), (3, 3)}:
+        pieces = [b"".join(parts[start:end]) for start, end in zip((0, *cut), (*cut, 3), strict=True)]
+        with connect(server) as connection:
+            began = time.monotonic()
+            for piece in filter(None, pieces):
+                connection.sendall(piece)
+                time.sleep(0.05)  # long enough to be read by itself; if it is not, the answer is the same
+            received = receive(connection)
+        (response,) = split(received.data)
+        assert is_error(response, 400, "invalid_body"), cut
+        assert received.closed and time.monotonic() - began < 5, cut
+
+
+@only_petstore_serve
+def test_a_client_that_has_closed_its_half_gets_its_answers(server: Server, key: Key) -> None:
+    name = f"Half {uuid.uuid4()}"
+    creates = [request("POST", "/v1/pets", key.headers, new_pet(name)) for _ in range(3)]
+    with connect(server) as connection:
+        connection.sendall(b"".join(creates))
+        connection.shutdown(socket.SHUT_WR)
+        received = receive(connection)
+    assert [response.status for response in split(received.data)] == [201] * 3
+    assert received.closed and len(named(server, name)) == 3
+
+
 @pytest.mark.parametrize("form", ["half the JSON", "whole JSON, short of its length", "no last chunk", "broken chunk"])
 def test_client_gone_in_the_middle_of_a_body_adds_nothing(
     server: Server, client: httpx.Client, key: Key, form: str

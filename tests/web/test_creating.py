@@ -98,12 +98,29 @@ def test_any_int64_is_a_category(server: Server, key: Key, client: httpx.Client,
 
 
 @pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ("1.0", 1), ("-0.0", 0), ("1e2", 100), ("1.5E+1", 15), ("100e-2", 1), ("9007199254740993.0", 2**53 + 1),
+        ("9223372036854775807.0", INT64_MAX), ("-9.223372036854775808e18", INT64_MIN), ("1" + "0" * 999 + "e-999", 1),
+    ],
+    ids=lambda text: str(text)[:24],
+)  # fmt: skip
+def test_a_whole_number_is_a_category_however_it_is_written(
+    server: Server, key: Key, client: httpx.Client, text: str, category: int
+) -> None:
+    response = post(client, server, key, f'{{"name":"Rex","categoryId":{text}}}')
+    assert (response.status_code, response.json()["categoryId"]) == (201, category)
+
+
+@pytest.mark.parametrize(
     "category",
     [
         "true", "false", '"1"', '""', "1.5", "null", "[]", "[1]", "{}", str(2**63), str(-(2**63) - 1), str(2**64),
-        "1e400", "-1e400", "1e19", "9" * 30, "9" * 5_000, "9223372036854775808.0",
+        "1e400", "-1e400", "1e19", "9" * 30, "9" * 5_000, "9223372036854775808.0", "9223372036854775807.5",
+        "9007199254740992.5", "1.00000000000000000001", "1e-400", "1e-99999999999999999999", "1e99999999999999999999",
+        "0." + "0" * 5_000 + "1",
     ],
-    ids=lambda text: text[:20],
+    ids=lambda text: text[:24],
 )  # fmt: skip
 def test_a_bad_category_is_400_and_named(server: Server, key: Key, client: httpx.Client, category: str) -> None:
     message = message_of(post(client, server, key, f'{{"name":"Rex","categoryId":{category}}}'), "invalid_body")

@@ -21,7 +21,7 @@ from petstore.metrics import CONNECTIONS, REJECTED
 from petstore.web.app import App
 from petstore.web.repeated import Repeated
 from petstore.web.replies import Reply
-from petstore.web.wire import CLOSING, STATUS_LINES, Fields, HttpRequest, Refused, broken_off, read_head, render
+from petstore.web.wire import CLOSING, STATUS_LINES, Fields, HttpRequest, Refused, read_head, render
 
 HEAD_MAX = 64 * 1024
 MESSAGE_MAX = 1024 * 1024  # a body of 64 KiB in chunks of one byte, each with a short extension, is less
@@ -34,7 +34,7 @@ BODY_BUFFER = 128 * 1024
 PIPELINE_MAX = 32
 DRAIN_SECONDS = 3.5
 
-_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ ").match
+_METHOD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ").match
 
 
 class Connection(asyncio.Protocol):
@@ -50,6 +50,7 @@ class Connection(asyncio.Protocol):
         self._broken = False  # a message was refused before its end
         self._rejected: int | None = None  # the status of a message that never became a request
         self._head_bytes = 0
+        self._method = ""  # if it is not one that the parser knows
         self._target = b""
         self._fields: Fields = {}
         self.since = server.now  # when the present state began: idle, reading a head, not being read, or closing
@@ -69,7 +70,15 @@ class Connection(asyncio.Protocol):
         self.lost.set_result(None)
         self._waiting.clear()
         if self._reading is not None:
-            self._reading.wake(broken_off())
+            self._reading.break_off()
+
+    def eof_received(self) -> bool:
+        """The client says no more, but may still listen: what it has asked for is answered first."""
+        self._deaf = True
+        if self._reading is not None:
+            self._reading.break_off()
+            self._reading = None
+        return self._in_hand is not None and self._transport.can_write_eof()  # TLS has no half-closed connections
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -125,7 +134,7 @@ class Connection(asyncio.Protocol):
             return  # the head of a body, see _ignore_upgrade
         if self._head_bytes > HEAD_MAX:  # it may be the body's bytes, or those of other messages
             self._check_size()
-        request = HttpRequest(self, read_head(self._parser, self._target, self._fields))
+        request = HttpRequest(self, read_head(self._parser, self._method, self._target, self._fields))
         self._reading = request
         self._waiting.append(request)
         if len(self._waiting) > PIPELINE_MAX:
@@ -146,6 +155,7 @@ class Connection(asyncio.Protocol):
             request.wake()
         self._reading = None
         self._head_bytes = 0
+        self._method = ""
         self._target = b""
         self._fields = {}
 
@@ -160,8 +170,13 @@ class Connection(asyncio.Protocol):
             except httptools.HttpParserUpgrade as asked:
                 data = data[asked.args[0] :] if self._ignore_upgrade() else b""
             except httptools.HttpParserInvalidMethodError:
-                self._reject(501 if _METHOD(data) else 400)
-                return
+                named = _METHOD(data)
+                if named is None or self._head_bytes != len(data):  # another message came before it
+                    self._reject(501 if named else 400)
+                    return
+                self._method = named[1].decode()
+                self._parser = httptools.HttpRequestParser(self)
+                data = b"PUT" + data[named.end(1) :]
             except httptools.HttpParserError as error:
                 why = error.__context__
                 self._reject(why.status if isinstance(why, Refused) else 400)
@@ -266,12 +281,10 @@ class Connection(asyncio.Protocol):
         """Read no more. After the answers that are due comes a last one, with no body and no headers of ours."""
         self._deaf = self._broken = True
         broken, self._reading = self._reading, None
-        if broken is not None and broken is self._in_hand:
-            broken.wake(broken_off())  # the last answer is its own
-            return
-        if broken is not None:
-            self._waiting.remove(broken)
-        self._rejected = status
+        if broken is None:
+            self._rejected = status
+        else:
+            broken.break_off()  # the last answer is its own
 
     def _reject_now(self, status: int) -> None:
         self._rejected = None

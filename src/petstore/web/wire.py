@@ -18,10 +18,6 @@ CLOSING = (408, 413)  # answers after which the rest of the body is not waited f
 Fields = dict[str, list[str]]
 
 
-def broken_off() -> InvalidBody:
-    return InvalidBody("The body broke off before its end.")
-
-
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # A name, an IPv4 address or an IP literal, and a port (RFC 3986, 3.2); all of it may be empty.
@@ -66,6 +62,7 @@ class HttpRequest:
     complete = False
     chunks: Sequence[bytes] = ()
     arrived: asyncio.Future[None] | None = None  # set while someone waits for more of the body
+    broken_off = False  # no more of it will come
     _encouraged = False
 
     def __init__(self, connection: Sender, head: Head) -> None:
@@ -106,6 +103,8 @@ class HttpRequest:
 
     async def _more(self) -> None:
         """Returns when more of the body, or its end, has come. Raises InvalidBody when neither will."""
+        if self.broken_off:
+            raise InvalidBody("The body broke off before its end.")
         if self.head.expects_continue and not self.chunks and not self._encouraged:
             self._connection.write(_CONTINUE)
         self._encouraged = True
@@ -115,15 +114,16 @@ class HttpRequest:
         finally:
             self.arrived = None
 
-    def wake(self, error: Exception | None = None) -> None:
+    def wake(self) -> None:
         if self.arrived is not None and not self.arrived.done():
-            if error is None:
-                self.arrived.set_result(None)
-            else:
-                self.arrived.set_exception(error)
+            self.arrived.set_result(None)
+
+    def break_off(self) -> None:
+        self.broken_off = True
+        self.wake()
 
 
-def read_head(parser: Any, target: bytes, fields: Fields) -> Head:
+def read_head(parser: Any, method: str, target: bytes, fields: Fields) -> Head:
     """Raises Refused for what RFC 9110 and 9112 forbid and llhttp lets pass."""
     version = parser.get_http_version()
     if version != "1.1" and version != "1.0":
@@ -142,7 +142,7 @@ def read_head(parser: Any, target: bytes, fields: Fields) -> Head:
     else:
         length = int(fields["content-length"][0]) if "content-length" in fields else 0
     return Head(
-        parser.get_method().decode("ascii"),
+        method or parser.get_method().decode("ascii"),
         path,
         query,
         fields,
