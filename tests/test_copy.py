@@ -158,6 +158,13 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
     assert message.startswith("pets of live changed")
 
 
+def test_a_folder_that_a_service_works_on_is_not_copied(tmp_path: Path) -> None:
+    with started(Server(tmp_path / "a")) as source:
+        message = Commands(source).fails_in_one_line("copy", "--to-store", str(tmp_path / "b"))
+    assert message.endswith("a service or a command works on it; stop it first")
+    assert not (tmp_path / "b").exists()
+
+
 def test_nothing_to_copy_is_said_in_one_line(tmp_path: Path) -> None:
     assert "nothing to copy" in Commands(Server(tmp_path / "a")).fails_in_one_line("copy", "--to-store", str(tmp_path))
     assert not (tmp_path / "a").exists()

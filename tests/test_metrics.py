@@ -62,7 +62,8 @@ def test_any_worker_tells_the_sum_over_all_and_a_dead_one_takes_nothing_with_it(
         assert wait_for(lambda: len(workers_of(server)) == 2 and workers_of(server) != [first, second])
 
         def told() -> float:
-            with contextlib.suppress(httpx.TransportError):  # a connection may have been the dead worker's: ask again
+            # Every worker has a queue of its own, and what waits in that of one who dies is reset: ask again.
+            with contextlib.suppress(httpx.TransportError):
                 return lists(scrape(server))
             return lists(scrape(server))
 

@@ -1,9 +1,11 @@
 """`petstore serve` as an operator starts it: what it prints, and how it fails in one clear line."""
 
+import os
 import re
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +63,8 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
         ["--public-url", "https://api.example.com?x=1"], ["--trusted-proxy", "proxy"],
         ["--trusted-proxy", "10.0.0.0/99"], ["--tls-cert", __file__], ["--tls-key", __file__],
         ["--tls-cert", "missing.pem", "--tls-key", "missing.pem"], ["--address-per-minute", "0"],
-        ["--ban-seconds", "0"], ["--store", "mysql://x"], ["--gate", "memcached://x"], ["surplus"],
+        ["--ban-seconds", "0"], ["--ban-seconds", "60", "--ban-ceiling", "59"], ["--cors-origin", "shop.example.com"],
+        ["--gate", "redis://127.0.0.1:6379/abc"], ["--store", "mysql://x"], ["--gate", "memcached://x"], ["surplus"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -73,6 +76,14 @@ def test_bad_option_is_one_line_and_exit_code_2(tmp_path: Path, options: list[st
 def test_data_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("not a folder")
     fails_in_one_line(["--data", str(tmp_path / below), "--port", str(free_port())])
+
+
+def test_another_asgi_server_is_told_in_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    code = "from petstore.cli.serve import asgi; asgi()"
+    environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "file")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (1, f"petstore: --data {tmp_path / 'file'}: is not a folder\n")
 
 
 def test_tls_files_that_are_no_certificate_are_one_line_and_exit_code_2(tmp_path: Path) -> None:

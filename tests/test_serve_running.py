@@ -13,6 +13,7 @@ import apsw
 import httpx
 import pytest
 
+from petstore.gate.trust import SYNCED
 from petstore.keys import mint
 from tests.served import Served, is_running, listens, wait_for
 from tests.servers import DEED, Key
@@ -91,6 +92,19 @@ def worker_of(own: Served) -> int:
 def workers_of(own: Served) -> set[int]:
     """The processes that have answered so far, from the access log."""
     return {int(entry["pid"]) for entry in own.events if entry["event"] == "request"}
+
+
+def test_of_two_services_on_one_folder_the_last_says_that_the_gate_is_at_rest(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    first = serve()
+    note = first.data / "gate.mdb-boot"
+    second = Served(first.data)
+    second.start()
+    second.stop()
+    assert note.read_text() != SYNCED  # a power cut now would leave a mixture
+    first.stop()
+    assert note.read_text() == SYNCED
 
 
 def test_killed_worker_is_replaced(serve: Callable[..., Served]) -> None:

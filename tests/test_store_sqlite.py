@@ -14,9 +14,10 @@ from petstore.pets import NewPet, Once
 from petstore.store import Store
 from petstore.store.sqlite import SqliteStore
 from petstore.store.sqlite.backup import Snapshot
-from petstore.store.sqlite.file import FILE_PRAGMAS, MIGRATIONS, PRAGMAS, connect, translated
+from petstore.store.sqlite.file import FILE_PRAGMAS, MIGRATIONS, PRAGMAS, connect, migrate, translated
 from petstore.store.sqlite.inspect import inspect
 from tests.places import StorePlace, opened
+from tests.users import as_nobody, folder_of_nobody, only_as_root
 
 DEED = Deed(5.0, "a test", "test", "x")
 NOW = 1_800_000_000.0
@@ -104,8 +105,17 @@ def test_a_file_of_a_newer_version_is_refused_with_a_clear_message(tmp_path: Pat
 
 def test_a_file_that_is_no_database_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     (tmp_path / "live.db").write_bytes(b"something else entirely, longer than a header" * 50)
-    with pytest.raises(OperatorError, match="not a Petstore database"):
+    with pytest.raises(OperatorError, match="no database of Petstore's; bring a backup back with petstore restore"):
         StorePlace(tmp_path).use(lambda store: store.ping())
+
+
+@only_as_root
+def test_a_file_that_may_only_be_read_is_refused_with_a_clear_message() -> None:
+    with folder_of_nobody() as folder:
+        StorePlace(folder).use(lambda store: store.ping())
+        (folder / "live.db-turn").unlink(missing_ok=True)
+        said = as_nobody(lambda: migrate(folder / "live.db"))
+        assert said.startswith(f"OperatorError: {folder}/live.db: cannot be opened for writing")
 
 
 def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +185,7 @@ def test_a_look_waits_for_whoever_has_the_file_to_itself(tmp_path: Path) -> None
 
 def test_a_look_at_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_bytes(b"something else entirely, longer than a header" * 50)
-    assert inspect(tmp_path / "text.db") == (["it is not a database"], 0, {}, None)
+    (fault,), *nothing = inspect(tmp_path / "text.db")
+    assert fault.startswith("it is no database; bring a backup back") and nothing == [0, {}, None]
     (fault,), *rest = inspect(tmp_path)
     assert fault.startswith("it cannot be read: ") and rest == [0, {}, None]

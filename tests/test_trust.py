@@ -8,6 +8,9 @@ import lmdb
 import pytest
 
 from petstore.gate import trust
+from petstore.gate.inspect import inspect_file
+from tests.places import GatePlace
+from tests.users import as_nobody, folder_of_nobody, only_as_root
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -56,6 +59,19 @@ def test_a_file_that_was_in_use_in_another_boot_is_set_aside_with_its_lock(file:
     assert aside is not None and aside.name.startswith("gate.mdb.damaged-")
     assert aside.read_bytes() == content
     assert not file.exists() and not file.with_name("gate.mdb-lock").exists()
+
+
+@only_as_root
+def test_a_file_of_somebody_else_is_left_alone() -> None:
+    with folder_of_nobody() as folder:
+        path = folder / "gate.mdb"
+        GatePlace(folder).use(lambda gate: gate.keys_version("live"))
+        assert trust.readable(path)
+        assert as_nobody(lambda: trust.set_aside_if_damaged(path)) == (
+            f"OperatorError: {path}: no rights to read and write it; chown it to the user of this service"
+        )
+        assert "may not be read" in as_nobody(lambda: inspect_file(path))
+        assert path.exists()
 
 
 def test_what_is_not_there_is_not_set_aside(tmp_path: Path) -> None:

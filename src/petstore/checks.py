@@ -70,7 +70,9 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
 
         from petstore.store.postgres.inspect import inspect
     except ImportError as error:
-        return [Finding("postgresql", [f"{error.name} is not installed: pip install 'petstore[cluster]'"])]
+        return [
+            Finding("postgresql", [f"{error.name} is not installed: pip install -c requirements.lock -e '.[cluster]'"])
+        ]
     try:
         seen = await inspect(url, settings.workers * settings.postgres_pool)
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -102,6 +104,8 @@ def _folder(data: Path) -> list[str]:
     faults = []
     if stat.S_IMODE(there.st_mode) & 0o077:
         faults.append(f"other users may look into it: chmod 700 {data}")
+    if not os.access(data, os.W_OK):
+        faults.append("the user of this command may not write there; run this, and the service, as its owner")
     for path in sorted(data.iterdir()):
         owner = path.lstat().st_uid
         if owner != there.st_uid:
@@ -132,9 +136,9 @@ def _file_system(path: Path) -> str:
 def _space(data: Path) -> tuple[list[str], str]:
     there = os.statvfs(data)
     free = there.f_bavail * there.f_frsize
-    faults = [f"only {free // 2**20} MiB left"] if free < LOW_SPACE else []
+    faults = [f"only {free // 2**20} MiB left; docs/at-3-am.md tells what can go"] if free < LOW_SPACE else []
     if there.f_files and there.f_favail < LOW_FILES:
-        faults.append(f"only {there.f_favail} more files can be made")
+        faults.append(f"only {there.f_favail} more files can be made; remove some")
     return faults, f"{free // 2**20:,} MiB"
 
 

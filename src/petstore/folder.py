@@ -31,6 +31,8 @@ def prepare(data: Path) -> None:
     """Make the folder. Raises OperatorError when it cannot be used."""
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except FileExistsError:
+        raise OperatorError(f"--data {data}: is not a folder") from None
     except OSError as error:
         raise OperatorError(f"--data {data}: {error.strerror}") from error
     if not os.access(data, os.R_OK | os.W_OK | os.X_OK):

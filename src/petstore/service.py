@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import ssl
+import sys
 import time
 from collections.abc import Callable, MutableMapping
 from functools import partial
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from petstore.errors import OperatorError, Unavailable
-from petstore.folder import Hold
+from petstore.folder import Hold, claimed
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.keys import Environment
 from petstore.logs import configuration, event
@@ -79,6 +80,8 @@ class Service:
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
+        # The writer's thread gets the interpreter's lock back from this one within microseconds, not within 5 ms.
+        sys.setswitchinterval(0.00002)
         return self.app
 
     async def stop(self) -> None:
@@ -164,7 +167,7 @@ def prepare(settings: Settings) -> None:
 
 
 def mend_gate(settings: Settings) -> None:
-    """Set a damaged gate file aside before anyone opens it."""
+    """Set a damaged gate file aside before anyone opens it. Raises OperatorError when it is somebody else's."""
     if settings.gate is None:
         from petstore.gate.trust import set_aside_if_damaged
 
@@ -217,11 +220,12 @@ def serve(settings: Settings) -> None:
         _serve_by_granian(settings)
     else:
         supervise(settings.workers, partial(_work, settings))
+    hold.release()
     if settings.gate is None:
         from petstore.gate.trust import mark_synced
 
-        mark_synced(settings.data / "gate.mdb")
-    hold.release()
+        with contextlib.suppress(OperatorError), claimed(settings.data):  # not while another service uses the file
+            mark_synced(settings.data / "gate.mdb")
 
 
 def _work(settings: Settings) -> None:
@@ -267,7 +271,9 @@ def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
         from petstore.console.jobs import Jobs
         from petstore.console.sessions import Sessions
     except ImportError as error:
-        raise OperatorError(f"the console needs the package {error.name}: pip install 'petstore[console]'") from None
+        raise OperatorError(
+            f"the console needs the package {error.name}: pip install -c requirements.lock -e '.[console]'"
+        ) from None
 
     async def run() -> None:
         clock = clock_of(settings)
@@ -307,10 +313,15 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for option, file in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
+        if not os.access(file, os.R_OK):
+            raise OperatorError(f"{option} {file}: no such file, or no rights to read it")
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except (OSError, ssl.SSLError) as error:
-        raise OperatorError(f"--tls-cert and --tls-key cannot be used: {error}") from error
+        raise OperatorError(
+            f"--tls-cert {settings.tls_cert} and --tls-key {settings.tls_key}: not PEM, or not of one another ({error})"
+        ) from error
     return context
 
 

@@ -256,7 +256,10 @@ def test_a_missing_extra_is_named_with_how_to_install_it(tmp_path: Path) -> None
             capture_output=True, text=True, timeout=30, env={"PYTHONPATH": str(hidden), "PATH": "/usr/bin"},
         )  # fmt: skip
         assert done.returncode == 2
-        assert done.stderr == f"petstore: the console needs the package {module}: pip install 'petstore[console]'\n"
+        assert (
+            done.stderr
+            == f"petstore: the console needs the package {module}: pip install -c requirements.lock -e '.[console]'\n"
+        )
 
 
 def test_the_console_is_not_on_the_service_s_port(server: Server) -> None:

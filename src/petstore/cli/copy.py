@@ -13,6 +13,7 @@ import msgspec
 from petstore import copying
 from petstore.cli import common_options, deed, json_option, print_json, print_table, progress, run
 from petstore.errors import OperatorError
+from petstore.folder import claimed
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.service import Backends, open_gate_for, open_stores_for, prepare
@@ -37,8 +38,11 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
       petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
     """
     source = Settings(**where)
-    if source.store is None and not (source.data / "live.db").exists():
-        raise OperatorError(f"--data {source.data}: there is nothing to copy")
+    if source.store is None:
+        if not (source.data / "live.db").exists():
+            raise OperatorError(f"--data {source.data}: there is nothing to copy")
+        with claimed(source.data):
+            pass  # nobody works on it: what a service adds behind the copy's back would be missing
     if "://" in to_store:
         target = Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
     else:

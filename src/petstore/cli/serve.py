@@ -2,6 +2,7 @@
 
 import errno
 import ipaddress
+import re
 import resource
 import socket
 import sys
@@ -14,7 +15,7 @@ import click
 
 from petstore import logs, service
 from petstore.cli import common_options, run
-from petstore.errors import OperatorError
+from petstore.errors import OperatorError, PetstoreError
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Deed
 from petstore.settings import Settings
@@ -33,7 +34,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
               help="The HTTP server; granian also speaks HTTP/2.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PKCS#8 PEM).")
+@click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Allow a web origin; repeatable.")
 @click.option(
@@ -89,8 +90,12 @@ def asgi() -> service.AsgiService:
     """The service for another ASGI server, set up by PETSTORE_* variables: uvicorn --factory petstore.cli.serve:asgi"""
     settings = Settings(**serve.make_context("petstore", []).params)
     logs.configure()
-    service.prepare(settings)
-    service.mend_gate(settings)
+    try:
+        check_settings(settings)
+        service.prepare(settings)
+        service.mend_gate(settings)
+    except PetstoreError as error:
+        raise SystemExit(f"petstore: {error}") from None
     return service.AsgiService(settings)
 
 
@@ -99,6 +104,11 @@ def check_settings(settings: Settings) -> None:
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
     service.tls_context(settings)
+    if settings.ban_seconds > settings.ban_ceiling:
+        raise OperatorError("--ban-seconds may not be more than --ban-ceiling")
+    for origin in settings.cors_origins:
+        if origin != "*" and not re.fullmatch("[a-z][a-z0-9+.-]*://[^/]+", origin):
+            raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
     if settings.public_url is not None:
         parts = urlsplit(settings.public_url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:

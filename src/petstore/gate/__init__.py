@@ -97,7 +97,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
         from petstore.gate.redis_links import open_link
     except ImportError as error:
         raise OperatorError(
-            f"--gate {scheme} needs the package {error.name}: pip install 'petstore[cluster]'"
+            f"--gate {scheme} needs the package {error.name}: pip install -c requirements.lock -e '.[cluster]'"
         ) from None
 
     shared = RedisGate(open_link(url), policy)

@@ -1,6 +1,7 @@
 """A look at a gate from outside, which changes nothing: does it keep what it is given, is its clock right?"""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ def inspect_file(path: Path) -> Inspection:
 
     if not path.exists():
         return Inspection([], "no file yet; the service makes one when it starts")
+    if not os.access(path, os.R_OK):
+        return Inspection([f"{path} may not be read; chown it to the user of the service"], "")
     if not readable(path):
         return Inspection([f"{path} is damaged; the next petstore serve sets it aside and counts anew"], "")
     return Inspection([], f"{path.stat().st_size // 2**20} MiB")

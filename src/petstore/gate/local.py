@@ -72,7 +72,7 @@ class LocalGate:
                         # Starting from the time, no version of an earlier file can ever come back.
                         txn.put(name, _versions.pack(time.time_ns(), time.time_ns()))
         except (lmdb.Error, OSError) as error:
-            raise Unavailable(f"the gate file cannot be opened: {error}") from error
+            raise Unavailable(f"{path}: cannot be opened: {error}; petstore check tells more") from error
         self._begin: Callable[..., Any] = self._env.begin
 
     async def admit(

@@ -50,6 +50,8 @@ def open_link(url: str) -> "SingleLink | ClusterLink":
         if scheme == "redis+cluster":
             return ClusterLink(_hosts(url), _login(url))
         options = parse_url(url.replace("valkey", "redis", 1))
+        if "db" not in options and urlsplit(url).path.strip("/"):
+            raise ValueError(f"{urlsplit(url).path}: the database must be a number")
     except ValueError as error:
         raise OperatorError(f"--gate: {error}") from error
     return SingleLink(dict(options))

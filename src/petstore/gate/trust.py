@@ -12,6 +12,8 @@ from pathlib import Path
 
 import lmdb
 
+from petstore.errors import OperatorError
+
 SYNCED = "synced"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # where there is none, every file is believed that can be read
 
@@ -30,7 +32,12 @@ def mark_synced(path: Path) -> None:
 
 
 def set_aside_if_damaged(path: Path) -> Path | None:
-    """Where a file that cannot be believed was moved, or None when there was nothing wrong."""
+    """Where a file that cannot be believed was moved, or None when there was nothing wrong.
+
+    Raises OperatorError when it is somebody else's: that is no reason to forget its counters and bans.
+    """
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        raise OperatorError(f"{path}: no rights to read and write it; chown it to the user of this service")
     if not path.exists() or (_believed(path) and readable(path)):
         return None
     aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")

@@ -74,7 +74,9 @@ def open_stores(
         from petstore.store.postgres.base import schema_of
         from petstore.store.postgres.pool import PostgresPool
     except ImportError as error:
-        raise OperatorError(f"--store {scheme} needs {error.name}: pip install 'petstore[cluster]'") from None
+        raise OperatorError(
+            f"--store {scheme} needs {error.name}: pip install -c requirements.lock -e '.[cluster]'"
+        ) from None
     schemas = [schema_of(each) for each in ENVIRONMENTS]
     pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas)
     return {each: PostgresStore(pool, each, on_commit(each)) for each in ENVIRONMENTS}

@@ -23,6 +23,8 @@ FILE_PRAGMAS = {
 }
 PRAGMAS = {"foreign_keys": "ON", "trusted_schema": "OFF", "cache_size": -16 * 1024}
 
+RESTORE = "bring a backup back with petstore restore FILE --force, which keeps what is there"
+
 MIGRATIONS = sorted(
     (file for file in resources.files("petstore.store").joinpath("migrations/sqlite").iterdir()), key=lambda f: f.name
 )
@@ -47,6 +49,8 @@ def migrate(path: Path) -> None:
         with Turn(path):
             connection = connect(path)
             try:
+                if connection.readonly("main"):
+                    raise apsw.ReadOnlyError
                 _migrate(connection, path)
             finally:
                 connection.close()
@@ -54,8 +58,8 @@ def migrate(path: Path) -> None:
         raise OperatorError(
             f"{path}: cannot be opened for writing; give the user of this service the rights"
         ) from error
-    except apsw.NotADBError as error:
-        raise OperatorError(f"{path}: is not a Petstore database; move it away or choose another --data") from error
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise OperatorError(f"{path}: is damaged, or no database of Petstore's; {RESTORE}") from error
     except apsw.Error as error:
         raise OperatorError(f"{path}: cannot be opened: {error}") from error
 
@@ -105,6 +109,8 @@ def translated(error: BaseException) -> PetstoreError:
     """Ours stay themselves; whatever SQLite or the file system says is an outage, with the cause for the log."""
     if isinstance(error, PetstoreError):
         return error
-    outage = Unavailable(f"the store failed: {type(error).__name__}: {error}")
+    damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
+    what_to_do = "; petstore check says which file is damaged" if damaged else ""
+    outage = Unavailable(f"the store failed: {type(error).__name__}: {error}{what_to_do}")
     outage.__cause__ = error
     return outage

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import apsw
 
-from petstore.store.sqlite.file import BUSY_MILLISECONDS, MIGRATIONS
+from petstore.store.sqlite.file import BUSY_MILLISECONDS, MIGRATIONS, RESTORE
 from petstore.store.tables import TABLES
 
 NEWEST_SCHEMA = len(MIGRATIONS)
@@ -29,7 +29,7 @@ def integrity(connection: apsw.Connection) -> list[str]:
         found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check; PRAGMA foreign_key_check")]
     except apsw.CorruptError as error:
         found = [str(error)]
-    return [text for text in found if text != "ok"]
+    return [f"{text}; {RESTORE}" for text in found if text != "ok"]
 
 
 def inspect(path: Path) -> Inspection:
@@ -45,7 +45,7 @@ def inspect(path: Path) -> Inspection:
         finally:
             connection.close()
     except apsw.NotADBError:
-        return Inspection(["it is not a database"], 0, {}, None)
+        return Inspection([f"it is no database; {RESTORE}"], 0, {}, None)
     except apsw.Error as error:
         return Inspection([f"it cannot be read: {error}"], 0, {}, None)
 

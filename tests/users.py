@@ -1,0 +1,43 @@
+"""What a user without rights sees, where the tests are root's."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+NOBODY = 65534
+
+only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@contextmanager
+def folder_of_nobody() -> Iterator[Path]:
+    """Not below pytest's own, which nobody else may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chown(name, NOBODY, NOBODY)
+        yield Path(name)
+
+
+def as_nobody(work: Callable[[], object]) -> str:
+    """What the work says, or its error, in a process of its own. It must not import anything."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            said = str(work())
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(write, said.encode())
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said_by_child:
+        said = said_by_child.read()
+    os.waitpid(child, 0)
+    return said
