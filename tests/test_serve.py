@@ -64,7 +64,8 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
         ["--trusted-proxy", "10.0.0.0/99"], ["--tls-cert", __file__], ["--tls-key", __file__],
         ["--tls-cert", "missing.pem", "--tls-key", "missing.pem"], ["--address-per-minute", "0"],
         ["--ban-seconds", "0"], ["--ban-seconds", "60", "--ban-ceiling", "59"], ["--cors-origin", "shop.example.com"],
-        ["--gate", "redis://127.0.0.1:6379/abc"], ["--store", "mysql://x"], ["--gate", "memcached://x"], ["surplus"],
+        ["--gate", "redis://127.0.0.1:6379/abc"], ["--store", "mysql://x"],
+        ["--store", "postgresql://me:secret@[::1]:5432,db:none/petstore"], ["--gate", "memcached://x"], ["surplus"],
     ],
     ids=" ".join,
 )  # fmt: skip

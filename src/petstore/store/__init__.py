@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, Environment, KeyStore
@@ -60,7 +61,7 @@ def open_stores(
 ) -> dict[Environment, Store]:
     """The stores behind a URL; without one, SQLite files in the data folder. To be called inside the event loop.
 
-    Raises OperatorError for an unknown scheme, or for a store that a newer version has written.
+    Raises OperatorError for a URL that it cannot understand, or for a store that a newer version has written.
     """
     if url is None:
         from petstore.store.sqlite import SqliteStore
@@ -69,6 +70,10 @@ def open_stores(
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):
         raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
+    for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
+        port = host.rpartition("]")[2].partition(":")[2]
+        if port and not port.isdigit():
+            raise OperatorError(f"--store {host}: the port must be a number")
     try:
         from petstore.store.postgres import PostgresStore
         from petstore.store.postgres.base import schema_of
