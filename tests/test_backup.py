@@ -137,7 +137,7 @@ def embedded(tmp_path: Path) -> Commands:
 def test_backup_is_one_zip_of_its_owner_alone_with_a_manifest(embedded: Commands, tmp_path: Path) -> None:
     target = tmp_path / "backup.zip"
     printed = embedded.text("backup", str(target))
-    assert str(target) in printed and "1 animals" in printed
+    assert str(target) in printed and "1 animal and" in printed
     with zipfile.ZipFile(target) as archive:
         assert archive.testzip() is None
         assert set(archive.namelist()) == {"manifest.json", "live.db", "staging.db", "gate.mdb"}

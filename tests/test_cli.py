@@ -1,13 +1,16 @@
 """The operator's commands for keys, bans and animals, as text and as JSON, and a running service that obeys them."""
 
 import getpass
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
 
+from petstore.cli import cli, when
 from petstore.plans import Limits
 from tests.commands import Commands, Processes
 from tests.servers import Host, Key, Server
@@ -18,7 +21,7 @@ COMMANDS = [
     ["keys", "revoke"], ["keys", "set-limits"], ["usage"], ["audit"], ["operators"], ["operators", "add"],
     ["operators", "list"], ["operators", "revoke"], ["console"],
     ["pets"], ["pets", "list"], ["pets", "add"], ["pets", "set-status"], ["pets", "import"],
-    ["pets", "export"], ["bans"], ["bans", "list"], ["bans", "lift"], ["backup"], ["restore"], ["check"],
+    ["pets", "export"], ["bans"], ["bans", "list"], ["bans", "lift"], ["backup"], ["restore"], ["copy"], ["check"],
 ]  # fmt: skip
 
 
@@ -51,7 +54,32 @@ def test_help_explains_the_command(petstore: Commands, words: list[str]) -> None
     assert usage.startswith("Usage: ")
     assert len(rest[0].strip()) > len("Options:")
     assert not rest[0].startswith("Options:")
+    assert "..." not in done.stdout.replace("[ARGS]...", ""), "a text was cut"
     assert not petstore.data.exists()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_option_and_argument_is_explained(words: list[str]) -> None:
+    command: click.Command | None = cli
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
+    assert command is not None
+    for param in command.params:
+        if isinstance(param, click.Option):
+            assert param.help, param.name
+        elif not isinstance(param.type, click.Choice):
+            assert param.human_readable_name.strip("[]") in str(command.help), param.name
+
+
+def test_times_are_utc_wherever_the_operator_sits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert (when(1_794_710_052), when(None)) == ("2026-11-15 02:34:12Z", "never")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("host", ["own", "cluster"], indirect=True)
@@ -96,6 +124,7 @@ def test_enterprise_key_has_limits_of_its_own(petstore: Commands) -> None:
         (["--plan", "enterprise", "--per-minute", "5"], "--per-day"),
         (["--plan", "enterprise", "--per-minute", "0", "--per-day", "5"], "--per-minute"),
         (["--plan", "free", "--per-minute", "5", "--per-day", "5"], "free"),
+        (["--plan", "pro", "--per-minute", "3"], "pro plan has fixed limits; --plan enterprise"),
         (["--plan", "free", "--expires", "soon"], "soon"),
         (["--plan", "free", "--scope", "admin"], "--scope"),
         (["--plan", "free", "--env", "test"], "--env"),
@@ -107,11 +136,11 @@ def test_bad_key_is_refused_in_one_line(petstore: Commands, options: list[str], 
 
 
 def test_keys_are_listed_with_their_state(petstore: Commands) -> None:
-    active, revoked, expired = make_key(petstore), make_key(petstore), make_key(petstore, "--expires", "0s")
-    staging = make_key(petstore, "--env", "staging")
+    active, revoked, staging = make_key(petstore), make_key(petstore), make_key(petstore, "--env", "staging")
+    expired = petstore.server.key(expires=time.time() - 1)
     petstore.text("keys", "revoke", revoked["id"])
     states = {entry["id"]: entry["state"] for entry in petstore.json("keys", "list")}
-    assert states == {active["id"]: "active", revoked["id"]: "revoked", expired["id"]: "expired",
+    assert states == {active["id"]: "active", revoked["id"]: "revoked", expired.id: "expired",
                       staging["id"]: "active"}  # fmt: skip
     assert [entry["id"] for entry in petstore.json("keys", "list", "--env", "staging")] == [staging["id"]]
     lines = petstore.text("keys", "list").splitlines()
@@ -127,7 +156,7 @@ def test_empty_lists_say_so(petstore: Commands) -> None:
 def test_key_is_shown_as_text_and_json(petstore: Commands) -> None:
     made = make_key(petstore, "--name", "Ada")
     del made["key"]
-    assert petstore.json("keys", "show", made["id"]) == made
+    assert petstore.json("keys", "show", made["id"]) == {**made, "rotated": None}
     lines = dict(line.split(maxsplit=1) for line in petstore.text("keys", "show", made["id"]).splitlines())
     assert (lines["id"], lines["name"], lines["plan"]) == (made["id"], "Ada", "free")
 
@@ -164,10 +193,27 @@ def test_running_service_takes_a_rotated_key(server: Server, overlap: list[str],
 
 
 def test_rotated_key_as_text_shows_the_new_secret(petstore: Commands) -> None:
-    made = make_key(petstore)
+    made = make_key(petstore, "--expires", "90d")
     printed = petstore.text("keys", "rotate", made["id"])
     assert "pets_live_" in printed
     assert made["key"] not in printed
+    assert printed.endswith("The old secret is refused from now on.\n")
+    printed = petstore.text("keys", "rotate", made["id"], "--overlap", "100d")
+    assert printed.endswith(f"The old secret works until {when(made['expires'])}.\n"), "the key itself ends sooner"
+    before = time.time()
+    until = petstore.json("keys", "rotate", made["id"], "--overlap", "24h")["old_secret_until"]
+    assert before <= until - 86_400 <= time.time()
+
+
+def test_shown_key_tells_of_its_last_rotation_only(petstore: Commands) -> None:
+    made, other = make_key(petstore, "--env", "staging"), make_key(petstore, "--env", "staging")
+    for overlap in ("24h", "0s"):
+        petstore.text("keys", "rotate", made["id"], "--overlap", overlap)
+    petstore.text("keys", "rotate", other["id"], "--overlap", "7d")
+    at = petstore.json("keys", "show", made["id"])["rotated"]
+    assert abs(at - time.time()) < 60
+    assert f"rotated      {when(at)}, old secret until {when(at)}\n" in petstore.text("keys", "show", made["id"])
+    assert "old secret until" in petstore.text("audit", "--env", "staging", "--what", "rotate key")
 
 
 def banned(server: Server) -> Key:
@@ -240,6 +286,28 @@ def test_bad_command_on_animals_is_refused_in_one_line(petstore: Commands, words
 @pytest.mark.parametrize("words", [["nothing"], ["keys", "nothing"], ["pets", "list", "--nothing"], ["keys", "show"]])
 def test_wrong_words_are_refused_in_one_line(petstore: Commands, words: list[str]) -> None:
     petstore.fails_in_one_line(*words)
+
+
+def test_one_animal_is_not_called_animals(embedded: Commands, tmp_path: Path) -> None:
+    embedded.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    assert embedded.text("pets", "export", str(tmp_path / "out.csv")).startswith("1 animal written")
+    assert embedded.text("pets", "import", str(tmp_path / "out.csv")) == "1 animal added to live.\n"
+    assert "2 animals and 0 keys in live, 0 animals and" in embedded.text("backup", str(tmp_path / "backup.zip"))
+    assert [deed["subject"] for deed in embedded.json("audit", "--what", "backup")] == ["backup.zip"]
+
+
+@pytest.mark.parametrize(
+    ("start", "names"),
+    [(b"\0\0\3\4", "neither a backup of Petstore nor a pg_dump"), (b"PGDMP", "requirements.lock -e '.[cluster]'"),
+     (b"\x1f\x8b", "'.[cluster]'"), (b"--\n-- PostgreSQL database dump\n", "'.[cluster]'")],
+    ids=["damaged zip", "custom", "gzip", "plain"],
+)  # fmt: skip
+def test_without_the_cluster_s_packages_only_a_dump_asks_for_them(
+    embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, names: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "petstore.store.postgres.dump", None)
+    (tmp_path / "file").write_bytes(start + b"more")
+    assert names in embedded.fails_in_one_line("backup", "--verify", str(tmp_path / "file"))
 
 
 def test_data_option_wins_over_the_variable(embedded: Commands, tmp_path: Path) -> None:

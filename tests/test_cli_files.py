@@ -77,7 +77,7 @@ def test_bad_jsonl_rows_are_all_named_and_nothing_is_imported(petstore: Commands
     reasons = dict(line.removeprefix("line ").split(": ", 1) for line in import_fails(petstore, file))
     assert list(reasons) == ["2", "3", "5", "6", "7", "8"]
     assert "name" in reasons["2"] and "categoryId" in reasons["2"]
-    assert "JSON" in reasons["3"]
+    assert reasons["3"] == "the line is not valid JSON."
     assert "UTF-8" in reasons["5"]
     assert "status" in reasons["6"]
     assert "twice" in reasons["7"]
@@ -178,6 +178,12 @@ def test_100000_rows_are_imported_and_exported(petstore: Commands, tmp_path: Pat
     with target.open() as lines:
         ids = [json.loads(line)["id"] for line in lines]
     assert ids == list(range(1, 100_001))
+
+
+def test_one_bad_row_is_not_called_rows(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "one.jsonl"
+    file.write_text("{}")
+    assert "1 bad row, so nothing was imported" in petstore.fails("pets", "import", str(file))
 
 
 def test_one_bad_row_among_many_imports_nothing(petstore: Commands, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 Each act is in the audit log with its actor, and a running service obeys from the next request on.
 """
 
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from petstore.errors import OperatorError
@@ -48,9 +50,21 @@ class Desk:
         """The key and its new secret; the old one works for `overlap` more seconds."""
         key = await self._usable(key_id)
         secret = mint(key.environment)
-        deed = self._deed("rotate key", key_id, f"overlap {overlap:.0f} s")
-        await self._store.rotate_key(key_id, digest_of(secret), deed.at + overlap, deed)
+        now = self._clock()
+        until = min(now + overlap, key.expires or math.inf)
+        shown = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(until))
+        deed = Deed(now, self._actor, "rotate key", key_id, f"old secret until {shown}")
+        await self._store.rotate_key(key_id, digest_of(secret), until, deed)
         return key, secret
+
+    async def last_rotation(self, key_id: str) -> Deed | None:
+        """As the audit log has it."""
+        start, more = None, True
+        while more:
+            found, start, more = await self._store.find_deeds(before=start, limit=1, action="rotate key", text=key_id)
+            if found:
+                return found[0][1]
+        return None
 
     async def revoke_key(self, key_id: str) -> ApiKey:
         key = await self.key(key_id)

@@ -26,6 +26,7 @@ ACTIONS = (
     "create key", "rotate key", "revoke key", "set limits", "lift ban",
     "add animal", "set status", "import",
     "sign in", "add operator", "revoke operator",
+    "backup", "restore", "copy",
 )  # fmt: skip
 
 

@@ -46,7 +46,8 @@ async def batches(
                 yield batch
             batch = []
     if bad:
-        raise OperatorError(f"{name}: {len(bad):,} bad rows, so nothing was imported" + "".join(bad))
+        rows = "row" if len(bad) == 1 else "rows"
+        raise OperatorError(f"{name}: {len(bad):,} bad {rows}, so nothing was imported" + "".join(bad))
     yield batch
     progress(source.tell())
 
@@ -86,7 +87,7 @@ def _jsonl_rows(source: IO[bytes]) -> Iterator[Row]:
             try:
                 yield number, parse_new_pet(line)
             except InvalidBody as error:
-                yield number, error.message
+                yield number, error.message.replace("The body", "the line", 1)
 
 
 def _csv_rows(source: IO[bytes]) -> Iterator[Row]:

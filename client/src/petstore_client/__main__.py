@@ -68,14 +68,14 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--status", choices=STATUSES, help="only animals with this status")
 
     adding = commands.add_parser("add", parents=[common], help="add an animal", description="Add an animal.")
-    adding.add_argument("name")
-    adding.add_argument("category_id", metavar="category-id", type=int)
-    adding.add_argument("--status", choices=STATUSES, help="default: available")
+    adding.add_argument("name", help="the animal's name")
+    adding.add_argument("category_id", metavar="category-id", type=int, help="the number of its category")
+    adding.add_argument("--status", choices=STATUSES, help="its status; default: available")
 
     getting = commands.add_parser(
         "get", parents=[common], help="get one animal (ends on 5 December 2030)", description="Get one animal."
     )
-    getting.add_argument("id", type=int)
+    getting.add_argument("id", type=int, help="the animal's id, the first number of its line in list")
     return parser
 
 

@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 COMMANDS = {
     "serve": ("petstore.cli.serve", "Start the service."),
-    "keys": ("petstore.cli.keys", "Issue, list, show, rotate and revoke API keys."),
+    "keys": ("petstore.cli.keys", "Issue, list, show, rotate and revoke API keys; set their limits."),
     "pets": ("petstore.cli.pets", "List, add, import and export animals; change a status."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
     "usage": ("petstore.cli.usage", "Show what keys use, with a line of bars for each."),
@@ -72,12 +72,13 @@ def cli() -> None:
 
 
 def common_options(command: F) -> F:
-    """--data, --store and --gate: which data a command acts on."""
+    """--data, --store, --gate and --pgbouncer: which data a command acts on, and how it is reached."""
     for option in (
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
                      help="PostgreSQL is behind PgBouncer in transaction mode."),
         click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
-                     help="The gate: redis://… [default: the file in DIR]"),
+                     help="The gate: redis://…, or rediss, valkey, valkeys, redis+sentinel, redis+cluster."
+                          " [default: the file in DIR]"),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
                      help="The store: postgresql://… [default: the files in DIR]"),
         click.option(
@@ -130,9 +131,9 @@ def print_table(columns: list[str], rows: list[list[str]], empty: str) -> None:
     console.print(table, crop=False)
 
 
-def print_more(command: str) -> None:
+def print_more(option: str) -> None:
     """Where the list goes on: on standard error, so that a script's data stays data."""
-    click.echo(f"There is more: {command}", err=True)
+    click.echo(f"There is more: add {option} to the same command.", err=True)
 
 
 def print_fields(fields: dict[str, str]) -> None:
@@ -153,7 +154,11 @@ def progress(label: str, length: int) -> AbstractContextManager[Any]:
 
 
 def when(at: float | None) -> str:
-    return "never" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return "never" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def main() -> None:

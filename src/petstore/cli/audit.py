@@ -17,7 +17,9 @@ from petstore.settings import Settings
 @click.option("--who", default="", metavar="NAME", help="Only deeds of whoever has this in their name.")
 @click.option("--what", type=click.Choice(ACTIONS), help="Only this kind of deed.")
 @click.option("--search", "text", default="", metavar="TEXT", help="Only deeds with this in their subject or detail.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N", help="How many at most."
+)
 @click.option("--before", type=click.IntRange(min=1), metavar="NUMBER", help="Only deeds before this one.")
 @json_option
 def audit(
@@ -53,4 +55,4 @@ def audit(
             f"No deeds in {environment} yet." if not (who or what or text or before) else "No deed fits.",
         )
     if more:
-        print_more(f"petstore audit --env {environment} --before {found[-1][0]}")
+        print_more(f"--before {found[-1][0]}")

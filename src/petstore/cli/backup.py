@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from petstore.archive import Manifest, Progress, is_archive
-from petstore.cli import common_options, deed, json_option, print_json, progress, run
+from petstore.cli import common_options, counted, deed, json_option, print_json, progress, run
 from petstore.errors import OperatorError
 from petstore.settings import Settings
 
@@ -31,8 +31,8 @@ def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -
 
     \b
     Examples:
-      petstore backup /var/backups/petstore-$(date +%F).zip
-      petstore backup --verify /var/backups/petstore-2026-11-15.zip
+      petstore backup /var/backups/petstore/before-upgrade.zip
+      petstore backup --verify /var/backups/petstore/before-upgrade.zip
     """
     if verify:
         _verify(file, as_json)
@@ -49,7 +49,7 @@ def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -
 
 @click.command()
 @click.argument("file", type=_file)
-@click.option("--force", is_flag=True, help="Replace the data in the folder; what was there is kept beside it.")
+@click.option("--force", is_flag=True, help="Replace the data in the folder; what was there is kept in DIR/replaced-…")
 @common_options
 @json_option
 def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
@@ -60,7 +60,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
 
     \b
     Example:
-      petstore restore /var/backups/petstore-2026-11-15.zip --data /var/lib/petstore --force
+      petstore restore /var/backups/petstore/20261115T023412Z.zip --force
     """
     from petstore.backup import restore as bring_back
 
@@ -106,7 +106,10 @@ def _verify(file: Path, as_json: bool) -> None:
     try:
         from petstore.store.postgres.dump import check_dump
     except ImportError as error:
-        raise OperatorError(f"to check a pg_dump, {error.name} is needed: pip install 'petstore[cluster]'") from None
+        if not _looks_like_a_dump(file):
+            raise OperatorError(f"{file}: is neither a backup of Petstore nor a pg_dump") from None
+        install = ".venv/bin/pip install -c requirements.lock -e '.[cluster]'"
+        raise OperatorError(f"{file}: to check a pg_dump, {error.name} is needed: {install}") from None
 
     dump = check_dump(file)
     if dump.faults:
@@ -116,6 +119,11 @@ def _verify(file: Path, as_json: bool) -> None:
     else:
         counts = ", ".join(f"{count:,} in {table}" for table, count in dump.rows.items() if table.endswith(".pets"))
         click.echo(f"{file}: is whole; animals: {counts}")
+
+
+def _looks_like_a_dump(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(5).startswith((b"PGDMP", b"\x1f\x8b", b"--"))
 
 
 def _bar(label: str) -> Callable[[int], contextlib.AbstractContextManager[Progress]]:
@@ -129,7 +137,7 @@ def _bar(label: str) -> Callable[[int], contextlib.AbstractContextManager[Progre
 
 def _told(manifest: Manifest) -> str:
     counts = ", ".join(
-        f"{member.rows.get('pets', 0):,} animals and {member.rows.get('keys', 0):,} keys in"
+        f"{counted(member.rows.get('pets', 0), 'animal')} and {counted(member.rows.get('keys', 0), 'key')} in"
         f" {member.name.removesuffix('.db')}"
         for member in manifest.members
         if member.schema is not None

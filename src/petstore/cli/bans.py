@@ -43,7 +43,7 @@ def list_(as_json: bool, **where: Any) -> None:
 @common_options
 @json_option
 def lift(key_id: str, as_json: bool, **where: Any) -> None:
-    """End a key's ban and forget its earlier ones."""
+    """End a key's ban and forget its earlier ones. KEY_ID is the key's id, as bans list shows it."""
 
     async def work() -> None:
         async with Backends(Settings(**where)) as backends:

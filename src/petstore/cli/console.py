@@ -20,7 +20,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.command(context_settings={"auto_envvar_prefix": "PETSTORE_CONSOLE"})
 @common_options
 @click.option("--host", default=Settings().host, show_default=True, help="The address to listen on.")
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535),
+              help="The port to listen on.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address in the browser, when there is a proxy in between.")
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")

@@ -1,4 +1,4 @@
-"""`petstore keys`: issue, list, show, rotate and revoke."""
+"""`petstore keys`: issue, list, show, rotate, revoke, set limits."""
 
 import time
 from typing import Any
@@ -8,6 +8,7 @@ import msgspec
 
 from petstore.cli import (
     common_options,
+    counted,
     env_option,
     json_option,
     print_fields,
@@ -20,6 +21,7 @@ from petstore.cli import (
 from petstore.cli.desks import desk, desk_of, key_of
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, duration
+from petstore.ledger import Deed
 from petstore.plans import PLANS, Limits
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -41,9 +43,10 @@ class Duration(click.ParamType[float]):
 
 @click.group()
 def keys() -> None:
-    """Issue, list, show, rotate and revoke API keys.
+    """Issue, list, show, rotate and revoke API keys; set their limits.
 
     A key's secret is shown once, when it is made; only a hash is kept. A running service obeys at once.
+    A key's id is not secret: keys list shows it.
     """
 
 
@@ -71,9 +74,9 @@ def create(
       petstore keys create --plan pro --env staging --scope read --expires 90d
       petstore keys create --plan enterprise --per-minute 5000 --per-day 2000000
     """
-    if (per_minute is None) != (per_day is None):
-        raise OperatorError("--per-minute and --per-day go together")
-    if plan == "enterprise" and per_minute is None:
+    if plan != "enterprise" and (per_minute or per_day):
+        raise OperatorError(f"the {plan} plan has fixed limits; --plan enterprise takes limits of its own")
+    if plan == "enterprise" and not (per_minute and per_day):
         raise OperatorError("an enterprise key needs its own limits: --per-minute N --per-day N")
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
 
@@ -90,7 +93,9 @@ def create(
 @common_options
 @click.option("--env", "environment", type=click.Choice(["live", "staging"]), help="Only this environment.")
 @click.option("--search", "text", default="", metavar="TEXT", help="Only keys with this in their name or id.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, metavar="N", help="How many at most."
+)
 @click.option("--before", metavar="ID", help="Only keys that are older than this one.")
 @json_option
 def list_(environment: Any, text: str, limit: int, before: str | None, as_json: bool, **where: Any) -> None:
@@ -120,7 +125,7 @@ def list_(environment: Any, text: str, limit: int, before: str | None, as_json: 
             "No keys yet: petstore keys create --plan free" if not (text or before) else "No key fits.",
         )  # fmt: skip
     if len(found) > limit:
-        print_more(f"petstore keys list --before {shown[-1].id}")
+        print_more(f"--before {shown[-1].id}")
 
 
 @keys.command()
@@ -128,21 +133,23 @@ def list_(environment: Any, text: str, limit: int, before: str | None, as_json: 
 @common_options
 @json_option
 def show(key_id: str, as_json: bool, **where: Any) -> None:
-    """Show one key."""
+    """Show one key. ID is the key's, as keys list shows it."""
 
-    async def work() -> ApiKey:
+    async def work() -> tuple[ApiKey, Deed | None]:
         async with Backends(Settings(**where)) as backends:
-            return await key_of(backends, key_id)
+            key = await key_of(backends, key_id)
+            return key, await desk(backends, key.environment).last_rotation(key.id)
 
-    key = run(work())
+    key, rotation = run(work())
     if as_json:
-        print_json(_as_json(key))
+        print_json({**_as_json(key), "rotated": rotation.at if rotation else None})
         return
     print_fields(
         {
             "id": key.id, "name": key.name, "environment": key.environment, "plan": key.plan,
             "limits": f"{key.per_minute:,} a minute, {key.per_day:,} a day", "scopes": ", ".join(key.scopes),
             "state": key.state(time.time()), "created": when(key.created), "expires": when(key.expires),
+            "rotated": f"{when(rotation.at)}, {rotation.detail}" if rotation else "never",
             "revoked": when(key.revoked), "last used": when(key.last_used),
         }
     )  # fmt: skip
@@ -152,11 +159,14 @@ def show(key_id: str, as_json: bool, **where: Any) -> None:
 @click.argument("key_id", metavar="ID")
 @common_options
 @click.option(
-    "--overlap", type=Duration(), default="0s", metavar="DURATION", help="How long the old secret still works."
-)
+    "--overlap", type=Duration(), default="0s", metavar="DURATION",
+    help="How long the old secret still works, for example 24h. [default: 0s, it ends at once]",
+)  # fmt: skip
 @json_option
 def rotate(key_id: str, overlap: float, as_json: bool, **where: Any) -> None:
     """Give a key a new secret and print it, once. Id, plan and counters stay.
+
+    ID is the key's, as keys list shows it.
 
     \b
     Example:
@@ -167,7 +177,12 @@ def rotate(key_id: str, overlap: float, as_json: bool, **where: Any) -> None:
         async with Backends(Settings(**where)) as backends:
             return await (await desk_of(backends, key_id)).rotate_key(key_id, overlap)
 
-    _print_secret(*run(work()), as_json)
+    until = time.time() + overlap
+    key, secret = run(work())
+    until = min(until, key.expires or until)
+    _print_secret(key, secret, as_json, old_secret_until=until)
+    if not as_json:
+        click.echo(f"The old secret {f'works until {when(until)}' if overlap else 'is refused from now on'}.")
 
 
 @keys.command()
@@ -175,7 +190,7 @@ def rotate(key_id: str, overlap: float, as_json: bool, **where: Any) -> None:
 @common_options
 @json_option
 def revoke(key_id: str, as_json: bool, **where: Any) -> None:
-    """End a key at once, for good."""
+    """End a key at once, for good. ID is the key's, as keys list shows it."""
 
     async def work() -> ApiKey:
         async with Backends(Settings(**where)) as backends:
@@ -195,7 +210,10 @@ def revoke(key_id: str, as_json: bool, **where: Any) -> None:
 @common_options
 @json_option
 def set_limits(key_id: str, per_minute: int, per_day: int, as_json: bool, **where: Any) -> None:
-    """Change the limits of an enterprise key. What it has used so far still counts."""
+    """Change the limits of an enterprise key. What it has used so far still counts.
+
+    ID is the key's, as keys list shows it.
+    """
 
     async def work() -> ApiKey:
         async with Backends(Settings(**where)) as backends:
@@ -205,16 +223,16 @@ def set_limits(key_id: str, per_minute: int, per_day: int, as_json: bool, **wher
     if as_json:
         print_json(_as_json(key))
     else:
-        click.echo(f"{key.id} may make {key.per_minute:,} requests a minute and {key.per_day:,} a day.")
+        click.echo(f"{key.id} may make {counted(key.per_minute, 'request')} a minute and {key.per_day:,} a day.")
 
 
 def _as_json(key: ApiKey) -> dict[str, Any]:
     return {**msgspec.structs.asdict(key), "state": key.state(time.time())}
 
 
-def _print_secret(key: ApiKey, secret: str, as_json: bool) -> None:
+def _print_secret(key: ApiKey, secret: str, as_json: bool, **more: float) -> None:
     if as_json:
-        print_json({"id": key.id, "key": secret, **_as_json(key)})
+        print_json({"id": key.id, "key": secret, **_as_json(key), **more})
         return
     click.echo(f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)")
     click.echo(f"\n  {secret}\n\nKeep it safe: it is not shown again.")

@@ -28,6 +28,8 @@ def operators() -> None:
 def add(name: str, as_json: bool, **where: Any) -> None:
     """Name an operator and print the token for the console, once.
 
+    NAME is what the audit log will call this person.
+
     \b
     Example:
       petstore operators add ada
@@ -73,7 +75,7 @@ def list_(as_json: bool, **where: Any) -> None:
 @common_options
 @json_option
 def revoke(name: str, as_json: bool, **where: Any) -> None:
-    """End an operator's token and sessions at once."""
+    """End an operator's token and sessions at once. NAME is as operators list shows it."""
 
     async def work() -> None:
         async with Backends(Settings(**where)) as backends:

@@ -6,7 +6,7 @@ from typing import IO, Any
 
 import click
 
-from petstore.cli import common_options, env_option, json_option, print_json, print_table, progress, run
+from petstore.cli import common_options, counted, env_option, json_option, print_json, print_table, progress, run
 from petstore.cli.desks import desk
 from petstore.errors import InvalidBody, OperatorError
 from petstore.pet_files import COLUMNS, batches, form_of, write_pets
@@ -14,7 +14,14 @@ from petstore.pets import INT64_MAX, INT64_MIN, STATUSES, Pet, PetStatus, new_pe
 from petstore.service import Backends
 from petstore.settings import Settings
 
-INT64 = click.IntRange(INT64_MIN, INT64_MAX)
+
+class Int64(click.ParamType[int]):
+    """A whole number of 64 bits. The help shows the bounds of an IntRange, which break in the middle of a number."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return click.IntRange(INT64_MIN, INT64_MAX).convert(value, param, ctx)
 
 
 @click.group()
@@ -26,8 +33,10 @@ def pets() -> None:
 @common_options
 @env_option
 @click.option("--status", type=click.Choice(STATUSES), help="Only animals with this status.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
-@click.option("--after", type=INT64, default=0, metavar="ID", help="Only animals with a higher id.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="How many at most."
+)
+@click.option("--after", type=Int64(), default=0, metavar="ID", help="Only animals with a higher id.")
 @json_option
 def list_(environment: Any, status: PetStatus | None, limit: int, after: int, as_json: bool, **where: Any) -> None:
     """List animals in the order of their ids."""
@@ -47,9 +56,9 @@ def list_(environment: Any, status: PetStatus | None, limit: int, after: int, as
 @pets.command()
 @common_options
 @env_option
-@click.option("--name", required=True)
-@click.option("--category-id", type=INT64, required=True)
-@click.option("--status", type=click.Choice(STATUSES), default="available", show_default=True)
+@click.option("--name", required=True, help="The animal's name.")
+@click.option("--category-id", type=Int64(), required=True, metavar="N", help="The number of its category.")
+@click.option("--status", type=click.Choice(STATUSES), default="available", show_default=True, help="Its status.")
 @json_option
 def add(environment: Any, name: str, category_id: int, status: str, as_json: bool, **where: Any) -> None:
     """Add one animal.
@@ -71,13 +80,13 @@ def add(environment: Any, name: str, category_id: int, status: str, as_json: boo
 
 
 @pets.command(name="set-status")
-@click.argument("pet_id", metavar="ID", type=INT64)
+@click.argument("pet_id", metavar="ID", type=Int64())
 @click.argument("status", type=click.Choice(STATUSES))
 @common_options
 @env_option
 @json_option
 def set_status(pet_id: int, status: PetStatus, environment: Any, as_json: bool, **where: Any) -> None:
-    """Change an animal's status."""
+    """Change an animal's status. ID is the animal's, as pets list shows it."""
 
     async def work() -> list[Pet]:
         async with Backends(Settings(**where)) as backends:
@@ -89,13 +98,13 @@ def set_status(pet_id: int, status: PetStatus, environment: Any, as_json: bool, 
     _print_pet(changed[0], as_json)
 
 
-@pets.command(name="import")
+@pets.command(name="import", short_help="Add all animals of a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @common_options
 @env_option
 @json_option
 def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
-    """Add all animals of a .jsonl or .csv file, or none if a single row is bad.
+    """Add all animals of FILE, a .jsonl or .csv file, or none if a single row is bad.
 
     \b
     .jsonl has one object a line:  {"name": "Rex", "categoryId": 1, "status": "available"}
@@ -115,16 +124,16 @@ def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
     if as_json:
         print_json({"imported": count})
     else:
-        click.echo(f"{count:,} animals added to {environment}.")
+        click.echo(f"{counted(count, 'animal')} added to {environment}.")
 
 
-@pets.command(name="export")
+@pets.command(name="export", short_help="Write all animals to a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @common_options
 @env_option
 @json_option
 def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
-    """Write all animals to a .jsonl or .csv file, or as JSON lines to - (standard output)."""
+    """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
     form = "jsonl" if str(file) == "-" else form_of(str(file))
 
     async def work(target: IO[str]) -> int:
@@ -149,7 +158,7 @@ def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
     if as_json:
         print_json({"exported": count})
     else:
-        click.echo(f"{count:,} animals written to {file}.")
+        click.echo(f"{counted(count, 'animal')} written to {file}.")
 
 
 def _print_pet(pet: Pet, as_json: bool) -> None:

@@ -28,7 +28,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.command(context_settings={"auto_envvar_prefix": "PETSTORE"})
 @common_options
 @click.option("--host", default=_default.host, show_default=True, help="The address to listen on.")
-@click.option("--port", default=_default.port, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--port", default=_default.port, show_default=True, type=click.IntRange(1, 65535),
+              help="The port to listen on.")  # fmt: skip
 @click.option("--workers", default=_default.workers, show_default=True, type=click.IntRange(1, 256), help="Processes.")
 @click.option("--server", default=_default.server, show_default=True, type=click.Choice(["own", "granian"]),
               help="The HTTP server; granian also speaks HTTP/2.")  # fmt: skip

@@ -42,11 +42,15 @@ KEY_ANSWERS: dict[Answer, str] = {
 @common_options
 @env_option
 @click.option("--span", type=click.Choice(list(SPANS)), default="day", show_default=True, help="How far to look back.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="How many at most."
+)
 @click.option("--after", default="", metavar="KEY_ID", help="Only keys that are less busy than this one.")
 @json_option
 def usage(key_id: str | None, environment: Any, span: Any, limit: int, after: str, as_json: bool, **where: Any) -> None:
     """Show what keys use, the busiest first; or one key, step by step.
+
+    KEY_ID is a key's id, as keys list shows it.
 
     \b
     Examples:
@@ -68,6 +72,8 @@ def _busiest(environment: Any, span: Any, limit: int, after: str, as_json: bool,
     async def work() -> tuple[list[KeyTotal], dict[str, ApiKey], dict[str, Bars]]:
         async with Backends(Settings(**where)) as backends:
             store = backends.stores[environment]
+            if after:
+                await key_of(backends, after)
             totals = await store.busiest(step=chosen.step, since=chosen.since(now), limit=limit + 1, after=after)
             ids = [total.key_id for total in totals]
             return totals, await store.keys_by_id(ids), await key_bars(store, ids, chosen, now)
@@ -90,10 +96,10 @@ def _busiest(environment: Any, span: Any, limit: int, after: str, as_json: bool,
                  names.get(t.key_id, "")]
                 for t in shown
             ],
-            f"No requests in {environment} within the last {span}.",
+            f"No requests in {environment} within the last {span}{' of a less busy key' if after else ''}.",
         )  # fmt: skip
     if len(totals) > limit:
-        print_more(f"petstore usage --env {environment} --span {span} --after {shown[-1].key_id}")
+        print_more(f"--after {shown[-1].key_id}")
 
 
 def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
