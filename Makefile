@@ -52,7 +52,7 @@ check: $(VENV)/.installed-dev ## Lint, types, the direction of imports and known
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src client/src
 	@$(BIN)/python -m prove.advisories
 
-prove: $(VENV)/.installed-dev ## Try the claims where others break (minutes: make prove ARGS="--scale short")
+prove: $(VENV)/.installed-dev ## Try the claims where others break (two hours; about a minute with ARGS="--scale short")
 	$(BIN)/python -m prove $(ARGS)
 
 mutants: $(VENV)/.installed-dev ## Change the code in small ways: which changes does no test notice? (hours; ARGS="keys --sample 50")

@@ -134,6 +134,13 @@ def embedded(tmp_path: Path) -> Commands:
     return commands
 
 
+def test_a_gate_that_is_not_believed_is_not_kept(embedded: Commands, tmp_path: Path) -> None:
+    (embedded.data / "gate.mdb-boot").write_text("another boot")
+    embedded.text("backup", str(tmp_path / "backup.zip"))
+    with zipfile.ZipFile(tmp_path / "backup.zip") as archive:
+        assert "live.db" in archive.namelist() and "gate.mdb" not in archive.namelist()
+
+
 def test_backup_is_one_zip_of_its_owner_alone_with_a_manifest(embedded: Commands, tmp_path: Path) -> None:
     target = tmp_path / "backup.zip"
     printed = embedded.text("backup", str(target))

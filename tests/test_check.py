@@ -281,12 +281,12 @@ def test_servers_that_do_not_answer_are_found(tmp_path: Path) -> None:
 
 def test_a_look_at_the_gate_says_what_is_there(redis: Redis, redis_cluster: RedisCluster, tmp_path: Path) -> None:
     path = tmp_path / "gate.mdb"
-    faults, about, _ = inspect_file(path)
+    faults, about, _ = inspect_file(path, in_use=False)
     assert faults == [] and "no file yet" in about
     GatePlace(tmp_path).use(lambda gate: gate.keys_version("live"))
-    assert inspect_file(path) == ([], "16 MiB", 0.0)
+    assert inspect_file(path, in_use=False) == ([], "16 MiB", 0.0)
     path.write_bytes(b"no gate" * 1000)
-    (fault,), *_ = inspect_file(path)
+    (fault,), *_ = inspect_file(path, in_use=False)
     assert "is damaged" in fault
 
     for url in (redis.url(), redis_cluster.url()):

@@ -113,8 +113,10 @@ def test_the_backup_units_command_makes_a_backup_and_removes_old_ones(tmp_path: 
     commands.server.fill(3)
     backups = tmp_path / "backups"
     backups.mkdir()
-    old, recent = backups / "old.zip", backups / "recent.zip"
-    for file, days in ((old, 20), (recent, 3)):
+    old, recent, named = (
+        backups / f"{name}.zip" for name in ("20260101T023000Z", "20260901T023000Z", "before-upgrade")
+    )
+    for file, days in ((old, 20), (recent, 3), (named, 20)):
         file.write_text("x")
         os.utime(file, (0, time.time() - days * 86_400))
     unit = "petstore-backup.service"
@@ -124,8 +126,8 @@ def test_the_backup_units_command_makes_a_backup_and_removes_old_ones(tmp_path: 
         words = shlex.split(plain.replace("/opt/petstore/.venv/bin/petstore", str(PETSTORE)))
         env = variables(unit, PETSTORE_DATA=str(commands.data))
         subprocess.run(words, check=True, capture_output=True, env=env, timeout=60)
-    made = set(backups.glob("*.zip")) - {recent}
-    assert not old.exists() and recent.exists() and len(made) == 1
+    made = set(backups.glob("*.zip")) - {recent, named}
+    assert not old.exists() and recent.exists() and named.exists() and len(made) == 1
     assert re.fullmatch(r"\d{8}T\d{6}Z.zip", made.pop().name)
 
 

@@ -18,7 +18,7 @@ from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
 from petstore.gate import local as local_gate
 from petstore.gate.local import LocalGate, copy_out, renew_versions
-from petstore.gate.trust import SYNCED, mark_synced, set_aside_if_damaged
+from petstore.gate.trust import SYNCED, mark_synced, readable, set_aside_if_damaged
 from petstore.plans import Limits
 from petstore.windows import ADMITTED, DAY, SECOND, BanPolicy, Windows
 from tests.places import GatePlace
@@ -271,6 +271,27 @@ def test_a_file_in_use_when_the_machine_went_down_is_made_anew(tmp_path: Path) -
     (tmp_path / "gate.mdb-boot").write_text("another boot")
     assert set_aside_if_damaged(path) is not None
     assert GatePlace(tmp_path).use(lambda gate: ask(gate, "key_1", Limits(5, 5))).remaining == 4
+
+
+def test_a_file_is_read_from_end_to_end_while_others_write(tmp_path: Path) -> None:
+    many = [(f"key_{number}", Windows(int(NOW * SECOND), 1)) for number in range(100_000)]
+    GatePlace(tmp_path).use(lambda gate: gate.put_windows(many))
+    over = multiprocessing.get_context("fork").Event()
+
+    def write() -> None:
+        async def work(gate: Gate) -> None:
+            while not over.is_set():
+                await gate.put_windows(random.sample(many, 100))
+
+        GatePlace(tmp_path).use(work)
+
+    writer = multiprocessing.get_context("fork").Process(target=write)
+    writer.start()
+    try:
+        assert [readable(tmp_path / "gate.mdb", in_use=True) for _ in range(10)] == [True] * 10
+    finally:
+        over.set()
+        writer.join()
 
 
 def test_a_file_that_cannot_be_opened_is_an_outage(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -236,10 +237,32 @@ def test_restore_is_refused_while_a_service_or_a_command_works_on_the_folder(tmp
     commands.text("restore", str(tmp_path / "backup.zip"), "--force")
 
 
-def test_nobody_starts_while_a_restore_is_under_way(old: Commands, tmp_path: Path) -> None:
+def test_nobody_starts_while_a_restore_is_under_way(
+    old: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "PATIENCE", 0.1)
     with folder.claimed(old.data):
         for words in (["serve", "--port", str(free_port())], ["pets", "list"], ["backup", str(tmp_path / "x.zip")]):
             assert "restore is under way" in old.fails_in_one_line(*words)
+
+
+def test_whoever_comes_waits_a_moment_for_who_has_the_folder_alone(old: Commands) -> None:
+    assert not folder.in_use(old.data)
+    claim = folder.claimed(old.data)
+    claim.__enter__()
+    assert folder.in_use(old.data)
+    threading.Timer(0.2, claim.__exit__, (None, None, None)).start()
+    folder.Hold(old.data).release()
+    assert not folder.in_use(old.data)
+    assert not folder.in_use(old.data / "nowhere")
+
+
+def test_the_first_command_after_a_power_cut_does_not_believe_the_gate(old: Commands) -> None:
+    (old.data / "gate.mdb-boot").write_text("another boot")
+    old.text("keys", "list")
+    assert len(list(old.data.glob("gate.mdb.damaged-*"))) == 1
+    old.text("keys", "list")
+    assert len(list(old.data.glob("gate.mdb.damaged-*"))) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -103,6 +103,7 @@ def test_of_two_services_on_one_folder_the_last_says_that_the_gate_is_at_rest(
     second.start()
     second.stop()
     assert note.read_text() != SYNCED  # a power cut now would leave a mixture
+    assert list(first.data.glob("*.damaged-*")) == []
     first.stop()
     assert note.read_text() == SYNCED
 

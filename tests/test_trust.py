@@ -70,7 +70,7 @@ def test_a_file_of_somebody_else_is_left_alone() -> None:
         assert as_nobody(lambda: trust.set_aside_if_damaged(path)) == (
             f"OperatorError: {path}: no rights to read and write it; chown it to the user of this service"
         )
-        assert "may not be read" in as_nobody(lambda: inspect_file(path))
+        assert "may not be read" in as_nobody(lambda: inspect_file(path, in_use=False))
         assert path.exists()
 
 

@@ -15,15 +15,15 @@ from typing import NamedTuple
 from petstore import __version__, archive, folder
 from petstore.archive import Manifest, Member, Progress
 from petstore.errors import OperatorError, Unavailable
+from petstore.gate import GATE_FILE
 from petstore.gate.local import copy_out, renew_versions
-from petstore.gate.trust import readable
+from petstore.gate.trust import believed, readable
 from petstore.keys import ENVIRONMENTS
 from petstore.ledger import Deed
 from petstore.settings import Settings
 from petstore.store.sqlite.backup import Snapshot, keep_ids, note
 from petstore.store.sqlite.inspect import NEWEST_SCHEMA, inspect
 
-GATE = "gate.mdb"
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # for so many bytes
 
 
@@ -44,9 +44,10 @@ def back_up(settings: Settings, target: Path, deed: Deed, bar: Bar, *, force: bo
             for snapshot in snapshots.values():
                 stack.callback(snapshot.close)
             names = [*snapshots]
-            if settings.gate is None and (settings.data / GATE).exists():
-                copy_out(settings.data / GATE, work / GATE)
-                names.append(GATE)
+            gate = settings.data / GATE_FILE
+            if settings.gate is None and gate.exists() and believed(gate):
+                copy_out(gate, work / GATE_FILE)
+                names.append(GATE_FILE)
             with bar(2 * sum(snapshot.bytes for snapshot in snapshots.values())) as progress:
                 for name, snapshot in snapshots.items():
                     snapshot.copy(work / name, progress)
@@ -137,10 +138,10 @@ def _work_folder(target: Path) -> Iterator[Path]:
 
 def _described(path: Path) -> Member:
     """A copy as the manifest tells of it. Raises OperatorError when it could not be restored."""
-    if path.name == GATE:
+    if path.name == GATE_FILE:
         if not readable(path):
-            raise OperatorError(f"{GATE} is damaged; petstore serve sets it aside when it starts")
-        return Member(GATE, path.stat().st_size, archive.sha256_of(path))
+            raise OperatorError(f"{GATE_FILE} is damaged; petstore serve sets it aside when it starts")
+        return Member(GATE_FILE, path.stat().st_size, archive.sha256_of(path))
     found = inspect(path)
     if found.faults:
         raise OperatorError(f"{path.name} is damaged, so no backup was made: {found.faults[0]}")
@@ -160,14 +161,14 @@ def _check_manifest(source: Path, manifest: Manifest) -> None:
 
 
 def _check_member(source: Path, path: Path) -> None:
-    faults = inspect(path).faults if path.name != GATE else [] if readable(path) else ["it cannot be read"]
+    faults = inspect(path).faults if path.name != GATE_FILE else [] if readable(path) else ["it cannot be read"]
     if faults:
         raise archive.Damaged(f"{source}: {path.name} is damaged: {faults[0]}")
 
 
 def _make_ready(source: Path, path: Path, replaced: Path, deed: Deed) -> None:
     _check_member(source, path)
-    if path.name == GATE:
+    if path.name == GATE_FILE:
         renew_versions(path)
         return
     note(path, deed)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from petstore import folder
 from petstore.errors import OperatorError
+from petstore.gate import GATE_FILE
 from petstore.gate.inspect import CLOCKS_APART, inspect_file, inspect_redis
 from petstore.keys import ENVIRONMENTS
 from petstore.settings import Settings
@@ -84,7 +85,7 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
 
 async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
     if settings.gate is None:
-        faults, about, _ = inspect_file(settings.data / "gate.mdb")
+        faults, about, _ = inspect_file(settings.data / GATE_FILE, in_use=folder.in_use(settings.data))
         return [Finding("gate", faults, about)]
     try:
         faults, about, ahead = await inspect_redis(settings.gate)

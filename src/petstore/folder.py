@@ -19,6 +19,8 @@ from petstore.errors import OperatorError
 DATA = ("live.db", "staging.db", "gate.mdb")
 COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # what SQLite and LMDB keep beside a file
 
+PATIENCE = 5.0  # seconds: a service that starts or stops has the folder for itself for a moment
+
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # touched by every backup
 STAGE = "restore.part"  # being laid ready, or done with; worth nothing
@@ -51,6 +53,10 @@ def _opened_lock(data: Path) -> int:
     return file
 
 
+class InUse(OperatorError):
+    """Someone works on the folder."""
+
+
 class Hold:
     """Says that someone works on the data. Children of a process that holds it hold it too."""
 
@@ -64,11 +70,15 @@ class Hold:
             raise
 
     def _take(self, data: Path) -> None:
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise OperatorError(f"--data {data}: a restore is under way there; wait for its end") from None
+                if time.monotonic() > deadline:
+                    raise InUse(f"--data {data}: a restore is under way there; wait for its end") from None
+                time.sleep(0.02)
+                continue
             if not (data / READY).exists():
                 return
             fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -80,14 +90,29 @@ class Hold:
 
 @contextlib.contextmanager
 def claimed(data: Path) -> Iterator[None]:
-    """The folder for oneself. Raises OperatorError when someone works on it."""
+    """The folder for oneself. Raises InUse."""
     file = _opened_lock(data)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         finish(data)
         yield
     except BlockingIOError:
-        raise OperatorError(f"--data {data}: a service or a command works on it; stop it first") from None
+        raise InUse(f"--data {data}: a service or a command works on it; stop it first") from None
+    finally:
+        os.close(file)
+
+
+def in_use(data: Path) -> bool:
+    """For whoever only looks, and must not make a lock."""
+    try:
+        file = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
     finally:
         os.close(file)
 

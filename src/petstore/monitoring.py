@@ -9,6 +9,7 @@ from pathlib import Path
 
 from petstore import __version__, metrics
 from petstore.folder import LAST_BACKUP
+from petstore.gate import GATE_FILE
 from petstore.keys import ENVIRONMENTS
 from petstore.logs import event
 from petstore.metrics.shared import Values, Workers, of_this_process
@@ -82,7 +83,7 @@ class Monitoring:
                 for gauge, path in ((metrics.STORE_BYTES, file), (metrics.WAL_BYTES, Path(f"{file}-wal"))):
                     found.setdefault(gauge, {})[environment,] = _stat(path, "st_size") or 0
         if settings.gate is None:
-            found[metrics.GATE_BYTES] = _cell(_stat(settings.data / "gate.mdb", "st_size"))
+            found[metrics.GATE_BYTES] = _cell(_stat(settings.data / GATE_FILE, "st_size"))
         return {gauge.name: dict(cells) for gauge, cells in found.items()}
 
 

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from petstore.errors import OperatorError, Unavailable
-from petstore.folder import Hold, claimed
-from petstore.gate import Gate, GatePolicy, open_gate
+from petstore.folder import Hold, InUse, claimed
+from petstore.gate import GATE_FILE, OUTAGE_FILE, Gate, GatePolicy, open_gate
 from petstore.keys import Environment
 from petstore.logs import configuration, event
 from petstore.monitoring import Monitoring
@@ -38,6 +38,7 @@ class Backends:
 
     def __init__(self, settings: Settings) -> None:
         """Raises OperatorError and Unavailable."""
+        mend_gate(settings)
         self._hold = Hold(settings.data)
         try:
             self.gate = open_gate_for(settings)
@@ -166,14 +167,25 @@ def prepare(settings: Settings) -> None:
     Hold(settings.data).release()
 
 
-def mend_gate(settings: Settings) -> None:
-    """Set a damaged gate file aside before anyone opens it. Raises OperatorError when it is somebody else's."""
-    if settings.gate is None:
-        from petstore.gate.trust import set_aside_if_damaged
+def mend_gate(settings: Settings, *, thoroughly: bool = False) -> None:
+    """Set a gate file that is not to be believed aside before anyone opens it; `thoroughly`: read it, too.
 
-        aside = set_aside_if_damaged(settings.data / "gate.mdb")
+    Raises OperatorError when it is somebody else's.
+    """
+    from petstore.gate.trust import believed, set_aside_if_damaged
+
+    path = _gate_file(settings)
+    if believed(path) and not thoroughly:
+        return
+    with contextlib.suppress(InUse), claimed(settings.data):  # whoever works on it has looked at it
+        aside = set_aside_if_damaged(path)
         if aside is not None:
             event(logging.ERROR, "gate file damaged", set_aside=str(aside), effect="counters start anew")
+
+
+def _gate_file(settings: Settings) -> Path:
+    """The gate, or what takes its place while Redis is away."""
+    return settings.data / (GATE_FILE if settings.gate is None else OUTAGE_FILE)
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:
@@ -221,11 +233,10 @@ def serve(settings: Settings) -> None:
     else:
         supervise(settings.workers, partial(_work, settings))
     hold.release()
-    if settings.gate is None:
-        from petstore.gate.trust import mark_synced
+    from petstore.gate.trust import mark_synced
 
-        with contextlib.suppress(OperatorError), claimed(settings.data):  # not while another service uses the file
-            mark_synced(settings.data / "gate.mdb")
+    with contextlib.suppress(InUse), claimed(settings.data):  # not while another service uses the file
+        mark_synced(_gate_file(settings))
 
 
 def _work(settings: Settings) -> None:

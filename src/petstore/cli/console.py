@@ -54,7 +54,7 @@ def _check(settings: Settings) -> None:
     public = settings.public_base
     if public and not public.startswith(("https://", "http://")):
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com")
-    if not _is_loopback(settings.host) and not (public.startswith("https://") or (settings.tls_cert and public)):
+    if not _is_loopback(settings.host) and not public.startswith("https://"):
         raise OperatorError(
             f"--host {settings.host} lets others in: give --public-url https://… and serve it by --tls-cert and"
             " --tls-key or by a proxy; or stay on 127.0.0.1 and use ssh -L"

@@ -80,7 +80,7 @@ def serve(**options: Any) -> None:
     check_settings(settings)
     check_port(settings)
     service.prepare(settings)
-    service.mend_gate(settings)
+    service.mend_gate(settings, thoroughly=True)
     first_key = run(_first_key(settings))
     _allow_many_connections()
     _greet(settings, first_key)
@@ -94,7 +94,7 @@ def asgi() -> service.AsgiService:
     try:
         check_settings(settings)
         service.prepare(settings)
-        service.mend_gate(settings)
+        service.mend_gate(settings, thoroughly=True)
     except PetstoreError as error:
         raise SystemExit(f"petstore: {error}") from None
     return service.AsgiService(settings)

@@ -15,6 +15,8 @@ from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.windows import SECOND, BanPolicy, Decision, Windows
 
+GATE_FILE, OUTAGE_FILE = "gate.mdb", "gate-outage.mdb"  # in the data folder
+
 Subject = Literal["catalogue", "keys"]
 
 
@@ -88,7 +90,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     if url is None:
         from petstore.gate.local import LocalGate
 
-        return LocalGate(data / "gate.mdb", policy)
+        return LocalGate(data / GATE_FILE, policy)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster"):
         raise OperatorError(f"--gate {scheme}: not a gate that Petstore knows; give redis://host:6379/0")
@@ -106,7 +108,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     from petstore.gate.local import LocalGate
     from petstore.gate.outage import DegradingGate
 
-    return DegradingGate(shared, partial(LocalGate, data / "gate-outage.mdb", policy))
+    return DegradingGate(shared, partial(LocalGate, data / OUTAGE_FILE, policy))
 
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:

@@ -18,14 +18,14 @@ class Inspection(NamedTuple):
     ahead: float = 0.0  # by how many seconds its clock is ahead of ours
 
 
-def inspect_file(path: Path) -> Inspection:
+def inspect_file(path: Path, *, in_use: bool) -> Inspection:
     from petstore.gate.trust import readable
 
     if not path.exists():
         return Inspection([], "no file yet; the service makes one when it starts")
     if not os.access(path, os.R_OK):
         return Inspection([f"{path} may not be read; chown it to the user of the service"], "")
-    if not readable(path):
+    if not readable(path, in_use=in_use):
         return Inspection([f"{path} is damaged; the next petstore serve sets it aside and counts anew"], "")
     return Inspection([], f"{path.stat().st_size // 2**20} MiB")
 

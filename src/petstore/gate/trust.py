@@ -36,9 +36,10 @@ def set_aside_if_damaged(path: Path) -> Path | None:
 
     Raises OperatorError when it is somebody else's: that is no reason to forget its counters and bans.
     """
-    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-        raise OperatorError(f"{path}: no rights to read and write it; chown it to the user of this service")
-    if not path.exists() or (_believed(path) and readable(path)):
+    for file in (path, _note_of(path)):
+        if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+            raise OperatorError(f"{file}: no rights to read and write it; chown it to the user of this service")
+    if not path.exists() or (believed(path) and readable(path)):
         return None
     aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
     path.rename(aside)
@@ -47,8 +48,11 @@ def set_aside_if_damaged(path: Path) -> Path | None:
     return aside
 
 
-def readable(path: Path) -> bool:
-    """Read from end to end, in a process of its own, since reading a damaged map can end in a SIGBUS."""
+def readable(path: Path, *, in_use: bool = False) -> bool:
+    """Read from end to end, in a process of its own, since reading a damaged map can end in a SIGBUS.
+
+    In use, it is read as by one of its users, under LMDB's lock: otherwise pages are overwritten meanwhile.
+    """
     child = os.fork()
     if child == 0:
         for fault in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
@@ -56,7 +60,7 @@ def readable(path: Path) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         code = 1
         try:
-            with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+            with lmdb.open(str(path), subdir=False, readonly=True, lock=in_use) as env, env.begin() as txn:
                 for _ in txn.cursor():
                     pass  # each name and value is copied out, so all of it was read
                 code = 0
@@ -65,11 +69,11 @@ def readable(path: Path) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def _believed(path: Path) -> bool:
+def believed(path: Path) -> bool:
     """Not a file that was in use when its machine went down."""
     try:
         return _note_of(path).read_text() in (SYNCED, _boot())
-    except FileNotFoundError:
+    except OSError:  # there is no note, or whoever opens the file will be told why it cannot be read
         return True
 
 
