@@ -1,5 +1,6 @@
 """Who may come in: the key behind a request and the gate's verdict on it, in one shared step."""
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -15,7 +16,7 @@ FRESH_SECONDS = 1.0
 
 
 class Remembered(msgspec.Struct, frozen=True, gc=False):
-    """A key as the store had it when the gate's version of the keys was `version`."""
+    """A usable key as the store had it when the gate's version of the keys was `version`."""
 
     key: ApiKey
     limits: Limits
@@ -49,7 +50,7 @@ class Admission:
             known = self._remembered.get(digest)
             if known is None or now >= known.fresh_until:
                 known = await self._look_up(secret, digest, now)
-            while known is not None and known.key.usable(now):
+            while known is not None:
                 passed = await self._gate.admit(self._environment, known.key.id, known.limits, known.version, now)
                 if passed is not None:
                     return known.key, *passed
@@ -63,10 +64,10 @@ class Admission:
         # First the version, then the key: a change in between makes this look-up outdated, never wrong.
         version = await self._gate.keys_version(self._environment)
         key = await self._store.find_key(digest)
-        if key is None:
+        if key is None or not key.usable(now):
             self._remembered.pop(digest, None)
             return None
-        known = Remembered(key, key.limits, version, now + FRESH_SECONDS)
+        known = Remembered(key, key.limits, version, min(now + FRESH_SECONDS, key.expires or math.inf))
         if len(self._remembered) >= REMEMBERED_KEYS:
             del self._remembered[next(iter(self._remembered))]
         self._remembered[digest] = known

@@ -93,7 +93,10 @@ class Connection(asyncio.Protocol):
                 request = HttpRequest(self, known)
                 request.complete = True
                 request.chunks = (body,)
-                self._take(request)
+                if self._in_hand is None and not self._waiting:
+                    self._handle(request)
+                else:
+                    self._waiting.append(request)
                 return
             self.since = self._server.now
             before = len(self._waiting)
@@ -211,12 +214,6 @@ class Connection(asyncio.Protocol):
         self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
         self._target = b""
         return True
-
-    def _take(self, request: HttpRequest) -> None:
-        if self._in_hand is None and not self._waiting:
-            self._handle(request)
-        else:
-            self._waiting.append(request)
 
     def _pump(self) -> None:
         """Answer what waits, in a loop: each answer calling for the next would be a stack as deep as the pipeline."""
