@@ -200,6 +200,26 @@ def test_a_malformed_chunk_is_400_at_once_however_its_bytes_arrive(server: Serve
 
 
 @only_petstore_serve
+def test_a_connection_is_listened_to_after_a_large_body_that_nobody_read(server: Server, key: Key) -> None:
+    behind = request("GET", "/v1/pets?limit=1", key.headers, b"x" * 135_000)
+    with connect(server) as connection:
+        connection.sendall(request("POST", "/v1/pets", key.headers, new_pet("Rex")) + behind)
+        time.sleep(0.2)  # so that it comes by itself, as long as it does
+        connection.sendall(request("GET", "/v1/pets?limit=1", key.headers, close=True))
+        received = receive(connection)
+    assert [response.status for response in split(received.data)] == [201, 200, 200]
+
+
+@only_petstore_serve
+def test_a_body_of_many_small_chunks_holds_nobody_up(server: Server, client: httpx.Client, key: Key) -> None:
+    with connect(server) as connection:
+        connection.sendall(head(key, "Transfer-Encoding: chunked") + chunk(b" ") * 40_000)
+        began = time.monotonic()
+        assert client.get(server.origin + "/healthz").status_code == 200
+        assert time.monotonic() - began < 5  # a twentieth of a second; it was half a minute
+
+
+@only_petstore_serve
 def test_a_client_that_has_closed_its_half_gets_its_answers(server: Server, key: Key) -> None:
     name = f"Half {uuid.uuid4()}"
     creates = [request("POST", "/v1/pets", key.headers, new_pet(name)) for _ in range(3)]

@@ -151,6 +151,54 @@ def test_what_comes_behind_a_request_in_hand_is_not_taken_for_it(tmp_path: Path,
     use_app(tmp_path, work)
 
 
+def test_the_rest_of_a_head_is_neither_learned_nor_looked_up(tmp_path: Path) -> None:
+    """Its beginning came in the bytes that ended another message, with a credential that the rest does not show."""
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        server = HttpServer(app)
+        listening = await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0)
+        whole = f"GET /v1/pets HTTP/1.1\r\nAuthorization: Bearer {secret}\r\nHost: here\r\n\r\n".encode()
+        cut = whole.index(b"st: here")
+        async with listening, asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert (await reader.read(65536)).startswith(b"HTTP/1.1 200")
+            (connection,) = server.connections
+            known = set(server.repeated.heads)
+            connection.data_received(whole + whole[:cut])  # by hand: so that they come together
+            connection.data_received(whole[cut:])
+            answers = await reader.read(65536)
+            while answers.count(b"HTTP/1.1 200") < 2:
+                answers += await reader.read(65536)
+            assert set(server.repeated.heads) == known
+            _, stranger = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            stranger.write(whole[cut:])
+            assert (await _.read(65536)).startswith(b"HTTP/1.1 400")
+            for each in (writer, stranger):
+                each.close()
+
+    use_app(tmp_path, work)
+
+
+def test_a_client_that_takes_no_answers_is_given_no_more(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        server = HttpServer(app)
+        listening = await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0)
+        ask = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: here\r\n\r\n"
+        async with listening, asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
+            while not server.connections:
+                await asyncio.sleep(0)
+            (connection,) = server.connections
+            connection.data_received(ask * 20 + ask.replace(b"Host", b"Connection: close\r\nHost"))
+            await asyncio.sleep(0.1)
+            assert len(connection._waiting) > 10 and connection._transport.get_write_buffer_size() < 8_000_000
+            assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 21
+            writer.close()
+
+    use_app(tmp_path, work)
+
+
 def head(path: str = "/v1/pets", *, keep_alive: bool = True) -> Head:
     return Head("GET", path, "", {"host": ["here"]}, keep_alive, False, 0, Memo())
 

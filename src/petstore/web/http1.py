@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[HttpRequest] = deque()  # to be answered after it, in order
         self._reading: HttpRequest | None = None  # whose body is still coming
         self._pumping = False
+        self._full = False  # the client does not take its answers
         self._deaf = False  # what still comes in is thrown away
         self._broken = False  # a message was refused before its end
         self._rejected: int | None = None  # the status of a message that never became a request
@@ -78,7 +79,8 @@ class Connection(asyncio.Protocol):
         if self._reading is not None:
             self._reading.break_off()
             self._reading = None
-        return self._in_hand is not None and self._transport.can_write_eof()  # TLS has no half-closed connections
+        asked = self._in_hand is not None or bool(self._waiting)
+        return asked and self._transport.can_write_eof()  # TLS has no half-closed connections
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -111,13 +113,19 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def pause_writing(self) -> None:
+        self._full = True
         self._transport.pause_reading()
         self.since = self._server.now
 
     def resume_writing(self) -> None:
+        self._full = False
         self._transport.resume_reading()
+        self._pump()
 
     # What the parser calls
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = self._head_bytes or 1  # it may begin in the bytes that ended another one
 
     def on_url(self, target: bytes) -> None:
         self._target += target
@@ -146,9 +154,8 @@ class Connection(asyncio.Protocol):
     def on_body(self, chunk: bytes) -> None:
         request = self._reading
         if request is not None:
-            request.chunks = [*request.chunks, chunk]
-            request.wake()
-            if sum(map(len, request.chunks)) > BODY_BUFFER:
+            request.take(chunk)
+            if request.held > BODY_BUFFER:
                 self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
@@ -156,6 +163,8 @@ class Connection(asyncio.Protocol):
         if request is not None:
             request.complete = True
             request.wake()
+            if request.held > BODY_BUFFER and len(self._waiting) <= PIPELINE_MAX:
+                self._transport.resume_reading()
         self._reading = None
         self._head_bytes = 0
         self._method = ""
@@ -220,12 +229,12 @@ class Connection(asyncio.Protocol):
         if self._pumping:
             return
         self._pumping = True
-        while self._waiting and self._in_hand is None:
+        while self._waiting and self._in_hand is None and not self._full:
             if len(self._waiting) == PIPELINE_MAX:
                 self._transport.resume_reading()
             self._handle(self._waiting.popleft())
         self._pumping = False
-        if self._rejected is not None and self._in_hand is None:
+        if self._rejected is not None and self._in_hand is None and not self._waiting:
             self._reject_now(self._rejected)
 
     def _handle(self, request: HttpRequest) -> None:

@@ -63,6 +63,7 @@ class HttpRequest:
     chunks: Sequence[bytes] = ()
     arrived: asyncio.Future[None] | None = None  # set while someone waits for more of the body
     broken_off = False  # no more of it will come
+    held = 0  # bytes of it
     _encouraged = False
 
     def __init__(self, connection: Sender, head: Head) -> None:
@@ -89,7 +90,7 @@ class HttpRequest:
         while self.chunks or not self.complete:
             if not self.chunks:
                 await self._more()
-            chunk, self.chunks = b"".join(self.chunks), ()
+            chunk, self.chunks, self.held = b"".join(self.chunks), (), 0
             self._connection.resume()
             yield chunk
 
@@ -113,6 +114,14 @@ class HttpRequest:
             await self.arrived
         finally:
             self.arrived = None
+
+    def take(self, chunk: bytes) -> None:
+        if isinstance(self.chunks, list):
+            self.chunks.append(chunk)
+        else:
+            self.chunks = [*self.chunks, chunk]
+        self.held += len(chunk)
+        self.wake()
 
     def wake(self) -> None:
         if self.arrived is not None and not self.arrived.done():
