@@ -107,7 +107,10 @@ def test_promises_of_long_ago_are_forgotten_once_a_minute(place: StorePlace) -> 
         assert await promise("a", NOW) == ["a"]
         await other.execute("UPDATE petstore_live.idempotency SET created = 1")
         assert await promise("b", NOW + 59) == ["a", "b"]
-        assert await promise("c", NOW + 60) == ["b", "c"]
+        assert "c" in await promise("c", NOW + 60)
+        await store.close()  # what was added is answered first
+        left = await other.fetch("SELECT token FROM petstore_live.idempotency ORDER BY token")
+        assert [row[0] for row in left] == ["b", "c"]
         await other.close()
 
     place.use(work)

@@ -74,15 +74,15 @@ class Hold:
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                if not (data / READY).exists():
+                    return
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                finish(data)
             except BlockingIOError:
+                fcntl.flock(self._file, fcntl.LOCK_UN)  # of two who want it alone, each would wait for the other
                 if time.monotonic() > deadline:
                     raise InUse(f"--data {data}: a restore is under way there; wait for its end") from None
-                time.sleep(0.02)
-                continue
-            if not (data / READY).exists():
-                return
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            finish(data)
+                time.sleep(0.01 + os.getpid() % 20 / 1000)  # not in step with the other
 
     def release(self) -> None:
         os.close(self._file)

@@ -132,12 +132,18 @@ def checked_limits(limits: Limits | None) -> Limits:
     return limits
 
 
+_CENTURY = 100 * 365.25 * 86_400
+
+
 def duration(text: str) -> float:
     """Seconds, from a number with a unit. Raises OperatorError."""
     match = _DURATION(text.strip())
     if match is None:
         raise OperatorError(f"{text!r} is not a duration; write 90d, 24h, 30m or 10s")
-    return float(match[1]) * _UNITS[match[2]]
+    seconds = float(match[1]) * _UNITS[match[2]]
+    if seconds > _CENTURY:
+        raise OperatorError(f"{text!r} is more than a hundred years")
+    return seconds
 
 
 def mint(environment: Environment) -> str:

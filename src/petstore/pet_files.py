@@ -1,5 +1,6 @@
 """Animals in files: reading and writing .jsonl and .csv, for the command line and the console alike."""
 
+import asyncio
 import csv
 import io
 import re
@@ -12,6 +13,7 @@ from petstore.errors import InvalidBody, OperatorError
 from petstore.pets import Catalogue, NewPet, Pet, new_pet, parse_new_pet
 
 BATCH = 2_000
+NAMED = 100  # bad rows
 COLUMNS = ["id", "name", "categoryId", "status"]
 Form = Literal["jsonl", "csv"]
 FORMS: tuple[Form, ...] = ("jsonl", "csv")
@@ -21,7 +23,7 @@ Row = tuple[int, NewPet | str]  # the line's number, and the animal or what is w
 def form_of(name: str) -> Form:
     """Raises OperatorError."""
     for form in FORMS:
-        if name.endswith("." + form):
+        if name.lower().endswith("." + form):
             return form
     raise OperatorError(f"{name}: the name must end in .jsonl or .csv")
 
@@ -31,13 +33,18 @@ async def batches(
 ) -> AsyncIterator[list[NewPet]]:
     """The animals of a file, some at a time; `progress` hears how many bytes were read.
 
-    Raises OperatorError after the last row, naming every bad one.
+    Raises OperatorError after the last row, naming the bad ones, up to a hundred.
     """
     batch: list[NewPet] = []
     bad: list[str] = []
-    for number, row in {"jsonl": _jsonl_rows, "csv": _csv_rows}[form_of(name)](source):
+    faults = 0
+    for count, (number, row) in enumerate({"jsonl": _jsonl_rows, "csv": _csv_rows}[form_of(name)](source)):
+        if count % 200 == 0:
+            await asyncio.sleep(0)  # others have their turn
         if isinstance(row, str):
-            bad.append(f"\n  line {number}: {row}")
+            faults += 1
+            if faults <= NAMED:
+                bad.append(f"\n  line {number}: {row}")
             continue
         batch.append(row)
         if len(batch) == BATCH:
@@ -46,8 +53,9 @@ async def batches(
                 yield batch
             batch = []
     if bad:
-        rows = "row" if len(bad) == 1 else "rows"
-        raise OperatorError(f"{name}: {len(bad):,} bad {rows}, so nothing was imported" + "".join(bad))
+        rows = "row" if faults == 1 else "rows"
+        more = f"\n  and {faults - NAMED:,} more" if faults > NAMED else ""
+        raise OperatorError(f"{name}: {faults:,} bad {rows}, so nothing was imported" + "".join(bad) + more)
     yield batch
     progress(source.tell())
 

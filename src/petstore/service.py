@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from petstore.errors import OperatorError, Unavailable
-from petstore.folder import Hold, InUse, claimed
+from petstore.folder import PATIENCE, Hold, InUse, claimed
 from petstore.gate import GATE_FILE, OUTAGE_FILE, Gate, GatePolicy, open_gate
 from petstore.keys import Environment
 from petstore.logs import configuration, event
@@ -26,7 +26,7 @@ from petstore.settings import Settings
 from petstore.store import OnCommit, Store, StorePolicy, Subject, open_stores
 from petstore.web import asgi
 from petstore.web.app import App
-from petstore.web.http1 import Connection, HttpServer
+from petstore.web.http1 import HEAD_SECONDS, Connection, HttpServer
 from petstore.windows import SECOND, BanPolicy
 from petstore.workers import supervise
 
@@ -36,15 +36,20 @@ FLUSH_EVERY = 5  # seconds, and ticks
 class Backends:
     """The stores of both environments and the gate, opened inside a running event loop."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Raises OperatorError and Unavailable."""
+    def __init__(self, settings: Settings, *, alone: bool = False) -> None:
+        """`alone`: nobody else may work on the data folder meanwhile. Raises OperatorError and Unavailable."""
+        self._settings = settings
+        self._folder = contextlib.ExitStack()
         mend_gate(settings)
-        self._hold = Hold(settings.data)
+        if alone:
+            self._folder.enter_context(claimed(settings.data))
+        else:
+            self._folder.callback(Hold(settings.data).release)
         try:
             self.gate = open_gate_for(settings)
             self.stores = open_stores_for(settings, self.gate)
         except BaseException:
-            self._hold.release()
+            self._folder.close()
             raise
 
     async def __aenter__(self) -> "Backends":
@@ -59,7 +64,8 @@ class Backends:
         for store in self.stores.values():
             await store.close()
         await self.gate.close()
-        self._hold.release()
+        self._folder.close()
+        rest_gate(self._settings)
 
 
 class Service:
@@ -115,8 +121,10 @@ class Service:
             now = time.perf_counter()
             self.app.settle(now)
             self._monitoring.tick(now - due)
-            with contextlib.suppress(Unavailable):
+            try:
                 await self._backends.gate.sweep(self._clock())
+            except Exception as error:  # the other chores go on
+                event(logging.ERROR, "sweep failed", cause=repr(error))
             if tick % FLUSH_EVERY == 0 and self._flushing.done():
                 self._flushing = asyncio.create_task(self._flush_usage())
 
@@ -177,10 +185,28 @@ def mend_gate(settings: Settings, *, thoroughly: bool = False) -> None:
     path = _gate_file(settings)
     if believed(path) and not thoroughly:
         return
-    with contextlib.suppress(InUse), claimed(settings.data):  # whoever works on it has looked at it
-        aside = set_aside_if_damaged(path)
-        if aside is not None:
-            event(logging.ERROR, "gate file damaged", set_aside=str(aside), effect="counters start anew")
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with claimed(settings.data):
+                aside = set_aside_if_damaged(path)
+            break
+        except InUse:
+            if believed(path):
+                return  # by someone who has looked at it, and is using it
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+    if aside is not None:
+        event(logging.ERROR, "gate file damaged", set_aside=str(aside), effect="counters start anew")
+
+
+def rest_gate(settings: Settings) -> None:
+    """To be called by everyone who has used the gate's file: the last one notes that all of it is on disk."""
+    from petstore.gate.trust import mark_synced
+
+    with contextlib.suppress(InUse), claimed(settings.data):
+        mark_synced(_gate_file(settings))
 
 
 def _gate_file(settings: Settings) -> Path:
@@ -233,10 +259,7 @@ def serve(settings: Settings) -> None:
     else:
         supervise(settings.workers, partial(_work, settings))
     hold.release()
-    from petstore.gate.trust import mark_synced
-
-    with contextlib.suppress(InUse), claimed(settings.data):  # not while another service uses the file
-        mark_synced(_gate_file(settings))
+    rest_gate(settings)
 
 
 def _work(settings: Settings) -> None:
@@ -260,7 +283,8 @@ async def _serve_http(settings: Settings) -> None:
         settings.port,
         backlog=4096,
         reuse_port=True,  # the kernel spreads the connections over the workers
-        ssl=tls_context(settings),
+        ssl=(tls := tls_context(settings)),
+        ssl_handshake_timeout=HEAD_SECONDS if tls else None,
     )
     await stop.wait()
     listener.close()

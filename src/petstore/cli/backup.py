@@ -38,9 +38,12 @@ def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -
         _verify(file, as_json)
         return
     from petstore.backup import back_up
+    from petstore.service import mend_gate
 
     signal.signal(signal.SIGTERM, _stop)
-    manifest = back_up(Settings(**where), file, deed("backup", file.name), _bar("Backing up"), force=force)
+    settings = Settings(**where)
+    mend_gate(settings)
+    manifest = back_up(settings, file, deed("backup", file.name), _bar("Backing up"), force=force)
     if as_json:
         print_json({"file": str(file), "bytes": file.stat().st_size, "manifest": manifest})
     else:

@@ -13,7 +13,6 @@ import msgspec
 from petstore import copying
 from petstore.cli import common_options, deed, json_option, print_json, print_table, progress, run
 from petstore.errors import OperatorError
-from petstore.folder import claimed
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.service import Backends, open_gate_for, open_stores_for, prepare
@@ -38,11 +37,8 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
       petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
     """
     source = Settings(**where)
-    if source.store is None:
-        if not (source.data / "live.db").exists():
-            raise OperatorError(f"--data {source.data}: there is nothing to copy")
-        with claimed(source.data):
-            pass  # nobody works on it: what a service adds behind the copy's back would be missing
+    if source.store is None and not (source.data / "live.db").exists():
+        raise OperatorError(f"--data {source.data}: there is nothing to copy")
     if "://" in to_store:
         target = Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
     else:
@@ -64,7 +60,8 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = _without_password(source.store) if source.store else str(source.data.resolve())
-    async with Backends(source) as backends, _opened(target) as (stores, gate):
+    # What a service adds behind the copy's back would be missing.
+    async with Backends(source, alone=source.store is None) as backends, _opened(target) as (stores, gate):
         again = name in [await store.copying_from() for store in stores.values()]
         with progress("Copying", await copying.size_of(backends.stores)) as bar:
             copied = await copying.copy_stores(backends.stores, stores, name, bar.update)
@@ -79,7 +76,8 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
 @contextlib.asynccontextmanager
 async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
     """The target's stores, and its gate unless quotas have nowhere to go. Nobody serves from it yet."""
-    prepare(target)
+    if target.store is None:
+        prepare(target)
     gate = None
     if target.gate is not None or target.store is None:
         gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))

@@ -52,9 +52,9 @@ _file = click.Path(path_type=Path, dir_okay=False)
     "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(min=1),
     help="Requests without a valid key, per client address.",
 )  # fmt: skip
-@click.option("--ban-seconds", default=_default.ban_seconds, show_default=True, type=click.IntRange(min=1),
+@click.option("--ban-seconds", default=_default.ban_seconds, show_default=True, type=click.IntRange(1, 10**9),
               help="Length of a key's first ban; each further one doubles.")  # fmt: skip
-@click.option("--ban-ceiling", default=_default.ban_ceiling, show_default=True, type=click.IntRange(min=1),
+@click.option("--ban-ceiling", default=_default.ban_ceiling, show_default=True, type=click.IntRange(1, 10**9),
               help="The longest ban, in seconds.")  # fmt: skip
 @click.option("--ban-strikes", default=_default.ban_strikes, show_default="the key's limit per minute",
               type=click.IntRange(min=0), help="Refused requests in one window before a ban.")  # fmt: skip
@@ -111,6 +111,8 @@ def check_settings(settings: Settings) -> None:
         if origin != "*" and not re.fullmatch("[a-z][a-z0-9+.-]*://[^/]+", origin):
             raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
     if settings.public_url is not None:
+        if not settings.public_url.isascii():
+            raise OperatorError(f"--public-url {settings.public_url}: write it in ASCII, as xn--… and %…")
         parts = urlsplit(settings.public_url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
             raise OperatorError(f"--public-url {settings.public_url}: give an address like https://api.example.com")

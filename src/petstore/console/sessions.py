@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from petstore.operators import Operator
 from petstore.windows import ADMITTED, SECOND, admit_address
 
 SESSION_SECONDS = 12 * 3600
@@ -25,9 +26,10 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct):
-    """`name` is the operator's; without one, whoever came by the link."""
+    """`name` is the operator's, `named` when that was; without one, whoever came by the link."""
 
     name: str | None
+    named: float
     ends: float
     notes: list[Note] = msgspec.field(default_factory=list)
     secrets: dict[str, str] = msgspec.field(default_factory=dict)  # of keys just made: each is shown once
@@ -60,14 +62,15 @@ class Sessions:
         """Nothing came of it: the link works again."""
         self._link = _hashed(token)
 
-    def begin(self, name: str | None) -> str:
+    def begin(self, operator: Operator | None) -> str:
         """The cookie's value."""
         now = self._clock()
         self._sessions = {cookie: each for cookie, each in self._sessions.items() if now < each.ends}
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         value = secrets.token_urlsafe(32)
-        self._sessions[_hashed(value)] = Session(name, now + SESSION_SECONDS)
+        name, named = (operator.name, operator.created) if operator else (None, 0.0)
+        self._sessions[_hashed(value)] = Session(name, named, now + SESSION_SECONDS)
         return value
 
     def find(self, value: str) -> Session | None:

@@ -11,7 +11,7 @@ from petstore.console.sessions import GUEST, SESSION_SECONDS, Session
 from petstore.errors import Unavailable
 from petstore.keys import digest_of
 from petstore.logs import event
-from petstore.operators import could_be_token
+from petstore.operators import Operator, could_be_token
 
 HOME = "/live/overview"
 
@@ -21,7 +21,8 @@ async def session_of(house: House, cookie: str) -> Session | None:
     session = house.sessions.find(cookie)
     if session is not None and session.name is not None:
         operator = await house.stores["live"].operator(session.name)
-        if operator is None or operator.revoked is not None:
+        # One of the same name who was named anew is another.
+        if operator is None or operator.revoked is not None or operator.created != session.named:
             house.sessions.end(cookie)
             return None
     return session
@@ -51,7 +52,7 @@ async def sign_in(request: Request) -> Response:
     if wait := house.tries.wait(address):
         return sign_in_page(house, request, f"Too many wrong tokens: try again in {wait} seconds.", 429, wait)
     try:
-        good, name = await _who(house, token)
+        good, operator = await _who(house, token)
     except Unavailable as error:
         event(logging.ERROR, "unavailable", cause=str(error))
         return sign_in_page(house, request, "The store does not answer. Try again in a moment.", 503)
@@ -59,7 +60,7 @@ async def sign_in(request: Request) -> Response:
         house.tries.failed(address)
         event(logging.WARNING, "sign-in refused", address=address)
         return sign_in_page(house, request, "This token is not valid, or it was used before.", 401)
-    cookie = house.sessions.begin(name)
+    cookie = house.sessions.begin(operator)
     response = RedirectResponse(_own_path(form.text("next")), 303)
     response.set_cookie(
         house.addresses.cookie, cookie, SESSION_SECONDS, path="/",
@@ -68,8 +69,8 @@ async def sign_in(request: Request) -> Response:
     return response
 
 
-async def _who(house: House, token: str) -> tuple[bool, str | None]:
-    """Whether the token is good, and the name of its operator; whoever has the link has none. Raises Unavailable.
+async def _who(house: House, token: str) -> tuple[bool, Operator | None]:
+    """Whether the token is good, and its operator; whoever has the link has none. Raises Unavailable.
 
     A sign-in that could not be recorded is none.
     """
@@ -78,7 +79,7 @@ async def _who(house: House, token: str) -> tuple[bool, str | None]:
         if operator is None:
             return False, None
         await house.desk("live", operator.name).signed_in("token")
-        return True, operator.name
+        return True, operator
     if not house.sessions.redeem(token):
         return False, None
     try:

@@ -64,6 +64,9 @@ class Link(Protocol):
 
     async def step(self, now: str, bans: Sequence[int], raised: int, requests: Sequence[Request]) -> "Step": ...
 
+    def connected(self) -> bool:
+        """False: the next step makes a new connection, perhaps to a server that knows nothing."""
+
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """The names of records, a handful at a time."""
 
@@ -213,7 +216,7 @@ class RedisGate:
             self._stepping = None
 
     async def _step(self, requests: list[Request], raised: "list[tuple[int, asyncio.Future[Versions]]]") -> None:
-        bits = 0 if self._fresh else ALL_VERSIONS
+        bits = 0 if self._fresh and self._link.connected() else ALL_VERSIONS
         for bit, _ in raised:
             bits |= bit
         now = str(int(self._now * SECOND)) if self._given_clock else ""

@@ -11,7 +11,9 @@ from urllib.parse import unquote, urlsplit
 from redis import exceptions
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate.redis import (
@@ -29,6 +31,7 @@ from petstore.gate.redis import (
 )
 
 CONNECT_SECONDS = 0.8
+SENTINEL_SECONDS = 0.3
 SCAN_COUNT = 1_000
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 
@@ -49,7 +52,7 @@ def open_link(url: str) -> "SingleLink | ClusterLink":
             return SingleLink(*_sentinels(url))
         if scheme == "redis+cluster":
             return ClusterLink(_hosts(url), _login(url))
-        options = parse_url(url.replace("valkey", "redis", 1))
+        options = parse_url("redis" + url.removeprefix("valkey") if url.startswith("valkey") else url)
         if "db" not in options and urlsplit(url).path.strip("/"):
             raise ValueError(f"{urlsplit(url).path}: the database must be a number")
     except ValueError as error:
@@ -78,8 +81,10 @@ def _sentinels(url: str) -> tuple[dict[str, Any], Sentinel, str]:
     service = urlsplit(url).path.strip("/")
     if not service:
         raise ValueError("name the service: redis+sentinel://host:26379,host:26379/name")
-    limits: Any = {"socket_timeout": CONNECT_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
-    sentinels = Sentinel(_hosts(url), **limits)  # type: ignore[no-untyped-call]  # redis-py has no types here
+    # One that is away must leave time for the others within a step's patience; redis-py would try it for seconds.
+    brief: Any = {"socket_timeout": SENTINEL_SECONDS, "socket_connect_timeout": SENTINEL_SECONDS,
+                  "retry": Retry(NoBackoff(), 0)}  # fmt: skip
+    sentinels = Sentinel(_hosts(url), sentinel_kwargs=brief)  # type: ignore[no-untyped-call]  # no types here
     return _login(url), sentinels, service
 
 
@@ -101,6 +106,10 @@ class SingleLink:
         names = [VERSIONS, *[request.name for request in requests]]
         reply: bytes = await self._evaluate(names, [now, *bans, raised, packed(requests)])
         return Step(versions_in(reply), answers_in(memoryview(reply)[_VERSIONS_SIZE:]))
+
+    def connected(self) -> bool:
+        reader = getattr(self._connection, "_reader", None)  # of redis-py's own; it has no other way to tell
+        return reader is not None and not reader.at_eof() and reader.exception() is None
 
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         place = b"0"
@@ -144,7 +153,8 @@ class SingleLink:
 
     async def _exchange(self, words: tuple[Any, ...]) -> Any:
         try:
-            if self._connection is None:
+            if not self.connected():  # never was, or the server has closed it while nobody asked
+                await self._drop()
                 self._connection = await self._prepared()
             await self._connection.send_command(*words)
             return await self._connection.read_response()
@@ -249,22 +259,38 @@ class ClusterLink:
         replies: list[Any] = await pipeline.execute(raise_on_error=False)
         return replies
 
+    def connected(self) -> bool:
+        return True  # redis-py's concern
+
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         batch: list[bytes] = []
-        async for name in self._cluster.scan_iter(match=pattern, count=SCAN_COUNT):
-            batch.append(name)
-            if len(batch) == SCAN_COUNT:
-                yield batch
-                batch = []
-        yield batch
+        try:
+            async for name in self._cluster.scan_iter(match=pattern, count=SCAN_COUNT):
+                batch.append(name)
+                if len(batch) == SCAN_COUNT:
+                    yield batch
+                    batch = []
+        except _TROUBLE as error:
+            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
+        if batch:
+            yield batch
 
     async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]:
-        return await self._pipeline([("GET", name) for name in names]) if names else []
+        return await self._whole([("GET", name) for name in names]) if names else []
 
     async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
-        for reply in await self._pipeline([("SET", name, value, "PX", life) for name, value, life in records]):
+        await self._whole([("SET", name, value, "PX", life) for name, value, life in records])
+
+    async def _whole(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The answers of all shards. Raises Unavailable when one is missing."""
+        try:
+            replies = await self._pipeline(commands)
+        except _TROUBLE as error:
+            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
+        for reply in replies:
             if isinstance(reply, Exception):
-                raise Unavailable(f"a shard of the gate failed: {reply}")
+                raise Unavailable(f"a shard of the gate failed: {type(reply).__name__}: {reply}")
+        return replies
 
     async def command(self, *words: str) -> Any:
         """Any command, to one of the servers. Raises Unavailable."""

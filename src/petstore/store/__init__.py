@@ -16,6 +16,7 @@ Subject = Literal["catalogue", "keys"]
 # Called after a commit and before anyone is told of it, with what has changed.
 OnCommit = Callable[[Subject], Awaitable[None]]
 
+PRUNE_MAX = 1_000  # records of idempotency keys that are forgotten at once
 IDEMPOTENCY_LIFE = 86_400.0
 PATIENCE = 1.5  # seconds a write may wait for its turn: an answer is due within two
 

@@ -68,6 +68,8 @@ class PostgresKeys(PostgresBase):
 
     async def rotate_key(self, key_id: str, digest: bytes, old_until: float, deed: Deed) -> None:
         async def work(connection: Connection) -> None:
+            # Of two at once the second must see the first one's secret, to end it.
+            await connection.execute(f"SELECT FROM {self._schema}.keys WHERE id = $1 FOR UPDATE", key_id)
             await connection.execute(
                 f"UPDATE {self._schema}.secrets SET expires = least(coalesce(expires, $1), $1) WHERE key_id = $2",
                 old_until,

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ class PostgresPool:
         self._pgbouncer = pgbouncer
         self._schemas = schemas
         self._pool: asyncpg.Pool | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[asyncpg.Pool] | None = None
         self._waiting = 0
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -56,6 +56,7 @@ class PostgresPool:
 
     async def _run(self, work: Work[T], patience: float) -> T:
         waiting = True
+        deadline = asyncio.get_running_loop().time() + patience + FAREWELL_SECONDS
         connection: Connection = None
         pool: asyncpg.Pool | None = None
         try:
@@ -64,7 +65,8 @@ class PostgresPool:
                 connection = await pool.acquire()
                 self._waiting -= 1
                 waiting = False
-                return await work(connection)
+                with _cut_off(connection, deadline):
+                    return await work(connection)
         except PetstoreError:
             raise
         except Exception as error:
@@ -91,18 +93,27 @@ class PostgresPool:
     async def _opened(self) -> asyncpg.Pool:
         if self._pool is not None:
             return self._pool
-        async with self._opening:
-            if self._pool is None:
-                pool = await asyncpg.create_pool(self._url, **self._options())
-                try:
-                    async with pool.acquire() as connection:
-                        for schema in self._schemas:
-                            await _migrate(connection, schema)
-                except BaseException:
-                    pool.terminate()
-                    raise
-                self._pool = pool
-        return self._pool
+        if self._opening is None:
+            # By itself: a migration may take longer than whoever happens to be first has patience.
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> asyncpg.Pool:
+        try:
+            pool = await asyncpg.create_pool(self._url, **self._options())
+            try:
+                async with pool.acquire() as connection:
+                    await _check_encoding(connection)
+                    for schema in self._schemas:
+                        await _migrate(connection, schema)
+            except BaseException:
+                pool.terminate()
+                raise
+            self._pool = pool
+            return pool
+        finally:
+            self._opening = None
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
@@ -126,9 +137,33 @@ class PostgresPool:
     async def close(self) -> None:
         if self._running:
             await asyncio.wait(self._running, timeout=PATIENCE)
+        if self._opening is not None:
+            self._opening.cancel()
         if self._pool is not None:
             with contextlib.suppress(TimeoutError):  # what is still open then is cut off
                 await asyncio.wait_for(self._pool.close(), PATIENCE)
+
+
+@contextlib.contextmanager
+def _cut_off(connection: Connection, deadline: float) -> Iterator[None]:
+    """A server that hangs does not answer a ROLLBACK either: then the connection ends, and with it the waiting."""
+
+    def cut() -> None:
+        with contextlib.suppress(asyncpg.InterfaceError):
+            connection.terminate()
+
+    timer = asyncio.get_running_loop().call_at(deadline, cut)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def _check_encoding(connection: Connection) -> None:
+    """Raises OperatorError."""
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise OperatorError(f"--store: the database is in {encoding}, which has no room for all names; use UTF8")
 
 
 async def _nothing_to_reset(connection: Connection) -> None:

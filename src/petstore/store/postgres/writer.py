@@ -1,6 +1,7 @@
 """Adds animals to PostgreSQL: all that waits goes into one multi-row statement, so one commit serves many."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from petstore.health import Health
 from petstore.keys import Environment
 from petstore.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, NewPet, Once, Pet
-from petstore.store import IDEMPOTENCY_LIFE, OnCommit
+from petstore.store import IDEMPOTENCY_LIFE, PRUNE_MAX, OnCommit
 from petstore.store.postgres.base import watched
 from petstore.store.postgres.pool import Connection, PostgresPool
 
@@ -83,6 +84,8 @@ class PostgresWriter:
         self._on_commit = on_commit
         self._add_sql = _ADD.format(schema=schema)
         self._earlier_sql = _EARLIER.format(schema=schema)
+        some = f"SELECT ctid FROM {schema}.idempotency WHERE created <= $1 LIMIT {PRUNE_MAX} FOR UPDATE SKIP LOCKED"
+        self._prune_sql = f"DELETE FROM {schema}.idempotency WHERE ctid = ANY (ARRAY({some}))"
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Job] = []
         self._writing: asyncio.Task[None] | None = None
@@ -112,6 +115,8 @@ class PostgresWriter:
                 STORE_QUEUE.set(len(batch) + len(self._waiting), self._environment)
                 if batch:
                     await self._settle(batch)
+                if any(job.once for job in batch):
+                    await self._prune(max(job.now for job in batch))
         finally:
             STORE_QUEUE.set(0, self._environment)
             self._writing = None
@@ -134,6 +139,20 @@ class PostgresWriter:
                 job.future.set_exception(result)
             else:
                 job.future.set_result(result)
+
+    async def _prune(self, now: float) -> None:
+        """Some at a time, after everyone is answered: nobody's animal depends on it."""
+        if now - self._pruned < PRUNE_EVERY:
+            return
+
+        async def work(connection: Connection) -> str:
+            status: str = await connection.execute(self._prune_sql, now - IDEMPOTENCY_LIFE)
+            return status
+
+        with contextlib.suppress(Unavailable):
+            if await self._pool.run(work) == f"DELETE {PRUNE_MAX}":
+                return  # there are more: the next batch goes on
+        self._pruned = now
 
     async def _commit(self, connection: Connection, batch: list[_Job]) -> list[Result]:
         try:
@@ -159,11 +178,6 @@ class PostgresWriter:
         )
         repeated = [job for job, (_, fresh) in zip(batch, rows, strict=True) if not fresh]
         earlier = iter(await self._earlier(connection, repeated) if repeated else ())
-        if any(job.once for job in batch) and now - self._pruned >= PRUNE_EVERY:
-            self._pruned = now
-            await connection.execute(
-                f"DELETE FROM {self._schema}.idempotency WHERE created <= $1", now - IDEMPOTENCY_LIFE
-            )
         return [
             _added(job.new, pet_id) if fresh else next(earlier)
             for job, (pet_id, fresh) in zip(batch, rows, strict=True)

@@ -36,7 +36,7 @@ class SqliteUsage(SqliteBase):
             )
             _forget(connection, newest)
 
-        await self._writer.call(work)
+        await self._writer.call(work, patience=60)  # nobody waits for it, and given up it would be counted twice
 
     async def usage(self, *, since: int, key_id: str | None = None) -> list[Usage]:
         where, bindings = ("", (since,)) if key_id is None else (" AND key_id = ?", (since, key_id))

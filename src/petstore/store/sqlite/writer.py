@@ -21,7 +21,7 @@ from petstore.health import Health
 from petstore.keys import Environment
 from petstore.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, NewPet, Once, Pet
-from petstore.store import IDEMPOTENCY_LIFE, PATIENCE, OnCommit, Subject
+from petstore.store import IDEMPOTENCY_LIFE, PATIENCE, PRUNE_MAX, OnCommit, Subject
 from petstore.store.sqlite.file import BUSY_MILLISECONDS, Turn, connect, translated
 
 BATCH_MAX = 1_000
@@ -91,7 +91,7 @@ class Writer:
 
     def add(self, new: NewPet, now: float, once: Once | None) -> "asyncio.Future[Added]":
         future: asyncio.Future[Added] = self._loop.create_future()
-        self._submit(Add(future, self._time + PATIENCE, new, now, once))
+        self._submit(Add(future, time.monotonic() + PATIENCE, new, now, once))
         return future
 
     def call(
@@ -99,7 +99,7 @@ class Writer:
     ) -> "asyncio.Future[T]":
         """Run `work` in a transaction; `changes` names what readers must be told of."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._submit(Call(future, self._time + patience, work, changes))
+        self._submit(Call(future, time.monotonic() + patience, work, changes))
         return future
 
     def _submit(self, job: Add | Call) -> None:
@@ -258,8 +258,13 @@ class Writer:
             return adds
         now = max(add.now for add in adds)
         if now - self._pruned >= PRUNE_EVERY:
-            connection.execute("DELETE FROM idempotency WHERE created <= ?", (now - IDEMPOTENCY_LIFE,))
-            self._pruned = now
+            connection.execute(
+                "DELETE FROM idempotency WHERE (key_id, token) IN"
+                " (SELECT key_id, token FROM idempotency WHERE created <= ? LIMIT ?)",
+                (now - IDEMPOTENCY_LIFE, PRUNE_MAX),
+            )
+            if connection.changes() < PRUNE_MAX:  # else there are more: the next batch goes on
+                self._pruned = now
         tokens = _encode([(add.once.key_id, add.once.token) for add in adds if add.once]).decode()
         rows: list[Any] = connection.execute(
             "SELECT i.key_id, i.token, i.body_digest, i.created, p.id, p.name, p.category_id, i.status"
