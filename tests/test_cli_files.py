@@ -184,6 +184,9 @@ def test_one_bad_row_is_not_called_rows(petstore: Commands, tmp_path: Path) -> N
     file = tmp_path / "one.jsonl"
     file.write_text("{}")
     assert "1 bad row, so nothing was imported" in petstore.fails("pets", "import", str(file))
+    file.write_text("x\n" * 1_000)
+    told = petstore.fails("pets", "import", str(file)).splitlines()
+    assert "1,000 bad rows" in told[0] and told[-1] == "  and 900 more" and len(told) == 102
 
 
 def test_one_bad_row_among_many_imports_nothing(petstore: Commands, tmp_path: Path) -> None:

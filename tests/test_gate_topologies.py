@@ -60,6 +60,26 @@ def test_sentinels_name_the_new_primary_after_a_failover(own_redis: Redis, tmp_p
             assert GatePlace(tmp_path, sentinel.url()).use(work, REFUSE).remaining == 6
 
 
+@pytest.mark.parametrize("fault", ["killed", "hung"])
+def test_a_sentinel_that_is_away_leaves_time_for_the_next(own_redis: Redis, tmp_path: Path, fault: str) -> None:
+    with running(Sentinel(own_redis)) as first, running(Sentinel(own_redis)) as second:
+        first.kill() if fault == "killed" else first.hang()
+        url = f"redis+sentinel://127.0.0.1:{first.port},127.0.0.1:{second.port}/pets"
+        assert GatePlace(tmp_path, url).use(lambda gate: gate.keys_version("live"), REFUSE) > 0
+
+
+def test_a_connection_that_was_closed_while_nobody_asked_is_no_outage(redis: Redis, tmp_path: Path) -> None:
+    async def work(gate: Gate) -> None:
+        version = await gate.keys_version("live")
+        for _ in range(3):
+            with contextlib.closing(Client(port=redis.port)) as client:
+                client.client_kill_filter(_type="normal", skipme=True)
+            await asyncio.sleep(0.05)  # the loop hears of it
+            assert await gate.keys_version("live") > version  # perhaps it is another server: nothing counts any more
+
+    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -79,13 +99,15 @@ def test_a_url_that_makes_no_sense_is_refused_in_one_line(tmp_path: Path, url: s
         asyncio.run(work())
 
 
-def test_only_the_scheme_of_a_valkey_url_is_another() -> None:
+@pytest.mark.parametrize("scheme", ["valkey", "redis"])
+def test_only_the_scheme_of_a_valkey_url_is_another(scheme: str) -> None:
     async def work() -> SingleLink | ClusterLink:
-        return open_link("valkey://:valkey-secret@127.0.0.1:6379/7")
+        return open_link(f"{scheme}://:valkey-secret@valkey:6379/7")
 
     link = asyncio.run(work())
     assert isinstance(link, SingleLink)
-    assert (link._options["password"], link._options["db"]) == ("valkey-secret", 7)
+    options = link._options
+    assert (options["host"], options["password"], options["db"]) == ("valkey", "valkey-secret", 7)
 
 
 def test_a_cluster_that_cannot_be_reached_is_an_outage(tmp_path: Path) -> None:
@@ -134,6 +156,10 @@ def test_a_shard_that_is_down_fails_whom_it_concerns(tmp_path: Path) -> None:
             asked = [gate.admit("live", name, PLENTY, version, NOW) for name in NAMES]
             answers = await asyncio.gather(*asked, return_exceptions=True)
             assert all(isinstance(answer, Unavailable | tuple) for answer in answers), answers
+            with pytest.raises(Unavailable):
+                await gate.windows(NAMES)
+            with pytest.raises(Unavailable):
+                [rows async for rows in gate.all_windows()]
             return [isinstance(answer, Unavailable) for answer in answers]
 
         assert GatePlace(tmp_path, cluster.url()).use(work, REFUSE) == [shard == away for shard in shards]

@@ -1,7 +1,9 @@
 """The connections to PostgreSQL: who waits for one and how long, which are kept after a fault, and what is left."""
 
 import asyncio
+import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from petstore.store.postgres import PostgresStore
 from petstore.store.postgres import pool as pool_module
 from petstore.store.postgres import writer as writer_module
 from petstore.store.postgres.base import watched
-from tests.backends import Postgres
+from tests.backends import Postgres, running
 from tests.places import StorePlace
 from tests.test_store import NOW
 
@@ -225,6 +227,49 @@ def test_an_outage_begins_with_a_call_that_fails_and_ends_with_one_that_works(mo
             assert not health.down
 
     asyncio.run(work())
+
+
+def test_a_migration_may_take_longer_than_a_request_waits(
+    place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "9999_slow.sql"
+    slow.write_text("SELECT pg_sleep(0.6)")
+    monkeypatch.setattr(pool_module, "MIGRATIONS", [*pool_module.MIGRATIONS, slow])
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, PostgresStore)
+        with pytest.raises(Unavailable):
+            await store._pool.run(lambda connection: connection.fetchval("SELECT 1"), 0.2)
+        assert await store._pool.run(lambda connection: connection.fetchval("SELECT 1"), 5) == 1
+
+    place.use(work)
+
+
+def test_a_database_that_has_no_room_for_all_names_is_refused(postgres: Postgres, tmp_path: Path) -> None:
+    postgres.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    with pytest.raises(OperatorError, match="LATIN1"):
+        StorePlace(tmp_path, postgres.url_of("latin")).use(lambda store: store.ping())
+    postgres.execute("DROP DATABASE latin")
+
+
+def test_a_transaction_ends_although_the_server_hangs(tmp_path: Path) -> None:
+    with running(Postgres()) as server:
+        StorePlace(tmp_path, server.url()).use(partial(hanging, server))
+
+
+async def hanging(server: Postgres, store: Store) -> None:
+    assert isinstance(store, PostgresStore)
+    await store.ping()
+
+    async def work(connection: Any) -> None:
+        async with connection.transaction():
+            server.hang()
+            await connection.fetchval("SELECT 1")
+
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(store._pool.run(work), 10)
+    server.signal(signal.SIGCONT)
+    await store.ping()
 
 
 def test_statements_have_a_time_limit_on_the_server_too(place: StorePlace) -> None:

@@ -81,6 +81,18 @@ def test_an_old_secret_ends_when_it_was_told_to_or_with_its_key(
     store_at.use(work, changes)
 
 
+def test_of_rotations_at_once_one_secret_is_left_for_good(store_at: StorePlace) -> None:
+    secrets = [bytes([number]) * 32 for number in range(8)]
+
+    async def work(store: Store) -> None:
+        await store.add_key(key(), FIRST, deed("create key"))
+        await asyncio.gather(*(store.rotate_key("key_000", each, NOW + 60, deed("rotate key")) for each in secrets))
+        found = [await store.find_key(each) for each in secrets]
+        assert sum(each is not None and each.expires is None for each in found) == 1
+
+    store_at.use(work)
+
+
 def test_a_further_rotation_never_lengthens_an_old_secrets_life(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         await store.add_key(key(), FIRST, deed("create key"))

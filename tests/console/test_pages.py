@@ -41,6 +41,17 @@ def test_a_revoked_operator_is_signed_out_from_the_next_request_on(
     assert visitor.post("/sign-in", token=token).status_code == 401
 
 
+def test_a_session_does_not_outlive_its_operator_under_a_name_given_anew(
+    console: Console, new_name: Callable[[], str]
+) -> None:
+    name, petstore = new_name(), Commands(console.server)
+    visitor = console.visitor()
+    visitor.do("/sign-in", token=console.operator(name))
+    petstore.text("operators", "revoke", name)
+    console.operator(name)
+    assert visitor.get("/live/keys").status_code == 401
+
+
 def test_an_added_animal_is_served_by_the_api_and_in_the_log(server: Server, ada: Visitor) -> None:
     number = ada.add_animal("Rex of the console", status="pending")
     pet = httpx.get(server.url(f"/pets/{number}"), headers=server.key().headers, verify=False).json()
