@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import time
 from functools import partial
 from pathlib import Path
@@ -151,6 +152,18 @@ def test_where_one_connection_meets_a_demoted_primary_none_is_kept(place: StoreP
 def test_of_several_hosts_the_one_that_takes_writes_is_wanted(url: str, *, writable: bool) -> None:
     pool = pool_module.PostgresPool(url, size=1, pgbouncer=False, schemas=[])
     assert (pool._options().get("target_session_attrs") == "read-write") == writable
+
+
+def test_a_host_that_swallows_packets_leaves_time_for_the_next(postgres: Postgres, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # nobody accepts
+        url = postgres.url().replace("127.0.0.1:", f"127.0.0.1:{deaf.getsockname()[1]},127.0.0.1:", 1)
+        assert "," in url
+
+        async def work(store: Store) -> None:
+            for _ in range(3):
+                await store.ping()
+
+        StorePlace(tmp_path, url).use(work)
 
 
 def test_options_that_make_no_sense_are_the_operators_to_mend(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
 
     Raises OperatorError.
     """
-    part = target.with_name(target.name + ".part")
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")  # two at once must not write the same
     try:
         with part.open("wb+") as file:
             part.chmod(0o600)  # it holds the hashes of all keys

@@ -48,6 +48,7 @@ def is_sign_in(response: httpx.Response) -> bool:
 
 def test_the_link_signs_in_once(own: Console) -> None:
     first, second = own.visitor(), own.visitor()
+    assert second.client.head(own.link).status_code == 401  # a preview does not use it up
     done = first.get(own.link)
     assert (done.status_code, done.headers["location"]) == (303, "/live/overview")
     assert "Signed in as console" in shown(first.get("/live/overview"))

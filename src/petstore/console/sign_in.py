@@ -44,7 +44,7 @@ async def sign_in(request: Request) -> Response:
     """GET with the link's token, or POST with an operator's."""
     house: House = request.app.state.house
     form = Form(await request.form()) if request.method == "POST" else Form(request.query_params)
-    token = form.text("token").strip()
+    token = "" if request.method == "HEAD" else form.text("token").strip()  # a look at the link does not use it up
     address = request.client.host if request.client else ""
     if not token:
         fault = "Paste the token first." if request.method == "POST" else ""

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -33,6 +34,7 @@ class PostgresPool:
 
     def __init__(self, url: str, *, size: int, pgbouncer: bool, schemas: Sequence[str]) -> None:
         self._url = url
+        self._hosts = _each_host(url)
         self._size = size
         self._pgbouncer = pgbouncer
         self._schemas = schemas
@@ -130,9 +132,26 @@ class PostgresPool:
             options["statement_cache_size"] = 0
         else:
             options["server_settings"]["statement_timeout"] = str(STATEMENT_MILLISECONDS)
-        if "," in self._url.partition("?")[0]:
+        if len(self._hosts) > 1:
             options["target_session_attrs"] = "read-write"  # of several hosts, the one that takes writes
+            options["connect"] = self._connect
         return options
+
+    async def _connect(self, _: str, **options: Any) -> Connection:
+        """To the first host that will do, beginning with the last that did.
+
+        Each has its share of the time: asyncpg would leave all of it to one that swallows packets.
+        """
+        options["timeout"] = CONNECT_SECONDS / len(self._hosts)
+        for host in self._hosts[:-1]:
+            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InternalClientError):
+                return await self._connect_to(host, options)
+        return await self._connect_to(self._hosts[-1], options)
+
+    async def _connect_to(self, host: str, options: dict[str, Any]) -> Connection:
+        connection = await asyncpg.connect(host, **options)
+        self._hosts.sort(key=lambda each: each != host)
+        return connection
 
     async def close(self) -> None:
         if self._running:
@@ -142,6 +161,13 @@ class PostgresPool:
         if self._pool is not None:
             with contextlib.suppress(TimeoutError):  # what is still open then is cut off
                 await asyncio.wait_for(self._pool.close(), PATIENCE)
+
+
+def _each_host(url: str) -> list[str]:
+    """The same URL, with one of its hosts each."""
+    parts = urlsplit(url)
+    login, at, hosts = parts.netloc.rpartition("@")
+    return [parts._replace(netloc=login + at + host).geturl() for host in hosts.split(",")]
 
 
 @contextlib.contextmanager
