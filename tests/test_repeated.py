@@ -1,8 +1,11 @@
 """What a worker remembers of heads changes how soon they are understood, and nothing else."""
 
 import asyncio
+import itertools
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,6 +200,68 @@ def test_a_client_that_takes_no_answers_is_given_no_more(tmp_path: Path) -> None
             writer.close()
 
     use_app(tmp_path, work)
+
+
+class Echo:
+    """Says what it was asked, and by whom."""
+
+    async def answer(self, request: Request) -> Reply:
+        said = f"{request.method} {request.path} {request.header('authorization')} {len(await request.whole_body())}"
+        return Reply(200, "", said.encode())
+
+
+class Written:
+    """The other end of a connection: all that was written to it."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def __getattr__(self, _: str) -> Callable[..., Any]:
+        return lambda *_: None
+
+
+def test_requests_are_answered_as_they_are_wherever_their_bytes_are_cut() -> None:
+    """With few paths, keys and lengths, so that heads and parts of heads come again and again, on other connections."""
+    dice = random.Random(12)
+
+    def message() -> tuple[bytes, str]:
+        method, path, key = dice.choice(["GET", "POST"]), dice.choice("ab"), dice.choice(["k1", "k2", None])
+        body = b"x" * dice.choice([0, 0, 3]) if method == "POST" else b""
+        fields = ["Host: here", *([f"Authorization: {key}"] if key else ())]
+        dice.shuffle(fields)
+        if body and dice.random() < 0.5:
+            fields.append("Transfer-Encoding: chunked")
+            sent = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        else:
+            fields += [f"Content-Length: {len(body)}"] if method == "POST" else []
+            sent = body
+        whole = "\r\n".join([f"{method} /{path} HTTP/1.1", *fields, "", ""]).encode() + sent
+        return whole, f"{method} /{path} {key} {len(body)}"
+
+    async def work() -> None:
+        server = HttpServer(Echo())  # type: ignore[arg-type]  # the one method that a server calls
+        for _ in range(3_000):
+            connection, end = Connection(server), Written()
+            connection.connection_made(end)
+            messages = [message() for _ in range(dice.randint(1, 3))]
+            data = b"".join(sent for sent, _ in messages)
+            cuts = sorted(dice.sample(range(1, len(data)), dice.randint(0, 3)))
+            for start, stop in itertools.pairwise((0, *cuts, len(data))):
+                connection.data_received(data[start:stop])
+                await asyncio.sleep(0)
+            for _ in range(4):
+                await asyncio.sleep(0)
+            answers = [part.split(b"\r\n\r\n", 1)[1].decode() for part in end.data.split(b"HTTP/1.1 200 OK")[1:]]
+            assert answers == [said for _, said in messages], data
+            connection.connection_lost(None)
+
+    asyncio.run(work())
 
 
 def head(path: str = "/v1/pets", *, keep_alive: bool = True) -> Head:
