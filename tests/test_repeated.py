@@ -246,7 +246,7 @@ def test_requests_are_answered_as_they_are_wherever_their_bytes_are_cut() -> Non
 
     async def work() -> None:
         server = HttpServer(Echo())  # type: ignore[arg-type]  # the one method that a server calls
-        for _ in range(3_000):
+        for _ in range(1_500):
             connection, end = Connection(server), Written()
             connection.connection_made(end)
             messages = [message() for _ in range(dice.randint(1, 3))]
