@@ -16,7 +16,8 @@ from tests.redis_topologies import RedisCluster, cluster_running
 from tests.served import Served
 from tests.servers import HOSTS, Host, Key, Server, serving
 
-OTHER_HOSTS_TAKE_ONE_IN = 8
+OTHER_HOSTS_TAKE_ONE_IN = 24
+CLUSTER_TAKES_ALL_OF = 6  # cases of one test, and every second one of the rest
 OWN_HOST_ONLY = ("test_browser.py", "test_schemathesis_finds_nothing")  # what takes many seconds each
 
 
@@ -31,7 +32,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     spared = []
     for item in items:
         host = next((name for name in ("granian-rsgi", "uvicorn-asgi") if name in item.name), None)
-        if host is not None and any(part in item.nodeid for part in OWN_HOST_ONLY):
+        if "own-postgres-redis" in item.name and any(part in item.nodeid for part in OWN_HOST_ONLY):
+            spared.append(item)  # the page and the document are the same
+        elif "own-postgres-redis" in item.name and "start" not in getattr(item, "fixturenames", ()):
+            case = (item.nodeid.partition("[")[0], "postgres-redis")
+            if seen[case] >= CLUSTER_TAKES_ALL_OF and seen[case] % 2:
+                spared.append(item)
+            seen[case] += 1
+        elif host is not None and any(part in item.nodeid for part in OWN_HOST_ONLY):
             spared.append(item)
         elif host is not None:
             starts_its_own = "start" in getattr(item, "fixturenames", ())  # a second for each

@@ -2,7 +2,7 @@
 gets another's answer, and the service heals by itself.
 
 PETSTORE_TEST_RESTARTS sets how often each server fails: 3 by default (once in each way), 20 and more for a long run.
-PETSTORE_TEST_CREATES sets how many animals the client adds that drops its connections: 1,000 by default.
+PETSTORE_TEST_CREATES sets how many animals the client adds that drops its connections: 500 by default.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from tests.servers import Key
 from tests.wire import receive, request, split
 
 RESTARTS = int(os.environ.get("PETSTORE_TEST_RESTARTS", "3"))
-CREATES = int(os.environ.get("PETSTORE_TEST_CREATES", "1000"))
+CREATES = int(os.environ.get("PETSTORE_TEST_CREATES", "500"))
 HEALS_WITHIN = 3.0
 ANSWERS_WITHIN = 2.9  # 2 s are promised; the rest is for a machine that is busy with other tests
 HOW = ("stopped", "killed", "hung")

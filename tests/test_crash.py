@@ -1,6 +1,6 @@
 """`kill -9` of the whole process group under concurrent creates, again and again.
 
-PETSTORE_TEST_KILLS sets how often: 6 by default, 200 and more for a long run.
+PETSTORE_TEST_KILLS sets how often: 4 by default, 200 and more for a long run.
 """
 
 import os
@@ -18,7 +18,7 @@ from petstore.service import Backends
 from petstore.store.sqlite.inspect import inspect
 from tests.servers import Key, Server
 
-KILLS = int(os.environ.get("PETSTORE_TEST_KILLS", "6"))
+KILLS = int(os.environ.get("PETSTORE_TEST_KILLS", "4"))
 READY_WITHIN = 5.0  # a hang is a failure; the second that is promised is measured by the bench
 CLIENTS = 6
 LIMITS = Limits(10**9, 10**9)
