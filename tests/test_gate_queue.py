@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,22 +95,28 @@ def test_at_most_500_requests_go_together_and_what_goes_and_waits_is_measured(
     assert seen == [1_200, 700, 200, 0]
 
 
+async def two_answers(gate: RedisGate, patch: pytest.MonkeyPatch, changed: Callable[[Any], Any]) -> list[Any]:
+    """What two requests at once are told when the link's answers come changed."""
+    version = await gate.keys_version("live")
+    step = gate._link.step
+
+    async def other(*arguments: Any) -> Step:
+        versions, answers = await step(*arguments)
+        return Step(versions, changed(answers))
+
+    with patch.context() as patched:
+        patched.setattr(gate._link, "step", other)
+        both = [gate.admit("live", name, PLENTY, version, NOW) for name in ("key_a", "key_b")]
+        return await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 5)
+
+
 def test_a_shard_that_fails_fails_whom_it_concerns(
     redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(gate: Gate) -> None:
         assert isinstance(gate, RedisGate)
-        version = await gate.keys_version("live")
-        step = gate._link.step
-
-        async def first_fails(*arguments: Any) -> Step:
-            versions, answers = await step(*arguments)
-            return Step(versions, [Unavailable("a shard"), *answers[1:]])
-
-        monkeypatch.setattr(gate._link, "step", first_fails)
         errors = GATE_ERRORS.cells[()]
-        both = [gate.admit("live", name, PLENTY, version, NOW) for name in ("key_a", "key_b")]
-        bad, good = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 5)
+        bad, good = await two_answers(gate, monkeypatch, lambda answers: [Unavailable("a shard"), *answers[1:]])
         assert isinstance(bad, Unavailable) and isinstance(good, tuple)
         assert GATE_ERRORS.cells[()] == errors + 1
         assert not gate.down
@@ -146,17 +153,7 @@ def test_an_answer_that_is_missing_is_an_outage_and_nobody_is_left_waiting(
 ) -> None:
     async def work(gate: Gate) -> None:
         assert isinstance(gate, RedisGate)
-        version = await gate.keys_version("live")
-        step = gate._link.step
-
-        async def one_short(*arguments: Any) -> Step:
-            versions, answers = await step(*arguments)
-            return Step(versions, answers[:-1])
-
-        with monkeypatch.context() as patched:
-            patched.setattr(gate._link, "step", one_short)
-            both = [gate.admit("live", name, PLENTY, version, NOW) for name in ("key_a", "key_b")]
-            good, bad = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 5)
+        good, bad = await two_answers(gate, monkeypatch, lambda answers: answers[:-1])
         assert isinstance(good, tuple) and isinstance(bad, Unavailable)
         assert await until(lambda: not gate.down)
 

@@ -17,7 +17,7 @@ from petstore.archive import Manifest, Member, Progress
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import GATE_FILE
 from petstore.gate.local import copy_out, renew_versions
-from petstore.gate.trust import believed, readable
+from petstore.gate.trust import readable
 from petstore.keys import ENVIRONMENTS
 from petstore.ledger import Deed
 from petstore.settings import Settings
@@ -45,7 +45,7 @@ def back_up(settings: Settings, target: Path, deed: Deed, bar: Bar, *, force: bo
                 stack.callback(snapshot.close)
             names = [*snapshots]
             gate = settings.data / GATE_FILE
-            if settings.gate is None and gate.exists() and believed(gate):
+            if settings.gate is None and gate.exists():
                 copy_out(gate, work / GATE_FILE)
                 names.append(GATE_FILE)
             with bar(2 * sum(snapshot.bytes for snapshot in snapshots.values())) as progress:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from petstore import folder
-from petstore.errors import OperatorError
+from petstore.errors import OperatorError, to_install
 from petstore.gate import GATE_FILE
 from petstore.gate.inspect import CLOCKS_APART, inspect_file, inspect_redis
 from petstore.keys import ENVIRONMENTS
@@ -71,9 +71,7 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
 
         from petstore.store.postgres.inspect import inspect
     except ImportError as error:
-        return [
-            Finding("postgresql", [f"{error.name} is not installed: pip install -c requirements.lock -e '.[cluster]'"])
-        ]
+        return [Finding("postgresql", [f"{error.name} is not installed: {to_install('cluster')}"])]
     try:
         seen = await inspect(url, settings.workers * settings.postgres_pool)
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

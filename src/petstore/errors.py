@@ -105,3 +105,8 @@ class Unavailable(PetstoreError):
 
 class OperatorError(PetstoreError):
     """What the operator asked for cannot be done; the text says why and what to do."""
+
+
+def to_install(extra: str) -> str:
+    """The words that bring an optional part of this project along, for messages about a package that is missing."""
+    return f".venv/bin/pip install -c requirements.lock -e '.[{extra}]'"

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import OperatorError, Unavailable, to_install
 from petstore.folder import PATIENCE, Hold, InUse, claimed
 from petstore.gate import GATE_FILE, OUTAGE_FILE, Gate, GatePolicy, open_gate
 from petstore.keys import Environment
@@ -306,9 +306,7 @@ def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
         from petstore.console.jobs import Jobs
         from petstore.console.sessions import Sessions
     except ImportError as error:
-        raise OperatorError(
-            f"the console needs the package {error.name}: pip install -c requirements.lock -e '.[console]'"
-        ) from None
+        raise OperatorError(f"the console needs the package {error.name}: {to_install('console')}") from None
 
     async def run() -> None:
         clock = clock_of(settings)

@@ -11,7 +11,7 @@ import click
 
 from petstore.archive import Manifest, Progress, is_archive
 from petstore.cli import common_options, counted, deed, json_option, print_json, progress, run
-from petstore.errors import OperatorError
+from petstore.errors import OperatorError, to_install
 from petstore.settings import Settings
 
 _file = click.Path(path_type=Path)
@@ -111,8 +111,7 @@ def _verify(file: Path, as_json: bool) -> None:
     except ImportError as error:
         if not _looks_like_a_dump(file):
             raise OperatorError(f"{file}: is neither a backup of Petstore nor a pg_dump") from None
-        install = ".venv/bin/pip install -c requirements.lock -e '.[cluster]'"
-        raise OperatorError(f"{file}: to check a pg_dump, {error.name} is needed: {install}") from None
+        raise OperatorError(f"{file}: to check a pg_dump, {error.name} is needed: {to_install('cluster')}") from None
 
     dump = check_dump(file)
     if dump.faults:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from petstore.errors import OperatorError
+from petstore.errors import OperatorError, to_install
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.windows import SECOND, BanPolicy, Decision, Windows
@@ -98,9 +98,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
         from petstore.gate.redis import RedisGate
         from petstore.gate.redis_links import open_link
     except ImportError as error:
-        raise OperatorError(
-            f"--gate {scheme} needs the package {error.name}: pip install -c requirements.lock -e '.[cluster]'"
-        ) from None
+        raise OperatorError(f"--gate {scheme} needs the package {error.name}: {to_install('cluster')}") from None
 
     shared = RedisGate(open_link(url), policy)
     if policy.outage == "refuse":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from petstore.errors import OperatorError
+from petstore.errors import OperatorError, to_install
 from petstore.keys import ENVIRONMENTS, Environment, KeyStore
 from petstore.ledger import Ledger
 from petstore.operators import Operators
@@ -80,9 +80,7 @@ def open_stores(
         from petstore.store.postgres.base import schema_of
         from petstore.store.postgres.pool import PostgresPool
     except ImportError as error:
-        raise OperatorError(
-            f"--store {scheme} needs {error.name}: pip install -c requirements.lock -e '.[cluster]'"
-        ) from None
+        raise OperatorError(f"--store {scheme} needs {error.name}: {to_install('cluster')}") from None
     schemas = [schema_of(each) for each in ENVIRONMENTS]
     pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas)
     return {each: PostgresStore(pool, each, on_commit(each)) for each in ENVIRONMENTS}
