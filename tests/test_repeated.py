@@ -12,7 +12,7 @@ import pytest
 from petstore.pets import NewPet
 from petstore.store import Store
 from petstore.web.app import App
-from petstore.web.http1 import Connection, HttpServer
+from petstore.web.http1 import PIPELINE_MAX, Connection, HttpServer
 from petstore.web.repeated import HEAD_MAX, HEADS_MAX, Repeated
 from petstore.web.replies import Reply
 from petstore.web.requests import Memo, Request
@@ -202,6 +202,26 @@ def test_a_client_that_takes_no_answers_is_given_no_more(tmp_path: Path) -> None
     use_app(tmp_path, work)
 
 
+def test_a_client_that_asks_on_and_on_is_not_read_until_it_is_answered(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        slow = Slow(app)
+        server = HttpServer(slow)  # type: ignore[arg-type]  # the one method that a server calls
+        connection, end = Connection(server), Written()
+        connection.connection_made(end)
+        asked = 0
+        while end.reading and asked < 1_000:  # one by one, so that the head is known from the second on
+            connection.data_received(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+            asked += 1
+        assert PIPELINE_MAX < asked < PIPELINE_MAX + 3
+        slow.may_go.set()
+        async with asyncio.timeout(20):
+            while end.data.count(b"HTTP/1.1 200 OK") < asked:
+                await asyncio.sleep(0)
+        assert end.reading
+
+    use_app(tmp_path, work)
+
+
 class Echo:
     """Says what it was asked, and by whom."""
 
@@ -215,6 +235,13 @@ class Written:
 
     def __init__(self) -> None:
         self.data = b""
+        self.reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def write(self, data: bytes) -> None:
         self.data += data

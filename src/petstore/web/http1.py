@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         if self._head_bytes == 0 and self._reading is None:  # between two messages
             head, end, body = data.partition(b"\r\n\r\n")
             known = (self._repeated.heads.get(head) or self._repeated.recall(head)) if end else None
-            if known is not None and known.length == len(body):
+            if known is not None and known.length == len(body) and len(self._waiting) < PIPELINE_MAX:
                 request = HttpRequest(self, known)
                 request.complete = True
                 request.chunks = (body,)
