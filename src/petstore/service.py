@@ -1,4 +1,4 @@
-"""The composition root: the only place that knows concrete backends, adapters and the HTTP server."""
+"""The composition root: the only place that knows concrete backends."""
 
 import asyncio
 import contextlib
@@ -6,29 +6,22 @@ import gc
 import logging
 import math
 import os
-import signal
-import ssl
 import sys
 import time
-from collections.abc import Callable, MutableMapping
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from petstore.errors import OperatorError, Unavailable, to_install
+from petstore.errors import Unavailable
 from petstore.folder import PATIENCE, Hold, InUse, claimed
 from petstore.gate import GATE_FILE, OUTAGE_FILE, Gate, GatePolicy, open_gate
 from petstore.keys import Environment
-from petstore.logs import configuration, event
+from petstore.logs import event
 from petstore.monitoring import Monitoring
 from petstore.settings import Settings
 from petstore.store import OnCommit, Store, StorePolicy, Subject, open_stores
-from petstore.web import asgi
 from petstore.web.app import App
-from petstore.web.http1 import HEAD_SECONDS, Connection, HttpServer
 from petstore.windows import SECOND, BanPolicy
-from petstore.workers import supervise
 
 FLUSH_EVERY = 5  # seconds, and ticks
 
@@ -134,42 +127,6 @@ class Service:
                 await place.traffic.flush(self._clock())
 
 
-class RsgiService:
-    """What Granian runs in a worker process."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._service = Service(settings)
-
-    def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        from petstore.web import rsgi
-
-        self._respond = partial(rsgi.respond, loop.run_until_complete(self._service.start()))
-
-    def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.run_until_complete(self._service.stop())
-
-    async def __rsgi__(self, scope: Any, proto: Any) -> None:
-        await self._respond(scope, proto)
-
-
-class AsgiService:
-    """The same service for any ASGI server that speaks the lifespan protocol."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._service = Service(settings)
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
-        if scope["type"] == "http":
-            await asgi.respond(self._service.app, scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await receive()
-            await self._service.start()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await self._service.stop()
-            await send({"type": "lifespan.shutdown.complete"})
-
-
 def prepare(settings: Settings) -> None:
     """Make the data folder, or finish a restore that was cut short. Raises OperatorError when it cannot be used."""
     Hold(settings.data).release()
@@ -249,139 +206,3 @@ def open_stores_for(settings: Settings, gate: Gate | None) -> dict[Environment, 
 
     policy = StorePolicy(settings.postgres_pool, settings.pgbouncer)
     return open_stores(settings.store, settings.data, policy, on_commit)
-
-
-def serve(settings: Settings) -> None:
-    """Run the service until it is told to stop. Raises OperatorError."""
-    hold = Hold(settings.data)  # by the main process too: between two workers the folder is not free
-    if settings.server == "granian":
-        _serve_by_granian(settings)
-    else:
-        supervise(settings.workers, partial(_work, settings))
-    hold.release()
-    rest_gate(settings)
-
-
-def _work(settings: Settings) -> None:
-    """One worker process, from start to end."""
-    import uvloop
-
-    uvloop.run(_serve_http(settings))
-
-
-async def _serve_http(settings: Settings) -> None:
-    service = Service(settings)
-    server = HttpServer(await service.start())
-    service.every_second.append(server.tick)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    listener = await loop.create_server(
-        lambda: Connection(server),
-        settings.host,
-        settings.port,
-        backlog=4096,
-        reuse_port=True,  # the kernel spreads the connections over the workers
-        ssl=(tls := tls_context(settings)),
-        ssl_handshake_timeout=HEAD_SECONDS if tls else None,
-    )
-    await stop.wait()
-    listener.close()
-    await server.drain()
-    await service.stop()
-
-
-def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
-    """Run the console until it is told to stop; `greet` is given the address to sign in at.
-
-    Raises OperatorError when the packages for it are missing.
-    """
-    try:
-        import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
-        import uvicorn
-
-        from petstore.console.app import console
-        from petstore.console.guard import Addresses
-        from petstore.console.jobs import Jobs
-        from petstore.console.sessions import Sessions
-    except ImportError as error:
-        raise OperatorError(f"the console needs the package {error.name}: {to_install('console')}") from None
-
-    async def run() -> None:
-        clock = clock_of(settings)
-        addresses, sessions = Addresses(settings), Sessions(clock)
-        async with Backends(settings) as backends:
-            with Jobs() as jobs:
-                app = console(backends.stores, backends.gate, clock, addresses, sessions, jobs)
-                server = uvicorn.Server(uvicorn.Config(app, **_uvicorn_options(settings)))
-                # Uvicorn's own handling of signals would end the process by the signal instead of with code 0.
-                server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # see above
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
-                greet(f"{addresses.origin}/sign-in?token={sessions.new_link_token()}")
-                await server.serve()
-
-    asyncio.run(run())
-
-
-def _uvicorn_options(settings: Settings) -> dict[str, Any]:
-    return {
-        "host": settings.host,
-        "port": settings.port,
-        "ssl_certfile": settings.tls_cert,
-        "ssl_keyfile": settings.tls_key,
-        "lifespan": "off",
-        "log_config": None,
-        "access_log": False,
-        "proxy_headers": False,
-        "server_header": False,
-        "timeout_graceful_shutdown": 2,
-    }
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Raises OperatorError when the certificate or its key cannot be used."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    for option, file in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
-        if not os.access(file, os.R_OK):
-            raise OperatorError(f"{option} {file}: no such file, or no rights to read it")
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise OperatorError(
-            f"--tls-cert {settings.tls_cert} and --tls-key {settings.tls_key}: not PEM, or not of one another ({error})"
-        ) from error
-    return context
-
-
-def _serve_by_granian(settings: Settings) -> None:
-    from granian.constants import HTTPModes, Interfaces, Loops
-    from granian.http import HTTP1Settings
-    from granian.server import Server
-
-    # Called in each worker process: nothing is opened before the fork.
-    load: Any = partial(RsgiService, settings)
-    Server(
-        "petstore",
-        address=settings.host,
-        port=settings.port,
-        interface=Interfaces.RSGI,
-        workers=settings.workers,
-        loop=Loops.uvloop,
-        http=HTTPModes.auto,
-        websockets=False,
-        backlog=4096,
-        backpressure=16_384,
-        http1_settings=HTTP1Settings(header_read_timeout=8_000, max_buffer_size=128 * 1024),
-        log_dictconfig=configuration(),
-        log_level="warning",  # type: ignore[arg-type]  # an enumeration of strings
-        ssl_cert=settings.tls_cert,
-        ssl_key=settings.tls_key,
-        respawn_failed_workers=True,
-        respawn_interval=0.1,
-        workers_kill_timeout=4,
-    ).serve(target_loader=load, wrap_loader=False)

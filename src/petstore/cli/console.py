@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from petstore import logs, service
+from petstore import hosting, logs
 from petstore.cli import common_options
 from petstore.cli.serve import check_port
 from petstore.errors import OperatorError
@@ -43,14 +43,14 @@ def console(**options: Any) -> None:
     settings = Settings(**options)
     logs.configure()
     _check(settings)
-    service.serve_console(settings, _greet)
+    hosting.serve_console(settings, _greet)
 
 
 def _check(settings: Settings) -> None:
     """Raises OperatorError."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
-    service.tls_context(settings)
+    hosting.tls_context(settings)
     public = settings.public_base
     if public and not public.startswith(("https://", "http://")):
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from petstore import logs, service
+from petstore import hosting, logs, service
 from petstore.cli import common_options, run
 from petstore.errors import OperatorError, PetstoreError
 from petstore.keys import digest_of, mint, new_key
@@ -84,10 +84,10 @@ def serve(**options: Any) -> None:
     first_key = run(_first_key(settings))
     _allow_many_connections()
     _greet(settings, first_key)
-    service.serve(settings)
+    hosting.serve(settings)
 
 
-def asgi() -> service.AsgiService:
+def asgi() -> hosting.AsgiService:
     """The service for another ASGI server, set up by PETSTORE_* variables: uvicorn --factory petstore.cli.serve:asgi"""
     settings = Settings(**serve.make_context("petstore", []).params)
     logs.configure()
@@ -97,14 +97,14 @@ def asgi() -> service.AsgiService:
         service.mend_gate(settings, thoroughly=True)
     except PetstoreError as error:
         raise SystemExit(f"petstore: {error}") from None
-    return service.AsgiService(settings)
+    return hosting.AsgiService(settings)
 
 
 def check_settings(settings: Settings) -> None:
     """Whatever would fail later in a worker fails here in one line. Raises OperatorError."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
-    service.tls_context(settings)
+    hosting.tls_context(settings)
     if settings.ban_seconds > settings.ban_ceiling:
         raise OperatorError("--ban-seconds may not be more than --ban-ceiling")
     for origin in settings.cors_origins:
