@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from petstore.logs import Sparing, logger
+from petstore.logs import Readable, Sparing, logger
 from tests.served import Served, wait_for
 
 
@@ -29,6 +29,13 @@ def kept() -> Iterator[Kept]:
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
+
+
+def test_on_a_terminal_nothing_that_a_client_sends_looks_like_another_line_or_moves_the_cursor() -> None:
+    record = logging.makeLogRecord({"msg": "request", "levelname": "INFO"})
+    record.fields = {"path": "/v1/x\n12:00:00 error  \x1b[2J", "name": "Zoë"}
+    line = Readable().format(record)
+    assert line.endswith(r" request path='/v1/x\n12:00:00 error  \x1b[2J' name=Zoë")
 
 
 def told(lines: list[dict[str, Any]]) -> int:

@@ -157,6 +157,13 @@ def test_a_file_that_was_added_but_not_yet_removed_is_not_added_twice(tmp_path: 
     assert not dead.exists()
 
 
+def test_what_is_known_of_dead_workers_does_not_grow_with_their_number(tmp_path: Path) -> None:
+    for _ in range(20):
+        joined(tmp_path, 1).leave()
+    past = NumbersFile(tmp_path / "past").read()
+    assert len(past.folded) == 1  # the one that was added last
+
+
 @pytest.mark.parametrize(("damaged", "left"), [(2, 1), (1, 2)])
 def test_a_write_that_was_cut_short_leaves_the_one_before_it(tmp_path: Path, damaged: int, left: int) -> None:
     file = NumbersFile(tmp_path / "numbers")

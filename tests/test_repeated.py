@@ -3,21 +3,21 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from petstore.pets import NewPet
 from petstore.store import Store
 from petstore.web.app import App
-from petstore.web.http1 import PIPELINE_MAX, Connection, HttpServer
+from petstore.web.http1 import Connection
 from petstore.web.repeated import HEAD_MAX, HEADS_MAX, Repeated
 from petstore.web.replies import Reply
 from petstore.web.requests import Memo, Request
+from petstore.web.server import HttpServer
 from petstore.web.traffic import NO_TALLY
 from petstore.web.wire import Head
+from tests.connections import Slow, connected, only
 from tests.test_web_in_process import use_app
 from tests.test_web_parts import NOW
 
@@ -105,7 +105,7 @@ def test_a_head_is_known_only_when_it_has_ended(tmp_path: Path, rest: bytes) -> 
             reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
             writer.write(start + b"\r\n\r\n")
             assert (await reader.read(65536)).startswith(b"HTTP/1.1 200")
-            (connection,) = server.connections
+            connection = only(server)
             connection.data_received(start)  # by hand: so that it comes alone
             writer.write(rest)
             answer = await reader.read(65536)
@@ -115,18 +115,6 @@ def test_a_head_is_known_only_when_it_has_ended(tmp_path: Path, rest: bytes) -> 
         assert answer.count(b"HTTP/1.1 200") == answer.count(b"HTTP/1.1") == 2  # one, and the one behind it
 
     use_app(tmp_path, work)
-
-
-class Slow:
-    """An app on backends that are elsewhere: answers wait until they may go."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self.may_go = asyncio.Event()
-
-    async def answer(self, request: Request) -> Reply:
-        await asyncio.ensure_future(self.may_go.wait())
-        return await self._app.answer(request)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +132,7 @@ def test_what_comes_behind_a_request_in_hand_is_not_taken_for_it(tmp_path: Path,
             writer.write(f"GET /v1/pets HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {secret}\r\n\r\n".encode())
             while not server.repeated.heads:
                 await asyncio.sleep(0)
-            (connection,) = server.connections
+            connection = only(server)
             connection.data_received(behind)  # by hand: so that it comes alone, while the answer is awaited
             assert len(server.repeated.heads) == 1
             assert server.repeated.recall(raw("/v1/pets")) is None
@@ -166,7 +154,7 @@ def test_the_rest_of_a_head_is_neither_learned_nor_looked_up(tmp_path: Path) -> 
             reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
             assert (await reader.read(65536)).startswith(b"HTTP/1.1 200")
-            (connection,) = server.connections
+            connection = only(server)
             known = set(server.repeated.heads)
             connection.data_received(whole + whole[:cut])  # by hand: so that they come together
             connection.data_received(whole[cut:])
@@ -183,74 +171,12 @@ def test_the_rest_of_a_head_is_neither_learned_nor_looked_up(tmp_path: Path) -> 
     use_app(tmp_path, work)
 
 
-def test_a_client_that_takes_no_answers_is_given_no_more(tmp_path: Path) -> None:
-    async def work(app: App, store: Store, secret: str) -> None:
-        server = HttpServer(app)
-        listening = await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0)
-        ask = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: here\r\n\r\n"
-        async with listening, asyncio.timeout(20):
-            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
-            while not server.connections:
-                await asyncio.sleep(0)
-            (connection,) = server.connections
-            connection.data_received(ask * 20 + ask.replace(b"Host", b"Connection: close\r\nHost"))
-            await asyncio.sleep(0.1)
-            assert len(connection._waiting) > 10 and connection._transport.get_write_buffer_size() < 8_000_000
-            assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 21
-            writer.close()
-
-    use_app(tmp_path, work)
-
-
-def test_a_client_that_asks_on_and_on_is_not_read_until_it_is_answered(tmp_path: Path) -> None:
-    async def work(app: App, store: Store, secret: str) -> None:
-        slow = Slow(app)
-        server = HttpServer(slow)  # type: ignore[arg-type]  # the one method that a server calls
-        connection, end = Connection(server), Written()
-        connection.connection_made(end)
-        asked = 0
-        while end.reading and asked < 1_000:  # one by one, so that the head is known from the second on
-            connection.data_received(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
-            asked += 1
-        assert PIPELINE_MAX < asked < PIPELINE_MAX + 3
-        slow.may_go.set()
-        async with asyncio.timeout(20):
-            while end.data.count(b"HTTP/1.1 200 OK") < asked:
-                await asyncio.sleep(0)
-        assert end.reading
-
-    use_app(tmp_path, work)
-
-
 class Echo:
     """Says what it was asked, and by whom."""
 
     async def answer(self, request: Request) -> Reply:
         said = f"{request.method} {request.path} {request.header('authorization')} {len(await request.whole_body())}"
         return Reply(200, "", said.encode())
-
-
-class Written:
-    """The other end of a connection: all that was written to it."""
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.reading = True
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-    def is_closing(self) -> bool:
-        return False
-
-    def __getattr__(self, _: str) -> Callable[..., Any]:
-        return lambda *_: None
 
 
 def test_requests_are_answered_as_they_are_wherever_their_bytes_are_cut() -> None:
@@ -274,8 +200,7 @@ def test_requests_are_answered_as_they_are_wherever_their_bytes_are_cut() -> Non
     async def work() -> None:
         server = HttpServer(Echo())  # type: ignore[arg-type]  # the one method that a server calls
         for _ in range(1_500):
-            connection, end = Connection(server), Written()
-            connection.connection_made(end)
+            connection, end = connected(server)
             messages = [message() for _ in range(dice.randint(1, 3))]
             data = b"".join(sent for sent, _ in messages)
             cuts = sorted(dice.sample(range(1, len(data)), dice.randint(0, 3)))

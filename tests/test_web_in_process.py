@@ -276,6 +276,14 @@ def test_what_changed_behind_the_gates_back_is_seen_after_a_second(tmp_path: Pat
         assert (await ask("/v1/pets"))[0] == 200
         clock.now = NOW + 8
         assert (await ask("/v1/pets"))[0] == 401
+        behind("UPDATE keys SET revoked = NULL")
+        assert b"pending" in (await ask("/v1/pets"))[1] and b"pending" in (await ask(f"/v1/pets/{pet_id}"))[1]
+        behind("UPDATE pets SET status = 'sold'")
+        clock.now = NOW - 3600  # a clock that is set back does not make a second an hour
+        assert b"sold" in (await ask(f"/v1/pets/{pet_id}"))[1] and b"sold" in (await ask("/v1/pets"))[1]
+        behind("UPDATE keys SET revoked = 1")
+        clock.now = NOW - 7200
+        assert (await ask("/v1/pets"))[0] == 401
 
     use_app(tmp_path, work, clock)
 

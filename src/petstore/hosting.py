@@ -15,7 +15,8 @@ from petstore.logs import configuration
 from petstore.service import Backends, Service, clock_of, rest_gate
 from petstore.settings import Settings
 from petstore.web import asgi
-from petstore.web.http1 import HEAD_SECONDS, Connection, HttpServer
+from petstore.web.http1 import HEAD_SECONDS, Connection
+from petstore.web.server import HttpServer
 from petstore.workers import supervise
 
 

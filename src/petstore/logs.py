@@ -67,9 +67,15 @@ class JsonLines(logging.Formatter):
 class Readable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
+        fields = " ".join(f"{name}={_shown(value)}" for name, value in getattr(record, "fields", {}).items())
         line = f"{at} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
         return line + ("\n" + "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else "")
+
+
+def _shown(value: Any) -> str:
+    """What a client has sent must not move the cursor, or look like another line."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
 
 
 def configuration() -> dict[str, Any]:

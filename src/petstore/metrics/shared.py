@@ -120,7 +120,7 @@ class Workers:
                 if _is_free(file):
                     _add(total, _newest(file)[1], gauges=False)
                     dead.append(name)
-            gone = [*record.folded, *dead]
+            gone = [*(name for name in record.folded if (self._folder / name).exists()), *dead]
             past.write(total, gone)
             for name in gone:
                 (self._folder / name).unlink(missing_ok=True)

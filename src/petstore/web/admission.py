@@ -21,6 +21,7 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
     key: ApiKey
     limits: Limits
     version: int
+    since: float  # a clock that was set back makes it as old as one that has moved on
     fresh_until: float
 
 
@@ -48,7 +49,7 @@ class Admission:
         secret, digest = memo.credential
         if secret is not None:
             known = self._remembered.get(digest)
-            if known is None or now >= known.fresh_until:
+            if known is None or not known.since <= now < known.fresh_until:
                 known = await self._look_up(secret, digest, now)
             while known is not None:
                 passed = await self._gate.admit(self._environment, known.key.id, known.limits, known.version, now)
@@ -67,7 +68,7 @@ class Admission:
         if key is None or not key.usable(now):
             self._remembered.pop(digest, None)
             return None
-        known = Remembered(key, key.limits, version, min(now + FRESH_SECONDS, key.expires or math.inf))
+        known = Remembered(key, key.limits, version, now, min(now + FRESH_SECONDS, key.expires or math.inf))
         if len(self._remembered) >= REMEMBERED_KEYS:
             del self._remembered[next(iter(self._remembered))]
         self._remembered[digest] = known

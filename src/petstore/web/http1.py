@@ -6,39 +6,35 @@ its answers, the requests that wait on it. The body's size and time are the pipe
 """
 
 import asyncio
-import contextlib
 import functools
 import re
-import time
 from collections import deque
 from collections.abc import Coroutine
-from email.utils import formatdate
 from typing import Any
 
 import httptools
 
-from petstore.metrics import CONNECTIONS, REJECTED
-from petstore.web.app import App
-from petstore.web.repeated import Repeated
+from petstore.metrics import REJECTED
 from petstore.web.replies import Reply
+from petstore.web.server import HttpServer
 from petstore.web.wire import CLOSING, STATUS_LINES, Fields, HttpRequest, Refused, read_head, render
 
 HEAD_MAX = 64 * 1024
 MESSAGE_MAX = 1024 * 1024  # a body of 64 KiB in chunks of one byte, each with a short extension, is less
 HEAD_SECONDS = 8.0
 IDLE_SECONDS = 75.0
-WRITE_SECONDS = 20.0
+WRITE_SECONDS, WRITE_LEAST = 20.0, 32 * 1024  # a client takes at least so much in that time, or is gone
+LARGE = 16 * 1024
 LINGER_SECONDS = 2.0
 LINGER_MAX = 512 * 1024
 BODY_BUFFER = 128 * 1024
 PIPELINE_MAX = 32
-DRAIN_SECONDS = 3.5
 
 _METHOD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ").match
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, server: "HttpServer") -> None:
+    def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._repeated = server.repeated
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -47,6 +43,7 @@ class Connection(asyncio.Protocol):
         self._reading: HttpRequest | None = None  # whose body is still coming
         self._pumping = False
         self._full = False  # the client does not take its answers
+        self._unsent = 0  # bytes of them, when it last took some
         self._deaf = False  # what still comes in is thrown away
         self._broken = False  # a message was refused before its end
         self._rejected: int | None = None  # the status of a message that never became a request
@@ -106,7 +103,7 @@ class Connection(asyncio.Protocol):
             # Only what these bytes have brought: what was there before them is another message, with another's key.
             if end and len(self._waiting) == before + 1:
                 brought = self._waiting[-1]
-                if brought.complete and brought.head.length == len(body):
+                if brought.complete and brought.head.length == len(body) and brought.method != "CONNECT":
                     self._repeated.learn(head, brought.head)
         else:
             self._feed(data)
@@ -119,7 +116,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._full = False
-        self._transport.resume_reading()
+        if len(self._waiting) <= PIPELINE_MAX:
+            self._transport.resume_reading()
         self._pump()
 
     # What the parser calls
@@ -143,8 +141,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._reading is not None:
             return  # the head of a body, see _ignore_upgrade
-        if self._head_bytes > HEAD_MAX:  # it may be the body's bytes, or those of other messages
-            self._check_size()
+        self._check_size()
         request = HttpRequest(self, read_head(self._parser, self._method, self._target, self._fields))
         self._reading = request
         self._waiting.append(request)
@@ -200,7 +197,7 @@ class Connection(asyncio.Protocol):
             self._reject(431 if self._fields else 414)
 
     def _check_size(self) -> None:
-        """Raises Refused when a head that came in one piece is too large."""
+        """Raises Refused when a head that came in one piece, or behind another message, is too large."""
         if len(self._target) > HEAD_MAX:
             raise Refused(414)
         if sum(len(name) + len(value) + 4 for name, values in self._fields.items() for value in values) > HEAD_MAX:
@@ -225,14 +222,22 @@ class Connection(asyncio.Protocol):
         return True
 
     def _pump(self) -> None:
-        """Answer what waits, in a loop: each answer calling for the next would be a stack as deep as the pipeline."""
+        """Answer what waits, in a loop: each answer calling for the next would be a stack as deep as the pipeline.
+
+        Thousands of requests fit into one read. After some of them it is the other connections' turn.
+        """
         if self._pumping:
             return
         self._pumping = True
+        answered = 0
         while self._waiting and self._in_hand is None and not self._full:
+            if answered == PIPELINE_MAX:
+                asyncio.get_running_loop().call_soon(self._pump)
+                break
             if len(self._waiting) == PIPELINE_MAX:
                 self._transport.resume_reading()
             self._handle(self._waiting.popleft())
+            answered += 1
         self._pumping = False
         if self._rejected is not None and self._in_hand is None and not self._waiting:
             self._reject_now(self._rejected)
@@ -270,7 +275,13 @@ class Connection(asyncio.Protocol):
         stays = stays and reply.status not in CLOSING
         if self._deaf and not self._waiting and self._rejected is None:
             stays = False  # it is the last
-        self._transport.write(render(reply, request.method, stays=stays, date=self._server.date))
+        head = render(reply, stays=stays, date=self._server.date)
+        body = reply.body if request.method != "HEAD" else b""
+        if len(body) < LARGE:
+            self._transport.write(head + body)
+        else:  # not a copy for each client that takes its time
+            self._transport.write(head)
+            self._transport.write(body)
         self.since = self._server.now
         if not stays:
             self._close()
@@ -304,6 +315,7 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         """Close, but let a client that is still sending read its answer first: closing at once would reset it."""
         self._waiting.clear()
+        self._rejected = None
         if not (self._reading or self._broken) or not self._transport.can_write_eof():
             self._transport.close()
         else:
@@ -316,10 +328,13 @@ class Connection(asyncio.Protocol):
     def sweep(self, now: float) -> None:
         """Close what has been in its present state for too long."""
         waited = now - self.since
-        if self._in_hand is not None or self._reading is not None:
+        if self._in_hand is not None or (self._reading is not None and not self._full):
             return  # a request is in hand; its own limits hold
-        if self._transport.get_write_buffer_size() > 0:
-            if waited > WRITE_SECONDS:
+        unsent = self._transport.get_write_buffer_size()
+        if unsent > 0:
+            if not self._unsent - WRITE_LEAST < unsent <= self._unsent:  # some was taken, or there is a new answer
+                self._unsent, self.since = unsent, now
+            elif waited > WRITE_SECONDS:
                 self._transport.abort()
         elif waited > (LINGER_SECONDS if self._deaf else HEAD_SECONDS if self._head_bytes else IDLE_SECONDS):
             self._transport.close()
@@ -327,39 +342,3 @@ class Connection(asyncio.Protocol):
     def close_if_idle(self) -> None:
         if self._in_hand is None and not self._waiting:
             self._transport.close()
-
-
-class HttpServer:
-    """All connections of one worker."""
-
-    def __init__(self, app: App) -> None:
-        self.app = app
-        self.connections: set[Connection] = set()
-        self.closing = False
-        self.repeated = Repeated()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.tick()
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def tick(self) -> None:
-        """Once a second."""
-        self.date = f"date: {formatdate(usegmt=True)}\r\n"
-        self.now = time.monotonic()
-        self.repeated.age()
-        CONNECTIONS.set(len(self.connections))
-        for connection in list(self.connections):
-            connection.sweep(self.now)
-
-    async def drain(self) -> None:
-        """Close what is idle, and wait for the rest to be answered, within a limit."""
-        self.closing = True
-        for connection in list(self.connections):
-            connection.close_if_idle()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                while self.connections:
-                    await next(iter(self.connections)).lost

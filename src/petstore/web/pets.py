@@ -55,7 +55,7 @@ class PetOperations:
         self._version = -1
         self._stamp: object = None
         self._being_read: dict[ListQuery | int, asyncio.Future[Rendered]] = {}
-        self._fresh_until = 0.0
+        self._asked = self._fresh_until = 0.0  # between them the store need not be asked; a clock may be set back
         # Sent with every answer of the deprecated operation, whatever its status.
         self.deprecation: Lines = (
             line("deprecation", "@1794614400")
@@ -70,7 +70,7 @@ class PetOperations:
         query = memo.query
         if query is None:
             query = memo.query = parse_list_query(request.query)
-        if version != self._version or now >= self._fresh_until:
+        if version != self._version or not self._asked <= now < self._fresh_until:
             await self._refresh(version, now)
         page = self._remembered.get(query)
         if page is None:
@@ -90,7 +90,7 @@ class PetOperations:
             pet_id = memo.pet_id = parse_pet_id(text)
             if pet_id is None:
                 raise PetNotFound("There is no such animal.")
-        if version != self._version or now >= self._fresh_until:
+        if version != self._version or not self._asked <= now < self._fresh_until:
             await self._refresh(version, now)
         rendered = self._remembered.get(pet_id)
         if rendered is None:
@@ -165,8 +165,8 @@ class PetOperations:
         if version != self._version:
             self._version = version
             self._forget()
-        if now >= self._fresh_until:
-            self._fresh_until = now + FRESH_SECONDS  # one request asks, the others go on
+        if not self._asked <= now < self._fresh_until:
+            self._asked, self._fresh_until = now, now + FRESH_SECONDS  # one request asks, the others go on
             try:
                 stamp = await self._catalogue.stamp()
             except BaseException:

@@ -162,12 +162,11 @@ def read_head(parser: Any, method: str, target: bytes, fields: Fields) -> Head:
     )
 
 
-def render(reply: Reply, method: str, *, stays: bool, date: str) -> bytes:
-    """The bytes of an answer."""
+def render(reply: Reply, *, stays: bool, date: str) -> bytes:
+    """The head of an answer."""
     length = "" if reply.status in (204, 304) else f"content-length: {len(reply.body)}\r\n"
     close = "" if stays or reply.status in CLOSING else "connection: close\r\n"  # those say so themselves
-    head = f"{STATUS_LINES[reply.status]}{date}{reply.headers}{length}{close}\r\n".encode("latin-1")
-    return head if method == "HEAD" else head + reply.body
+    return f"{STATUS_LINES[reply.status]}{date}{reply.headers}{length}{close}\r\n".encode("latin-1")
 
 
 def _split(target: bytes) -> tuple[str, str]:

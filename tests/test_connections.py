@@ -1,0 +1,186 @@
+"""What a connection does for clients that ask too much, take nothing, or say more than they should."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from petstore.store import Store
+from petstore.web import server as http_server
+from petstore.web.app import App
+from petstore.web.http1 import HEAD_MAX, PIPELINE_MAX, WRITE_LEAST, WRITE_SECONDS, Connection
+from petstore.web.server import HttpServer
+from tests.connections import Slow, connected, only
+from tests.test_web_in_process import use_app
+from tests.wire import split
+
+ALIVE = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
+LARGE = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+def closing(message: bytes) -> bytes:
+    return message.replace(b"Host", b"Connection: close\r\nHost")
+
+
+async def listen(server: HttpServer) -> asyncio.Server:
+    return await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0)
+
+
+async def sent(server: HttpServer, data: bytes) -> list[int]:
+    """What one read of these bytes is answered with, until the connection is closed."""
+    async with await listen(server) as listening, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        while not server.connections:
+            await asyncio.sleep(0)
+        only(server).data_received(data)
+        statuses = [response.status for response in split(await reader.read())]
+        writer.close()
+        while server.connections:
+            await asyncio.sleep(0)
+    return statuses
+
+
+def test_a_client_that_takes_no_answers_is_given_no_more(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        server = HttpServer(app)
+        async with await listen(server) as listening, asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
+            while not server.connections:
+                await asyncio.sleep(0)
+            connection = only(server)
+            connection.data_received(LARGE * 20 + closing(LARGE))
+            await asyncio.sleep(0.1)
+            assert len(connection._waiting) > 10 and connection._transport.get_write_buffer_size() < 8_000_000
+            assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 21
+            writer.close()
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize("behind", [b"", b"POST /v1/pets HTTP/1.1\r\nHost: here\r\nContent-Length: 5\r\n\r\n"])
+def test_nor_is_it_kept_for_long_whatever_it_has_begun_to_say(tmp_path: Path, behind: bytes) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        server = HttpServer(app)
+        async with await listen(server) as listening, asyncio.timeout(20):
+            _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
+            while not server.connections:
+                await asyncio.sleep(0)
+            only(server).data_received(LARGE * 8 + behind)
+            for waited in (0, WRITE_SECONDS + 1, 2 * WRITE_SECONDS + 2):
+                await asyncio.sleep(0.05)  # until the kernel takes no more
+                for connection in list(server.connections):
+                    connection.sweep(server.now + waited)
+            await asyncio.sleep(0)
+            assert not server.connections
+            writer.close()
+
+    use_app(tmp_path, work)
+
+
+def test_a_client_that_takes_its_answer_slowly_gets_it(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        server = HttpServer(app)
+        connection, end = connected(server)
+        connection.data_received(LARGE)
+        left, now = len(end.data), server.now
+        while left > WRITE_LEAST:
+            end.unsent = left
+            connection.sweep(now)
+            left, now = left - WRITE_LEAST, now + WRITE_SECONDS
+            connection.sweep(now - 1)
+            assert not end.aborted
+        connection.sweep(now + 2)
+        assert end.aborted
+
+    use_app(tmp_path, work)
+
+
+def test_a_client_that_asks_on_and_on_is_not_read_until_it_is_answered(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        slow = Slow(app)
+        server = HttpServer(slow)  # type: ignore[arg-type]  # the one method that a server calls
+        connection, end = connected(server)
+        asked = 0
+        while end.reading and asked < 1_000:  # one by one, so that the head is known from the second on
+            connection.data_received(ALIVE)
+            asked += 1
+        assert PIPELINE_MAX < asked < PIPELINE_MAX + 3
+        connection.pause_writing()
+        connection.resume_writing()
+        assert not end.reading
+        slow.may_go.set()
+        async with asyncio.timeout(20):
+            while end.data.count(b"HTTP/1.1 200 OK") < asked:
+                await asyncio.sleep(0)
+        assert end.reading
+
+    use_app(tmp_path, work)
+
+
+def test_thousands_of_requests_in_one_read_do_not_keep_others_waiting(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        server = HttpServer(app)
+        (greedy, much), (modest, little) = connected(server), connected(server)
+        greedy.data_received(ALIVE * 1_000)
+        assert much.data.count(b"HTTP/1.1 200 OK") == PIPELINE_MAX
+        modest.data_received(ALIVE)
+        assert little.data.count(b"HTTP/1.1 200 OK") == 1
+        async with asyncio.timeout(20):
+            while greedy._waiting:
+                await asyncio.sleep(0)
+        assert much.data.count(b"HTTP/1.1 200 OK") == 1_000
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize("last", [b"GET /healthz HTTP/1.0\r\n\r\n", closing(ALIVE)], ids=["1.0", "close"])
+def test_what_comes_behind_the_last_request_is_not_answered(tmp_path: Path, last: bytes) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        complaints: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+        assert await sent(HttpServer(app), ALIVE + last + b"x") == [200, 200]
+        assert not complaints
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: here\r\nX-Note: " + b"x" * HEAD_MAX + b"\r\n\r\n", 431),
+        (b"GET /" + b"x" * HEAD_MAX + b"x HTTP/1.1\r\nHost: here\r\n\r\n", 414),
+    ],
+    ids=["431", "414"],
+)
+def test_a_head_is_too_large_behind_another_message_too(tmp_path: Path, head: bytes, status: int) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        assert await sent(HttpServer(app), ALIVE + head) == [200, status]
+
+    use_app(tmp_path, work)
+
+
+def test_each_connect_ends_its_connection(tmp_path: Path) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        server = HttpServer(app)
+        for _ in range(2):
+            assert await sent(server, b"CONNECT here:80 HTTP/1.1\r\nHost: here:80\r\n\r\n") == [404]
+
+    use_app(tmp_path, work)
+
+
+def test_a_connection_that_outlasts_the_end_is_lost_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "DRAIN_SECONDS", 0.01)
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        server = HttpServer(Slow(app))  # type: ignore[arg-type]  # the one method that a server calls
+        connection, _ = connected(server)
+        connection.data_received(ALIVE)
+        await server.drain()
+        assert server.connections == {connection}
+        connection.connection_lost(None)
+        assert not server.connections
+
+    use_app(tmp_path, work)
