@@ -73,6 +73,10 @@ def test_addresses_have_a_window_of_their_own_in_each_environment(gate_at: GateP
         assert (await gate.admit_address("staging", "192.0.2.1", NOW)).outcome is ADMITTED
         assert (await gate.admit_address("live", "192.0.2.2", NOW)).outcome is ADMITTED
         assert (await gate.admit_address("live", "192.0.2.1", NOW + 60)).outcome is ADMITTED
+        # A window that ended with one request counts no less than another one.
+        assert (await gate.peek_address("live", "192.0.2.1", NOW + 120)).remaining == 2
+        outcomes = [(await gate.admit_address("live", "192.0.2.1", NOW + 120)).outcome for _ in range(3)]
+        assert outcomes == [ADMITTED, ADMITTED, LIMITED]
 
     gate_at.use(work, GatePolicy(address_per_minute=2))
 

@@ -90,6 +90,34 @@ def test_the_file_grows_with_the_keys_and_other_processes_follow(
     assert grown.st_blocks * 512 >= grown.st_size > 1024 * 1024
 
 
+def test_processes_that_make_room_at_the_same_time_do_not_cut_it_off_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_gate, "INITIAL_SIZE", 64 * 1024)
+    real = local_gate.allocate
+
+    def slowly(file: int, size: int) -> None:
+        real(file, size)
+        time.sleep(0.002)  # between making room and using it
+
+    monkeypatch.setattr(local_gate, "allocate", slowly)
+    go = multiprocessing.Event()
+    fillers = [multiprocessing.Process(target=_fill, args=(tmp_path, 4_000, go, f"of {n}")) for n in range(4)]
+    for filler in fillers:
+        filler.start()
+    go.set()
+    for filler in fillers:
+        filler.join()
+    assert [filler.exitcode for filler in fillers] == [0, 0, 0, 0]
+    grown = (tmp_path / "gate.mdb").stat()
+    assert grown.st_blocks * 512 >= grown.st_size > 1024 * 1024
+
+    async def count(gate: Gate) -> int:
+        return sum([len(rows) async for rows in gate.all_windows()])
+
+    assert GatePlace(tmp_path).use(count) == 16_000
+
+
 def test_the_file_has_real_blocks_so_that_a_full_disk_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
     async def nothing(gate: Gate) -> None: ...
 
@@ -104,7 +132,7 @@ def test_a_file_that_cannot_grow_is_an_outage_that_ends_with_its_cause(
 ) -> None:
     monkeypatch.setattr(local_gate, "INITIAL_SIZE", 256 * 1024)
 
-    def full(path: Path, size: int) -> None:
+    def full(file: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def work(gate: Gate) -> None:
@@ -204,12 +232,12 @@ def test_four_processes_share_one_quota_exactly(tmp_path: Path) -> None:
     assert sum(counts) == 1_000
 
 
-def _fill(data: Path, count: int, go: Event) -> None:
+def _fill(data: Path, count: int, go: Event, whose: str = "") -> None:
     go.wait()
 
     async def work(gate: Gate) -> None:
         for number in range(count):
-            await ask(gate, f"key_{number}", PLENTY)
+            await ask(gate, f"key_{number}{whose}", PLENTY)
 
     GatePlace(data).use(work)
 

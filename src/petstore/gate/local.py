@@ -5,11 +5,13 @@ what a process has written is the kernel's, so only a power cut can lose counter
 file is allocated before it is mapped, so that a full disk is an error and not a SIGBUS. All calls come from one thread.
 """
 
+import contextlib
+import fcntl
 import itertools
 import os
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +25,7 @@ from petstore.gate.trust import mark_in_use
 from petstore.health import Health
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.plans import Limits
-from petstore.windows import SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
+from petstore.windows import ADMITTED, SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
 
 INITIAL_SIZE = 16 * 1024 * 1024
 SWEEP_STEP = 250
@@ -53,24 +55,25 @@ class LocalGate:
         self._names: dict[Environment, bytes] = {"live": VERSION + b"live", "staging": VERSION + b"staging"}
         try:
             mark_in_use(path)
-            # A smaller map than the file would make LMDB cut the file under other processes' feet.
-            size = max(INITIAL_SIZE, path.stat().st_size if path.exists() else 0)
-            self._env = lmdb.open(
-                str(path),
-                subdir=False,
-                map_size=size,
-                sync=False,
-                metasync=False,
-                writemap=True,
-                map_async=True,
-                mode=0o600,
-            )
-            allocate(path, size)
-            with self._env.begin(write=True) as txn:
-                for name in self._names.values():
-                    if txn.get(name) is None:
-                        # Starting from the time, no version of an earlier file can ever come back.
-                        txn.put(name, _versions.pack(time.time_ns(), time.time_ns()))
+            path.touch(0o600)
+            with sizing(path) as file:
+                size = max(INITIAL_SIZE, os.fstat(file).st_size)
+                self._env = lmdb.open(
+                    str(path),
+                    subdir=False,
+                    map_size=size,
+                    sync=False,
+                    metasync=False,
+                    writemap=True,
+                    map_async=True,
+                    mode=0o600,
+                )
+                allocate(file, size)
+                with self._env.begin(write=True) as txn:
+                    for name in self._names.values():
+                        if txn.get(name) is None:
+                            # Starting from the time, no version of an earlier file can ever come back.
+                            txn.put(name, _versions.pack(time.time_ns(), time.time_ns()))
         except (lmdb.Error, OSError) as error:
             raise Unavailable(f"{path}: cannot be opened: {error}; petstore check tells more") from error
         self._begin: Callable[..., Any] = self._env.begin
@@ -105,10 +108,10 @@ class LocalGate:
 
         def step(txn: Any) -> Decision:
             start, used = _address.unpack(txn.get(name, _NEW_ADDRESS))
-            start, counted, decision = admit_address(start, used, allowed, int(now * SECOND))
-            if counted != used and write:
-                txn.put(name, _address.pack(start, counted))
-            elif counted != used:
+            start, used, decision = admit_address(start, used, allowed, int(now * SECOND))
+            if decision.outcome is ADMITTED and write:
+                txn.put(name, _address.pack(start, used))
+            elif decision.outcome is ADMITTED:
                 decision = msgspec.structs.replace(decision, remaining=decision.remaining + 1)
             return decision
 
@@ -187,17 +190,17 @@ class LocalGate:
 
     def _mend(self, error: Exception) -> None:
         """Make room, or take over room that another process made; whatever else is wrong is an outage."""
-        if isinstance(error, lmdb.MapResizedError):
-            self._env.set_mapsize(0)
-        elif isinstance(error, lmdb.MapFullError):
-            size = 2 * self._path.stat().st_size
-            try:
-                allocate(self._path, size)
-            except OSError as full:
-                raise self._failed(f"the gate file cannot grow: {full}") from full
-            self._env.set_mapsize(size)
-        else:
+        if not isinstance(error, lmdb.MapFullError | lmdb.MapResizedError):
             raise self._failed(f"the gate file cannot be used: {error}") from error
+        try:
+            with sizing(self._path) as file:
+                size = os.fstat(file).st_size
+                if size <= self._env.info()["map_size"]:
+                    size *= 2
+                    allocate(file, size)
+                self._env.set_mapsize(size)
+        except OSError as full:
+            raise self._failed(f"the gate file cannot grow: {full}") from full
 
     def _failed(self, cause: str) -> Unavailable:
         self._health.failed(cause)
@@ -228,10 +231,24 @@ def _sweep(txn: Any, start: bytes, steps: int, now: int) -> bytes:
         return bytes(cursor.key()) if found else b""
 
 
-def allocate(path: Path, size: int) -> None:
+@contextlib.contextmanager
+def sizing(path: Path) -> Iterator[int]:
+    """The file, while nobody else opens it or makes it larger.
+
+    LMDB cuts a file to the size of the map it makes: a size that was read before another process made room would cut
+    that room off under its feet. Raises OSError.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(file)
+
+
+def allocate(file: int, size: int) -> None:
     """Give the file at least this size, with real blocks behind it. Raises OSError when the disk is full."""
-    with path.open("rb+") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+    os.posix_fallocate(file, 0, size)
 
 
 def copy_out(path: Path, target: Path) -> None:
