@@ -189,3 +189,22 @@ def test_a_look_at_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path
     assert fault.startswith("it is no database; bring a backup back") and nothing == [0, {}, None]
     (fault,), *rest = inspect(tmp_path)
     assert fault.startswith("it cannot be read: ") and rest == [0, {}, None]
+
+
+def test_an_import_without_room_for_its_rows_is_an_outage_that_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def batches() -> AsyncIterator[list[NewPet]]:
+        yield [NewPet("x" * 255, 1)] * 1_000
+
+    async def work(store: Store) -> None:
+        small = apsw.Connection("")
+        small.pragma("max_page_count", 10)
+        with monkeypatch.context() as fault, pytest.raises(Unavailable, match="database or disk is full"):
+            fault.setattr(apsw, "Connection", lambda _: small)
+            await store.import_pets(batches(), Deed(1.0, "a test", "import", "x"))
+        assert await store.newest() == 0
+        with pytest.raises(apsw.ConnectionClosedError):
+            small.pragma("page_count")
+
+    StorePlace(tmp_path).use(work)

@@ -10,10 +10,12 @@ import pytest
 
 from petstore import metrics
 from petstore.errors import Unavailable
+from petstore.ledger import Deed
 from petstore.pets import Added, NewPet, Once
 from petstore.store import PATIENCE, Store
 from petstore.store.sqlite import SqliteStore
 from petstore.store.sqlite import writer as writer_module
+from petstore.store.sqlite.base import write_deed
 from petstore.store.sqlite.file import BUSY_MILLISECONDS, WAL_PAGES, Turn, connect
 from tests.places import StorePlace, opened
 
@@ -41,6 +43,35 @@ def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(
     assert [(a.pet.name, a.pet.category_id) for a in added] == [(f"Pet {i}", i) for i in range(500)]
     assert len({a.pet.id for a in added}) == 500
     assert sum(sizes) == 500 and len(sizes) < 100
+
+
+def test_a_call_that_fills_the_disk_is_told_with_its_cause_and_leaves_nothing_of_its_batch(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def on_commit(subject: str) -> None:
+        told.append(subject)
+
+    def write_some(connection: apsw.Connection) -> None:
+        write_deed(connection, Deed(NOW, "a test", "write", "much", "x" * 1_000))
+
+    def too_much(connection: apsw.Connection) -> None:
+        connection.pragma("max_page_count", connection.pragma("page_count"))
+        try:
+            for _ in range(1_000):
+                write_some(connection)
+        finally:
+            connection.pragma("max_page_count", 2**30)
+
+    async def work() -> list[object]:
+        store = SqliteStore(tmp_path / "live.db", "live", on_commit)
+        writer = store._writer
+        batch = writer.add(NewPet("Rex", 1), NOW, None), writer.call(too_much), writer.call(write_some, "keys")
+        answers = await asyncio.gather(*batch, return_exceptions=True)
+        assert store._rows("SELECT id FROM pets UNION ALL SELECT id FROM deeds", ()) == [] and not told
+        await store.close()
+        return list(answers)
+
+    assert [str(each) for each in asyncio.run(work())] == ["the store failed: FullError: database or disk is full"] * 3
 
 
 def test_a_turn_is_one_holders_at_a_time(tmp_path: Path) -> None:

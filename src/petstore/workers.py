@@ -26,7 +26,7 @@ def supervise(count: int, work: Callable[[], None]) -> None:
         for pid in list(born):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-        signal.alarm(int(STOP_SECONDS))
+        signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
 
     def insist(number: int, frame: FrameType | None) -> None:
         for pid in list(born):
@@ -53,7 +53,7 @@ def supervise(count: int, work: Callable[[], None]) -> None:
             crashes = -1
         else:
             born[_fork(work)] = time.monotonic()
-    signal.alarm(0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     if crashes < 0:
         sys.exit(1)
 

@@ -14,6 +14,7 @@ from petstore.search import SEARCH_STEP, spellings
 from petstore.store import OnCommit
 from petstore.store.rows import InHand, pets_of
 from petstore.store.sqlite.base import SqliteBase, any_in, write_deed
+from petstore.store.sqlite.file import translated
 
 _PAGE = "SELECT id, name, category_id, status FROM pets WHERE id > ? ORDER BY id LIMIT ?"
 _PAGE_BY_STATUS = "SELECT id, name, category_id, status FROM pets WHERE status = ? AND id > ? ORDER BY id LIMIT ?"
@@ -81,11 +82,6 @@ class SqliteCatalogue(SqliteBase):
     async def import_pets(self, batches: AsyncIterator[list[NewPet]], deed: Deed) -> int:
         # The rows wait in a temporary file of SQLite's, so that the write lock is held only for one fast copy.
         staging = await asyncio.to_thread(apsw.Connection, "")
-        staging.pragma("journal_mode", "OFF")
-        staging.execute("BEGIN")
-        staging.execute("CREATE TABLE new (name TEXT, category_id INTEGER, status TEXT)")
-        async for batch in batches:
-            staging.executemany("INSERT INTO new VALUES (?, ?, ?)", [(p.name, p.category_id, p.status) for p in batch])
 
         def work(connection: apsw.Connection) -> int:
             rows = staging.execute("SELECT name, category_id, status FROM new ORDER BY rowid")
@@ -95,7 +91,15 @@ class SqliteCatalogue(SqliteBase):
             return count
 
         try:
+            staging.pragma("journal_mode", "OFF")
+            staging.execute("BEGIN")
+            staging.execute("CREATE TABLE new (name TEXT, category_id INTEGER, status TEXT)")
+            async for batch in batches:
+                rows = [(p.name, p.category_id, p.status) for p in batch]
+                staging.executemany("INSERT INTO new VALUES (?, ?, ?)", rows)
             return await self._writer.call(work, "catalogue", patience=3600)
+        except apsw.Error as error:
+            raise translated(error) from error
         finally:
             staging.close()
 

@@ -231,13 +231,17 @@ class Writer:
             changed.add("catalogue")
         for job in batch:
             if isinstance(job, Call):
+                connection.execute("SAVEPOINT call")  # one that fails takes nothing else with it
                 try:
-                    with connection:  # a savepoint: a call that fails takes nothing else with it
-                        job.result = job.work(connection)
+                    job.result = job.work(connection)
                     if job.changes:
                         changed.add(job.changes)
                 except Exception as error:
+                    if not connection.in_transaction:  # a full disk does: it has ended the whole transaction
+                        raise
+                    connection.execute("ROLLBACK TO call")
                     job.result = translated(error)
+                connection.execute("RELEASE call")
         connection.execute("COMMIT")
         return changed, None
 
