@@ -1,15 +1,19 @@
 """What a connection does for clients that ask too much, take nothing, or say more than they should."""
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from petstore.store import Store
 from petstore.web import server as http_server
 from petstore.web.app import App
 from petstore.web.http1 import HEAD_MAX, PIPELINE_MAX, WRITE_LEAST, WRITE_SECONDS, Connection
+from petstore.web.replies import Reply
+from petstore.web.requests import Request
 from petstore.web.server import HttpServer
 from tests.connections import Slow, connected, only
 from tests.test_web_in_process import use_app
@@ -124,6 +128,7 @@ def test_thousands_of_requests_in_one_read_do_not_keep_others_waiting(tmp_path: 
         (greedy, much), (modest, little) = connected(server), connected(server)
         greedy.data_received(ALIVE * 1_000)
         assert much.data.count(b"HTTP/1.1 200 OK") == PIPELINE_MAX
+        assert len(greedy._waiting) < 200  # the others were not even looked at
         modest.data_received(ALIVE)
         assert little.data.count(b"HTTP/1.1 200 OK") == 1
         async with asyncio.timeout(20):
@@ -184,3 +189,61 @@ def test_a_connection_that_outlasts_the_end_is_lost_like_any_other(
         assert not server.connections
 
     use_app(tmp_path, work)
+
+
+class Whimsical:
+    """An app that now waits and now does not, reads a body in pieces, and says how long it was."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+
+    async def _perhaps_wait(self) -> None:
+        if self._dice.random() < 0.4:
+            await asyncio.ensure_future(asyncio.sleep(self._dice.choice([0, 0.001])))
+
+    async def answer(self, request: Request) -> Reply:
+        await self._perhaps_wait()
+        length = 0
+        async for piece in request.body():
+            length += len(piece)
+            await self._perhaps_wait()
+        return Reply(200, "", f"{request.path} {length} ".encode() + b"." * self._dice.choice([0, 0, 100, 150_000]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pipelines_of_all_sizes_are_answered_whole_and_in_order(seed: int) -> None:
+    """Over sockets whose buffers run full in both directions, so that reading and writing pause all the time."""
+    dice = random.Random(seed)
+
+    def message(number: int) -> tuple[bytes, str]:
+        length = dice.choice([0, 0, 0, 10, 60_000, 300_000])
+        head, body = f"POST /{number} HTTP/1.1\r\nHost: here\r\n".encode(), b"x" * length
+        if dice.random() < 0.5:
+            return head + b"Content-Length: %d\r\n\r\n" % length + body, f"/{number} {length}"
+        step = dice.choice([1_000, 65_536, 130_000])
+        chunks = [b"%x\r\n%s\r\n" % (len(c), c) for c in (body[i : i + step] for i in range(0, length, step))]
+        whole = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
+        return whole, f"/{number} {length}"
+
+    async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
+        while data:
+            size = dice.choice([50, 5_000, 500_000])
+            writer.write(data[:size])
+            await writer.drain()
+            data = data[size:]
+
+    async def work() -> None:
+        server = HttpServer(Whimsical(dice))  # type: ignore[arg-type]  # the one method that a server calls
+        async with await listen(server) as listening, asyncio.timeout(60):
+            for _ in range(8):
+                reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=4_096)
+                messages = [message(number) for number in range(dice.choice([3, 30, 300]))]
+                async with asyncio.TaskGroup() as sending:
+                    sending.create_task(send(writer, b"".join(sent for sent, _ in messages)))
+                    for _, expected in messages:
+                        head = await reader.readuntil(b"\r\n\r\n")
+                        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                        assert (await reader.readexactly(length)).decode().rstrip(".").rstrip() == expected
+                writer.close()
+
+    uvloop.run(work())

@@ -29,6 +29,7 @@ LINGER_SECONDS = 2.0
 LINGER_MAX = 512 * 1024
 BODY_BUFFER = 128 * 1024
 PIPELINE_MAX = 32
+PIECE = 4096  # bytes that the parser is given at a time
 
 _METHOD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ").match
 
@@ -41,6 +42,7 @@ class Connection(asyncio.Protocol):
         self._in_hand: HttpRequest | None = None  # being answered
         self._waiting: deque[HttpRequest] = deque()  # to be answered after it, in order
         self._reading: HttpRequest | None = None  # whose body is still coming
+        self._unread = b""  # what came when too many waited already
         self._pumping = False
         self._full = False  # the client does not take its answers
         self._unsent = 0  # bytes of them, when it last took some
@@ -99,14 +101,14 @@ class Connection(asyncio.Protocol):
                 return
             self.since = self._server.now
             before = len(self._waiting)
-            self._feed(data)
+            self._read(data)
             # Only what these bytes have brought: what was there before them is another message, with another's key.
             if end and len(self._waiting) == before + 1:
                 brought = self._waiting[-1]
                 if brought.complete and brought.head.length == len(body) and brought.method != "CONNECT":
                     self._repeated.learn(head, brought.head)
         else:
-            self._feed(data)
+            self._read(data)
         self._pump()
 
     def pause_writing(self) -> None:
@@ -116,8 +118,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._full = False
-        if len(self._waiting) <= PIPELINE_MAX:
-            self._transport.resume_reading()
+        self.resume()
         self._pump()
 
     # What the parser calls
@@ -160,8 +161,8 @@ class Connection(asyncio.Protocol):
         if request is not None:
             request.complete = True
             request.wake()
-            if request.held > BODY_BUFFER and len(self._waiting) <= PIPELINE_MAX:
-                self._transport.resume_reading()
+            if request.held > BODY_BUFFER:
+                self.resume()
         self._reading = None
         self._head_bytes = 0
         self._method = ""
@@ -169,6 +170,15 @@ class Connection(asyncio.Protocol):
         self._fields = {}
 
     # Requests in, replies out, in order
+
+    def _read(self, data: bytes) -> None:
+        """Take messages until more wait than may: thousands fit into one read."""
+        data = self._unread + data
+        start = 0
+        while start < len(data) and len(self._waiting) <= PIPELINE_MAX and not self._deaf:
+            self._feed(data[start : start + PIECE])
+            start += PIECE
+        self._unread = data[start:]
 
     def _feed(self, data: bytes) -> None:
         self._head_bytes += len(data)
@@ -224,7 +234,7 @@ class Connection(asyncio.Protocol):
     def _pump(self) -> None:
         """Answer what waits, in a loop: each answer calling for the next would be a stack as deep as the pipeline.
 
-        Thousands of requests fit into one read. After some of them it is the other connections' turn.
+        After some of them it is the other connections' turn.
         """
         if self._pumping:
             return
@@ -235,7 +245,8 @@ class Connection(asyncio.Protocol):
                 asyncio.get_running_loop().call_soon(self._pump)
                 break
             if len(self._waiting) == PIPELINE_MAX:
-                self._transport.resume_reading()
+                self._read(b"")
+                self.resume()
             self._handle(self._waiting.popleft())
             answered += 1
         self._pumping = False
@@ -292,7 +303,8 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def resume(self) -> None:
-        self._transport.resume_reading()
+        if len(self._waiting) <= PIPELINE_MAX and not self._full:
+            self._transport.resume_reading()
 
     def _reject(self, status: int) -> None:
         """Read no more. After the answers that are due comes a last one, with no body and no headers of ours."""
