@@ -1,22 +1,26 @@
 """`petstore copy`: everything arrives, in both directions, and an interrupted copy goes on."""
 
+import contextlib
 import signal
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+import apsw
 import httpx
 import pytest
 
 from petstore.gate import bans_in_force
+from petstore.gate.trust import SYNCED
 from petstore.keys import ENVIRONMENTS
 from petstore.plans import Limits
 from petstore.service import Backends
 from petstore.store.tables import TABLES
+from tests.backends import Postgres, shared
 from tests.commands import Commands
 from tests.served import wait_for
-from tests.servers import PETSTORE, Key, Server, started
+from tests.servers import PETSTORE, Host, Key, Server, started
 from tests.wire import asking
 
 ANIMALS = 60_000
@@ -89,6 +93,30 @@ def test_everything_arrives_and_the_service_goes_on_there_and_back(tmp_path: Pat
         assert answer.json()["id"] > max(row[0] for row in before["live pets"])
 
 
+def without_animals(server: Server) -> None:
+    """Of both environments, which have given out ids."""
+    for environment in ENVIRONMENTS:
+        if server.store:
+            shared(Postgres).execute(f"DELETE FROM petstore_{environment}.pets", server.store)
+        else:
+            with contextlib.closing(apsw.Connection(str(server.data / f"{environment}.db"))) as by_hand:
+                by_hand.execute("DELETE FROM pets")
+
+
+@pytest.mark.parametrize("to", ["own", "cluster"])
+@pytest.mark.parametrize("of", ["own", "cluster"])
+def test_no_id_is_given_out_again_after_a_copy_though_its_animal_is_gone(tmp_path: Path, of: Host, to: Host) -> None:
+    source, target = Server(tmp_path / "a", of), Server(tmp_path / "b", to)
+    source.fill(4)
+    source.fill(2, "staging")
+    without_animals(source)
+    source.fill(1, "staging")
+    copied_to(source, target)
+    for environment, last in (("live", 4), ("staging", 3)):
+        added = Commands(target).json("pets", "add", "--name", "Next", "--category-id", "1", "--env", environment)
+        assert added["id"] == last + 1
+
+
 def test_a_target_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) -> None:
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
     lived_in(source)
@@ -105,8 +133,30 @@ def test_a_gate_that_counts_already_is_refused(tmp_path: Path) -> None:
     lived_in(source)
     lived_in(busy)
     assert target.store and busy.gate
-    message = Commands(source).fails_in_one_line("copy", "--to-store", target.store, "--to-gate", busy.gate)
-    assert "counts for keys already" in message
+    before = busy.act(everything)
+    for _ in range(2):
+        message = Commands(source).fails_in_one_line("copy", "--to-store", target.store, "--to-gate", busy.gate)
+        assert "counts for keys already" in message
+    assert busy.act(everything) == before
+    assert target.act(lambda backends: backends.stores["live"].copying_from()) is None
+
+
+def test_quotas_that_were_copied_into_a_folder_outlive_a_reboot_before_the_first_start(tmp_path: Path) -> None:
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b")
+    lived_in(source)
+    copied_to(source, target)
+    assert (target.data / "gate.mdb-boot").read_text() == SYNCED
+
+
+def test_a_folder_whose_gate_is_not_to_be_believed_can_be_copied_to(tmp_path: Path) -> None:
+    """The machine went down while the quotas were copied."""
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b")
+    lived_in(source)
+    target.data.mkdir(mode=0o700)
+    (target.data / "gate.mdb").write_bytes(b"half a page")
+    (target.data / "gate.mdb-boot").write_text("another boot")
+    copied_to(source, target)
+    assert target.act(everything) == source.act(everything)
 
 
 @pytest.mark.parametrize("direction", ["to the cluster", "back"])

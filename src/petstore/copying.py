@@ -8,7 +8,7 @@ from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.store import Store
-from petstore.store.tables import TABLES, Row, Table
+from petstore.store.tables import COUNTERS, TABLES, Row, Table
 
 BATCH = 2_000
 
@@ -42,6 +42,7 @@ async def copy_stores(source: Stores, target: Stores, name: str, progress: Progr
     for environment, store in source.items():
         for table in TABLES:
             await _copy(store, target[environment], table, progress)
+        await target[environment].put_rows(COUNTERS, await store.rows(COUNTERS, None, BATCH))
         copied += [await _compare(store, target[environment], environment, table) for table in TABLES]
     return copied
 
@@ -52,14 +53,14 @@ async def finish(target: Stores) -> None:
         await store.set_copying_from(None)
 
 
-async def copy_quotas(source: Gate, target: Gate, *, again: bool) -> Copied:
-    """Copy what is remembered of every key. `again`: an earlier try may have copied some already.
+async def check_gate(target: Gate) -> None:
+    """To be called before the first try; a later one finds what the first has copied. Raises OperatorError."""
+    async for _ in target.all_windows():
+        raise OperatorError("the gate to copy to counts for keys already: choose an empty one")
 
-    Raises OperatorError when the target remembers keys already, or when the check finds a difference.
-    """
-    if not again:
-        async for _ in target.all_windows():
-            raise OperatorError("the gate to copy to counts for keys already: choose an empty one")
+
+async def copy_quotas(source: Gate, target: Gate) -> Copied:
+    """Copy what is remembered of every key. Raises OperatorError when the check finds a difference."""
     digest, count = hashlib.sha256(), 0
     async for rows in source.all_windows():
         await target.put_windows(rows)

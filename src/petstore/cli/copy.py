@@ -15,7 +15,7 @@ from petstore.cli import common_options, deed, json_option, print_json, print_ta
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
-from petstore.service import Backends, open_gate_for, open_stores_for, prepare
+from petstore.service import Backends, mend_gate, open_gate_for, open_stores_for, prepare, rest_gate
 from petstore.settings import Settings
 from petstore.store import Store
 
@@ -63,10 +63,12 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     # What a service adds behind the copy's back would be missing.
     async with Backends(source, alone=source.store is None) as backends, _opened(target) as (stores, gate):
         again = name in [await store.copying_from() for store in stores.values()]
+        if gate is not None and not again:
+            await copying.check_gate(gate)
         with progress("Copying", await copying.size_of(backends.stores)) as bar:
             copied = await copying.copy_stores(backends.stores, stores, name, bar.update)
         if gate is not None:
-            copied.append(await copying.copy_quotas(backends.gate, gate, again=again))
+            copied.append(await copying.copy_quotas(backends.gate, gate))
         await copying.finish(stores)
         for store in stores.values():
             await store.record(deed("copy", name, f"{sum(each.rows for each in copied)} rows"))
@@ -78,6 +80,7 @@ async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Sto
     """The target's stores, and its gate unless quotas have nowhere to go. Nobody serves from it yet."""
     if target.store is None:
         prepare(target)
+        mend_gate(target)
     gate = None
     if target.gate is not None or target.store is None:
         gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))
@@ -89,6 +92,8 @@ async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Sto
             await store.close()
         if gate is not None:
             await gate.close()
+        if target.store is None:
+            rest_gate(target)
 
 
 def _options(target: Settings) -> str:

@@ -34,3 +34,7 @@ TABLES = (
     Table("traffic", ("step", "start", "answer", "count"), ("step", "start", "answer")),
     Table("operators", ("name", "digest", "created", "revoked"), ("name",)),
 )
+
+# The last id that each table has given out, which may be above those of all rows that are left. Rows that are put
+# there only ever raise it.
+COUNTERS = Table("counters", ("name", "last"), ("name",))

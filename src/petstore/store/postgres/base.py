@@ -15,6 +15,8 @@ from petstore.store.tables import Row
 
 T = TypeVar("T")
 
+SEQUENCES = {"pets": "pet_ids", "deeds": "deed_ids"}  # where the ids of a table come from
+
 
 async def watched(health: Health, call: Awaitable[T]) -> T:
     """What the call returns, or raises; how it ends is noted."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS
-from petstore.store.postgres.base import schema_of
+from petstore.store.postgres.base import SEQUENCES, schema_of
 from petstore.store.postgres.pool import MIGRATIONS
 from petstore.store.tables import TABLES
 
@@ -60,7 +60,7 @@ def check_dump(path: Path) -> Dump:
 
 
 def _behind(seen: _Seen, schema: str) -> Iterator[str]:
-    for table, sequence in (("pets", "pet_ids"), ("deeds", "deed_ids")):
+    for table, sequence in SEQUENCES.items():
         highest = seen.highest.get(f"{schema}.{table}", 0)
         if seen.sequences.get(f"{schema}.{sequence}", 0) < highest:
             yield f"{schema}.{sequence} is missing or behind {schema}.{table}: ids would be given twice"

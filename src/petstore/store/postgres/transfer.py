@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from petstore.store.postgres.base import PostgresBase
+from petstore.store.postgres.base import SEQUENCES, PostgresBase
 from petstore.store.postgres.pool import LONG, Connection, at_leisure
-from petstore.store.tables import Row, Table
+from petstore.store.tables import COUNTERS, Row, Table
 
 
 class PostgresTransfer(PostgresBase):
@@ -14,7 +14,8 @@ class PostgresTransfer(PostgresBase):
         columns, key = ", ".join(table.columns), ", ".join(table.key)
         places = ", ".join(f"${number}" for number in range(2, len(table.key) + 2))
         where = f"WHERE ({key}) > ({places})" if after else ""
-        sql = f"SELECT {columns} FROM {self._schema}.{table.name} {where} ORDER BY {key} LIMIT $1"
+        source = self._counters() if table is COUNTERS else f"{self._schema}.{table.name}"
+        sql = f"SELECT {columns} FROM {source} {where} ORDER BY {key} LIMIT $1"
 
         async def work(connection: Connection) -> list[Row]:
             async with at_leisure(connection):
@@ -31,14 +32,32 @@ class PostgresTransfer(PostgresBase):
     async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
         async def work(connection: Connection) -> None:
             async with at_leisure(connection):
+                if table is COUNTERS:
+                    for name, last in rows:
+                        await self._keep_ids(connection, name, last)
+                    return
                 await connection.copy_records_to_table(
                     table.name, schema_name=self._schema, columns=list(table.columns), records=rows
                 )
-                if table.name in ("pets", "deeds"):
-                    sequence = f"{self._schema}.{table.name[:-1]}_ids"
-                    await connection.execute("SELECT setval($1::regclass, $2)", sequence, rows[-1][0])
+                if table.name in SEQUENCES:
+                    await self._keep_ids(connection, table.name, rows[-1][0])
 
         await self._pool.run(work, LONG)
+
+    def _counters(self) -> str:
+        """A table as SQL; a sequence that has given out nothing is not in it."""
+        selects = (
+            f"SELECT '{name}'::text AS name, last_value AS last FROM {self._schema}.{sequence} WHERE is_called"
+            for name, sequence in SEQUENCES.items()
+        )
+        return f"({' UNION ALL '.join(selects)}) AS counters"
+
+    async def _keep_ids(self, connection: Connection, table: str, last: int) -> None:
+        """Let no id be given out that was given out already."""
+        sequence = f"{self._schema}.{SEQUENCES[table]}"
+        await connection.execute(
+            f"SELECT setval('{sequence}', $1) FROM {sequence} WHERE NOT is_called OR last_value < $1", last
+        )
 
     async def copying_from(self) -> str | None:
         rows = await self._rows(f"SELECT source FROM {self._schema}.copying")

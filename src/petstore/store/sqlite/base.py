@@ -1,7 +1,7 @@
 """What the rooms of the SQLite store share: a connection to read with, the writer, and how a deed is written."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,14 @@ def any_in(columns: Sequence[str], spellings: Sequence[str]) -> str:
     """A condition: one of the texts is part of one of the columns. Bind each spelling as often as there are columns."""
     found = (f"instr(lower({column}), ?)" for column in columns for _ in spellings)
     return f"({' OR '.join(found) or 'false'})"
+
+
+def keep_ids(connection: apsw.Connection, given: Iterable[Sequence[Any]]) -> None:
+    """Let no id be given out that was given out already: each table comes with its last one."""
+    for table, last in given:
+        connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (last, table))
+        if not connection.changes():
+            connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
 
 
 def write_deed(connection: apsw.Connection, deed: Deed) -> None:

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import apsw
 
-from petstore.store.sqlite.base import SqliteBase
-from petstore.store.tables import Row, Table
+from petstore.store.sqlite.base import SqliteBase, keep_ids
+from petstore.store.tables import COUNTERS, Row, Table
+
+_COUNTERS = "(SELECT name, seq AS last FROM sqlite_sequence)"
 
 
 class SqliteTransfer(SqliteBase):
@@ -14,7 +16,8 @@ class SqliteTransfer(SqliteBase):
     async def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
         columns, key = ", ".join(table.columns), ", ".join(table.key)
         where = f"WHERE ({key}) > ({', '.join('?' * len(table.key))})" if after else ""
-        sql = f"SELECT {columns} FROM {table.name} {where} ORDER BY {key} LIMIT ?"
+        source = _COUNTERS if table is COUNTERS else table.name
+        sql = f"SELECT {columns} FROM {source} {where} ORDER BY {key} LIMIT ?"
         return self._rows(sql, (*(after or ()), limit))
 
     async def last_row(self, table: Table) -> Row | None:
@@ -27,7 +30,10 @@ class SqliteTransfer(SqliteBase):
         sql = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})"
 
         def work(connection: apsw.Connection) -> None:
-            connection.executemany(sql, rows)
+            if table is COUNTERS:
+                keep_ids(connection, rows)
+            else:
+                connection.executemany(sql, rows)
 
         await self._writer.call(work, patience=3600)
 
