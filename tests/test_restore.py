@@ -20,7 +20,10 @@ from petstore import archive, backup, folder
 from petstore.archive import Manifest
 from petstore.errors import OperatorError
 from petstore.gate import Gate
+from petstore.keys import ENVIRONMENTS
 from petstore.settings import Settings
+from petstore.store.sqlite.file import MIGRATIONS
+from petstore.store.sqlite.inspect import NEWEST_SCHEMA
 from tests.backends import free_port
 from tests.commands import Commands
 from tests.places import GatePlace
@@ -365,6 +368,30 @@ def test_damaged_data_can_be_replaced(old: Commands, file: Path) -> None:
     restore(old, file)
     assert names(old) == ["New"]
     old.text("check")
+
+
+def test_damaged_data_that_do_not_tell_their_ids_are_named(old: Commands, file: Path) -> None:
+    (old.data / "live.db").write_bytes(b"damaged" * 10_000)
+    done = old.run("restore", str(file), "--force", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["kept"]
+    assert done.stderr == (
+        "The old live.db could not be read: ids that it gave out after the backup may be given out again.\n"
+    )
+
+
+@pytest.mark.parametrize("schema", range(1, NEWEST_SCHEMA + 1))
+def test_the_restore_of_an_older_backup_is_in_both_audit_logs(tmp_path: Path, schema: int) -> None:
+    older, restored = tmp_path / "older", Commands(Server(tmp_path / "restored"))
+    older.mkdir(mode=0o700)
+    for environment in ENVIRONMENTS:
+        with contextlib.closing(apsw.Connection(str(older / f"{environment}.db"))) as by_hand:
+            for migration in MIGRATIONS[:schema]:
+                by_hand.execute(migration.read_text())
+            by_hand.pragma("user_version", schema)
+    Commands(Server(older)).text("backup", str(tmp_path / "older.zip"))
+    restored.text("restore", str(tmp_path / "older.zip"))
+    for environment in ENVIRONMENTS:
+        assert [deed.action for deed in restored.deeds(environment)] == ["restore"]
 
 
 def test_a_restored_service_serves_what_was_backed_up(old: Commands, file: Path) -> None:

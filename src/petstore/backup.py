@@ -21,7 +21,7 @@ from petstore.gate.trust import readable
 from petstore.keys import ENVIRONMENTS
 from petstore.ledger import Deed
 from petstore.settings import Settings
-from petstore.store.sqlite.backup import Snapshot, keep_ids, note
+from petstore.store.sqlite.backup import Snapshot, note, take_over_ids
 from petstore.store.sqlite.inspect import NEWEST_SCHEMA, inspect
 
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # for so many bytes
@@ -30,6 +30,7 @@ Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # for so man
 class Restored(NamedTuple):
     manifest: Manifest
     kept: Path | None  # where the files are that were there before
+    unread: list[str]  # those of them that do not tell which ids they have given out
 
 
 def back_up(settings: Settings, target: Path, deed: Deed, bar: Bar, *, force: bool = False) -> Manifest:
@@ -86,10 +87,10 @@ def restore(settings: Settings, source: Path, deed: Deed, bar: Bar, *, force: bo
         with folder.staged(settings.data) as new:
             with bar(manifest.size) as progress:
                 archive.unpack(source, manifest, new, progress)
-            for member in manifest.members:
-                _make_ready(source, new / member.name, settings.data / member.name, deed)
+            names = [member.name for member in manifest.members]
+            unread = [name for name in names if not _make_ready(source, new / name, settings.data / name, deed)]
             kept = folder.accept(settings.data)
-    return Restored(manifest, kept)
+    return Restored(manifest, kept, unread)
 
 
 def verify(source: Path) -> Manifest:
@@ -166,14 +167,14 @@ def _check_member(source: Path, path: Path) -> None:
         raise archive.Damaged(f"{source}: {path.name} is damaged: {faults[0]}")
 
 
-def _make_ready(source: Path, path: Path, replaced: Path, deed: Deed) -> None:
+def _make_ready(source: Path, path: Path, replaced: Path, deed: Deed) -> bool:
+    """Whether no id that the replaced file has given out will be given again. Raises OperatorError."""
     _check_member(source, path)
     if path.name == GATE_FILE:
         renew_versions(path)
-        return
+        return True
     note(path, deed)
-    if replaced.exists():
-        keep_ids(path, replaced)
+    return not replaced.exists() or take_over_ids(path, replaced)
 
 
 def how_to_back_up_postgresql(url: str, target: Path) -> str:

@@ -60,6 +60,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
 
     Stop the service first. All of FILE is checked before anything is replaced. The folder must be empty, or --force
     given. Should the machine fail meanwhile, the next start finds either the old data or the new.
+    No id that the old data have given out is given again; where they cannot be read, this is said.
 
     \b
     Example:
@@ -68,9 +69,14 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     from petstore.backup import restore as bring_back
 
     settings = Settings(**where)
-    manifest, kept = bring_back(settings, file, deed("restore", file.name), _bar("Restoring"), force=force)
+    told = deed("restore", click.format_filename(file.name))
+    manifest, kept, unread = bring_back(settings, file, told, _bar("Restoring"), force=force)
     if settings.gate is not None:
         run(_forget_what_is_remembered(settings))
+    for name in unread:
+        click.echo(
+            f"The old {name} could not be read: ids that it gave out after the backup may be given out again.", err=True
+        )
     if as_json:
         print_json({"data": str(settings.data), "kept": str(kept) if kept else None, "manifest": manifest})
         return

@@ -3,14 +3,12 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import apsw
 
 from petstore.ledger import Deed
-from petstore.store.sqlite.base import write_deed
+from petstore.store.sqlite.base import keep_ids, write_deed
 from petstore.store.sqlite.file import BUSY_MILLISECONDS, connect, translated
-from petstore.store.sqlite.inspect import NEWEST_SCHEMA
 
 STEP = 1_000  # pages between two reports of progress
 
@@ -54,27 +52,27 @@ class Snapshot:
 
 
 def note(path: Path, deed: Deed) -> None:
-    """Write a deed into a file, if its schema is ours. Raises Unavailable."""
+    """Write a deed into a file. An older schema will do: the audit log is the same in all. Raises Unavailable."""
     try:
         with contextlib.closing(connect(path)) as connection:
-            if connection.pragma("user_version") == NEWEST_SCHEMA:
-                write_deed(connection, deed)
+            write_deed(connection, deed)
     except apsw.Error as error:
         raise translated(error) from error
 
 
-def keep_ids(path: Path, replaced: Path) -> None:
-    """Let no id be given out that the file to be replaced has given out, if it can be read. Raises Unavailable."""
+def take_over_ids(path: Path, replaced: Path) -> bool:
+    """Let no id be given out that the file to be replaced has given out: whether that could be read.
+
+    Raises Unavailable.
+    """
     try:
         with contextlib.closing(apsw.Connection(str(replaced), flags=apsw.SQLITE_OPEN_READWRITE)) as old:
-            given: list[tuple[Any, ...]] = old.execute("SELECT seq, name FROM sqlite_sequence").fetchall()
+            given = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     except apsw.Error:
-        return  # it is damaged, which may well be why it is replaced
+        return False  # it is damaged, which may well be why it is replaced
     try:
         with contextlib.closing(connect(path)) as connection:
-            for last, table in given:
-                connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (last, table))
-                if not connection.changes():
-                    connection.execute("INSERT INTO sqlite_sequence (seq, name) VALUES (?, ?)", (last, table))
+            keep_ids(connection, given)
     except apsw.Error as error:
         raise translated(error) from error
+    return True
