@@ -1,11 +1,16 @@
 """`petstore pets import` and `export`: all or nothing, every bad row named, and nothing lost on the way."""
 
+import asyncio
 import csv
+import io
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from petstore.pet_files import batches
 from tests.commands import Commands
 from tests.servers import Key, Server
 from tests.wire import asking
@@ -102,8 +107,22 @@ def test_bad_csv_rows_are_all_named_and_nothing_is_imported(petstore: Commands, 
         (b"", "header"),
         (b"name,categoryId\nRex,1\n\xff\xfe,2\n", "UTF-8"),
         (b'name,categoryId\nRex,1\n"Mia,2\n', "CSV"),
+        (b"name,categoryId,Status\nRex,1,sold\n", '"Status" where status'),
+        (b"name, categoryId\nRex,1\n", '" categoryId" where categoryId'),
+        (b"name,name,categoryId\nRex,Mia,1\n", "name more than once"),
+        (b"name,categoryId,status,Status\nRex,1,sold,sold\n", "status more than once"),
     ],
-    ids=["no header", "header without categoryId", "empty", "bad UTF-8", "open quote"],
+    ids=[
+        "no header",
+        "header without categoryId",
+        "empty",
+        "bad UTF-8",
+        "open quote",
+        "other case",
+        "space",
+        "two names",
+        "two of other case",
+    ],
 )
 def test_csv_that_is_none_is_refused(petstore: Commands, tmp_path: Path, content: bytes, names: str) -> None:
     file = tmp_path / "animals.csv"
@@ -112,6 +131,48 @@ def test_csv_that_is_none_is_refused(petstore: Commands, tmp_path: Path, content
     assert len(lines) == 1
     assert lines[0].startswith("line ")
     assert names in lines[0]
+
+
+def test_a_csv_row_wider_than_its_header_is_a_bad_row(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_text("name,categoryId\nRex,2\nRex, the dog,1\n")
+    assert import_fails(petstore, file) == ["line 3: there are more values than the 2 columns of the header line."]
+
+
+def test_other_csv_columns_are_ignored(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_text("ID,name,categoryId,,\n7,Rex,2,x,y\n")
+    petstore.text("pets", "import", str(file))
+    assert petstore.json("pets", "list") == [{"id": 1, "name": "Rex", "categoryId": 2, "status": "available"}]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_a_pipe_is_imported(petstore: Commands, tmp_path: Path, suffix: str) -> None:
+    pipe = tmp_path / f"animals{suffix}"
+    os.mkfifo(pipe)
+    content = "name,categoryId\nRex,1\n" if suffix == ".csv" else '{"name": "Rex", "categoryId": 1}\n'
+    writer = threading.Thread(target=pipe.write_text, args=(content,))
+    writer.start()
+    assert petstore.json("pets", "import", str(pipe)) == {"imported": 1}
+    writer.join()
+
+
+def test_a_file_whose_name_is_not_utf_8_is_imported(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals\udcff.jsonl"
+    file.write_text('{"name": "Rex", "categoryId": 1}\n')
+    petstore.text("pets", "import", str(file))
+    assert petstore.deeds()[0].subject == "animals?.jsonl"
+
+
+def test_progress_of_an_import_ends_at_the_size_of_the_file() -> None:
+    content = b"name,categoryId\n" + b"Rex,1\n" * 5_000
+    heard: list[int] = []
+
+    async def read() -> int:
+        return sum([len(batch) async for batch in batches("x.csv", io.BytesIO(content), heard.append)])
+
+    assert asyncio.run(read()) == 5_000
+    assert len(heard) == 3 and heard == sorted(heard) and heard[-1] == len(content)
 
 
 def test_deeply_nested_value_is_a_bad_row(petstore: Commands, tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ class Desk:
         return await self._store.set_status(pet_ids, status, self._deed("set status", "", status))
 
     async def import_pets(self, name: str, batches: AsyncIterator[list[NewPet]]) -> int:
-        return await self._store.import_pets(batches, self._deed("import", name))
+        shown = name.encode(errors="replace").decode()  # a file's name need not be UTF-8
+        return await self._store.import_pets(batches, self._deed("import", shown))
 
     async def add_operator(self, name: str) -> tuple[Operator, str]:
         """The operator and the token, which is never seen again."""

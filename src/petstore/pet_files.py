@@ -4,7 +4,7 @@ import asyncio
 import csv
 import io
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Literal
 
 import msgspec
@@ -15,6 +15,7 @@ from petstore.pets import Catalogue, NewPet, Pet, new_pet, parse_new_pet
 BATCH = 2_000
 NAMED = 100  # bad rows
 COLUMNS = ["id", "name", "categoryId", "status"]
+TAKEN = COLUMNS[1:]  # from a file; the catalogue gives its own ids
 Form = Literal["jsonl", "csv"]
 FORMS: tuple[Form, ...] = ("jsonl", "csv")
 Row = tuple[int, NewPet | str]  # the line's number, and the animal or what is wrong with it
@@ -38,7 +39,8 @@ async def batches(
     batch: list[NewPet] = []
     bad: list[str] = []
     faults = 0
-    for count, (number, row) in enumerate({"jsonl": _jsonl_rows, "csv": _csv_rows}[form_of(name)](source)):
+    read = _Counted(source)
+    for count, (number, row) in enumerate({"jsonl": _jsonl_rows, "csv": _csv_rows}[form_of(name)](read)):
         if count % 200 == 0:
             await asyncio.sleep(0)  # others have their turn
         if isinstance(row, str):
@@ -48,7 +50,7 @@ async def batches(
             continue
         batch.append(row)
         if len(batch) == BATCH:
-            progress(source.tell())
+            progress(read.bytes)
             if not bad:
                 yield batch
             batch = []
@@ -57,7 +59,7 @@ async def batches(
         more = f"\n  and {faults - NAMED:,} more" if faults > NAMED else ""
         raise OperatorError(f"{name}: {faults:,} bad {rows}, so nothing was imported" + "".join(bad) + more)
     yield batch
-    progress(source.tell())
+    progress(read.bytes)
 
 
 async def write_pets(
@@ -89,7 +91,20 @@ def _as_csv(pets: Sequence[Pet]) -> str:
 _LINES: dict[Form, Callable[[Sequence[Pet]], str]] = {"jsonl": _as_jsonl, "csv": _as_csv}
 
 
-def _jsonl_rows(source: IO[bytes]) -> Iterator[Row]:
+class _Counted:
+    """The lines of a file, and the bytes of those that were read: not every source can tell where it is."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = lines
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._lines:
+            self.bytes += len(line)
+            yield line
+
+
+def _jsonl_rows(source: Iterable[bytes]) -> Iterator[Row]:
     for number, line in enumerate(source, 1):
         if line.strip():
             try:
@@ -98,16 +113,19 @@ def _jsonl_rows(source: IO[bytes]) -> Iterator[Row]:
                 yield number, error.message.replace("The body", "the line", 1)
 
 
-def _csv_rows(source: IO[bytes]) -> Iterator[Row]:
+def _csv_rows(source: Iterable[bytes]) -> Iterator[Row]:
     lines = (line.decode("utf-8" if number else "utf-8-sig") for number, line in enumerate(source))
     table = csv.DictReader(lines, strict=True)
     try:
-        missing = {"name", "categoryId"} - set(table.fieldnames or ())
-        if missing:
-            yield 1, f"the header line lacks {' and '.join(sorted(missing))}"
+        names = table.fieldnames or ()
+        if fault := _fault_of(names):
+            yield 1, fault
             return
         for row in table:
-            members: dict[str, Any] = {name: row[name] for name in ("name", "categoryId", "status") if row.get(name)}
+            if None in row:
+                yield table.line_num, f"there are more values than the {len(names)} columns of the header line."
+                continue
+            members: dict[str, Any] = {name: row[name] for name in TAKEN if row.get(name)}
             if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):
                 members["categoryId"] = int(members["categoryId"])
             try:
@@ -118,3 +136,15 @@ def _csv_rows(source: IO[bytes]) -> Iterator[Row]:
         yield table.line_num + 1, "not valid UTF-8"
     except csv.Error as error:
         yield table.line_num, f"not valid CSV: {error}"
+
+
+def _fault_of(header: Sequence[str]) -> str | None:
+    """A column that was meant to be taken must not be overlooked; others are ignored."""
+    for name in TAKEN:
+        alike = [column for column in header if column.strip().lower() == name.lower()]
+        if len(alike) > 1:
+            return f"the header line has {name} more than once"
+        if alike and alike != [name]:
+            return f'the header line has "{alike[0]}" where {name} is expected'
+    missing = [name for name in ("categoryId", "name") if name not in header]
+    return f"the header line lacks {' and '.join(missing)}" if missing else None
