@@ -1,5 +1,6 @@
 """Which gate file is believed after a start: the note beside it, to the letter."""
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -147,3 +148,13 @@ def test_a_reader_that_dies_of_a_signal_takes_nobody_with_it_and_says_nothing(
     finally:
         signal.signal(signal.SIGSEGV, earlier)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_note_that_cannot_be_written_leaves_nothing_behind(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        trust.mark_in_use(file)
+    assert sorted(path.name for path in file.parent.iterdir()) == ["gate.mdb", "gate.mdb-lock"]

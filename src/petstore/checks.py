@@ -106,9 +106,10 @@ def _folder(data: Path) -> list[str]:
     if not os.access(data, os.W_OK):
         faults.append("the user of this command may not write there; run this, and the service, as its owner")
     for path in sorted(data.iterdir()):
-        owner = path.lstat().st_uid
-        if owner != there.st_uid:
-            faults.append(f"{path.name} belongs to {_user(owner)}, the folder to {_user(there.st_uid)}: chown it")
+        with contextlib.suppress(FileNotFoundError):  # commands that work there make notes that come and go
+            owner = path.lstat().st_uid
+            if owner != there.st_uid:
+                faults.append(f"{path.name} belongs to {_user(owner)}, the folder to {_user(there.st_uid)}: chown it")
     if (kind := _file_system(data)) in NETWORK_FILES:
         faults.append(f"it is on a network file system ({kind}), where locks do not hold: move it to a local disk")
     return faults

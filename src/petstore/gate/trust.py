@@ -95,11 +95,14 @@ def _note(path: Path, text: str) -> None:
         if note.read_text() == text:
             return
     part = note.with_name(f"{note.name}.{os.getpid()}")
-    with part.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(note)
+    try:
+        with part.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(note)
+    finally:
+        part.unlink(missing_ok=True)  # still there on a full disk
     folder = os.open(note.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
