@@ -18,6 +18,7 @@ import apsw
 import httpx
 import pytest
 
+from petstore.cli.backup import backup
 from petstore.pets import Pet
 from petstore.plans import Limits
 from petstore.service import Backends
@@ -26,6 +27,7 @@ from tests.commands import Commands
 from tests.scraping import scrape
 from tests.served import wait_for
 from tests.servers import PETSTORE, Key, Server, serving
+from tests.users import as_nobody, folder_of_nobody, only_as_root
 
 SECONDS = float(os.environ.get("PETSTORE_TEST_BACKUP_SECONDS", "3"))
 EVERY = 10.0 if SECONDS >= 60 else 1.0
@@ -176,6 +178,32 @@ def test_backup_does_not_replace_a_file_unless_told_to(embedded: Commands, tmp_p
 @pytest.mark.parametrize("target", ["no such/backup.zip", ".", "data/live.db/backup.zip"])
 def test_backup_to_where_no_file_can_be_is_refused(embedded: Commands, tmp_path: Path, target: str) -> None:
     embedded.fails_in_one_line("backup", str(tmp_path / target))
+
+
+@only_as_root
+def test_folders_that_may_not_be_entered_are_told_of(embedded: Commands, tmp_path: Path) -> None:
+    def attempt(data: Path, target: Path) -> str:
+        words = [str(target), "--data", str(data)]
+        return as_nobody(lambda: backup.main(words, standalone_mode=False))
+
+    with folder_of_nobody() as folder:
+        for name in ("live.db", "staging.db"):
+            (folder / name).touch()
+        target = tmp_path / "x.zip"
+        assert attempt(folder, target) == f"OperatorError: {target}: Permission denied"
+        assert attempt(embedded.data, folder / "x.zip") == f"OperatorError: --data {embedded.data}: Permission denied"
+
+
+def test_a_name_that_is_not_utf_8_is_refused_for_a_backup_and_will_do_for_a_restore(
+    embedded: Commands, tmp_path: Path
+) -> None:
+    odd = tmp_path / "odd\udcff.zip"
+    assert "not UTF-8" in embedded.fails_in_one_line("backup", str(odd))
+    embedded.text("backup", str(tmp_path / "backup.zip"))
+    (tmp_path / "backup.zip").rename(odd)
+    assert "odd\ufffd.zip: is whole" in embedded.text("backup", "--verify", str(odd))
+    embedded.text("restore", str(odd), "--force")
+    assert (embedded.deeds()[0].action, embedded.deeds()[0].subject) == ("restore", "odd\ufffd.zip")
 
 
 def test_a_backup_that_is_stopped_leaves_nothing_behind(embedded: Commands, tmp_path: Path) -> None:

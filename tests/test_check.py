@@ -17,6 +17,7 @@ import asyncpg
 import pytest
 
 from petstore import checks, folder
+from petstore.cli.check import check
 from petstore.gate.inspect import inspect_file, inspect_redis
 from petstore.settings import Settings
 from petstore.store.postgres.inspect import NEWEST_SCHEMA, inspect
@@ -25,6 +26,7 @@ from tests.commands import Commands
 from tests.places import GatePlace
 from tests.redis_topologies import RedisCluster
 from tests.servers import Server, serving
+from tests.users import as_nobody, only_as_root
 
 OPENSSL = shutil.which("openssl")
 EMBEDDED = {"settings", "folder", "store, live", "store, staging", "gate", "free space", "clock"}
@@ -325,3 +327,23 @@ def test_a_server_that_hangs_is_a_fault_and_not_a_hang(tmp_path: Path) -> None:
         redis.signal(signal.SIGSTOP)
         assert set(faults(Commands(server))) == {"gate"}
         redis.signal(signal.SIGCONT)
+
+
+def test_a_file_that_comes_and_goes_meanwhile_is_no_fault(embedded: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: [*there(path), path / "gate.mdb-boot.1"])
+    assert faults(embedded) == {}
+
+
+@only_as_root
+def test_a_folder_that_may_not_be_entered_is_no_fault_but_a_check_that_could_not_be_made(embedded: Commands) -> None:
+    words = ["--data", str(embedded.data)]
+    assert as_nobody(lambda: check.main(words, standalone_mode=False)) == (
+        f"OperatorError: --data {embedded.data}: Permission denied"
+    )
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused_in_one_line(tmp_path: Path) -> None:
+    odd = Commands(Server(tmp_path / "data\udcff"))
+    for words in (["check"], ["pets", "list"]):
+        assert "not UTF-8" in odd.fails_in_one_line(*words)

@@ -11,6 +11,7 @@ import apsw
 import httpx
 import pytest
 
+from petstore.cli.copy import copy
 from petstore.gate import bans_in_force
 from petstore.gate.trust import SYNCED
 from petstore.keys import ENVIRONMENTS
@@ -21,6 +22,7 @@ from tests.backends import Postgres, shared
 from tests.commands import Commands
 from tests.served import wait_for
 from tests.servers import PETSTORE, Host, Key, Server, started
+from tests.users import as_nobody, only_as_root
 from tests.wire import asking
 
 ANIMALS = 60_000
@@ -218,3 +220,23 @@ def test_a_folder_that_a_service_works_on_is_not_copied(tmp_path: Path) -> None:
 def test_nothing_to_copy_is_said_in_one_line(tmp_path: Path) -> None:
     assert "nothing to copy" in Commands(Server(tmp_path / "a")).fails_in_one_line("copy", "--to-store", str(tmp_path))
     assert not (tmp_path / "a").exists()
+
+
+@only_as_root
+def test_a_folder_that_may_not_be_entered_is_not_copied(tmp_path: Path) -> None:
+    words = ["--data", str(tmp_path / "a"), "--to-store", "/nowhere"]
+    assert as_nobody(lambda: copy.main(words, standalone_mode=False)) == (
+        f"OperatorError: --data {tmp_path / 'a'}: Permission denied"
+    )
+
+
+def test_a_password_in_the_query_of_a_url_is_neither_printed_nor_kept(tmp_path: Path) -> None:
+    source, target, other = Server(tmp_path / "a", "cluster"), Server(tmp_path / "b"), Server(tmp_path / "c", "cluster")
+    source.fill(1)
+    assert source.store and other.store
+    given = "?application_name=a&password=s3cret"
+    Commands(source).text("copy", "--store", source.store + given, "--to-store", str(target.data))
+    (deed,) = [deed for deed in Commands(target).deeds() if deed.action == "copy"]
+    assert deed.subject == f"{source.store}?application_name=a"
+    told = Commands(target).text("copy", "--to-store", other.store.replace("pets@", "pets:s3cret@") + given)
+    assert f"petstore serve --store {other.store}?application_name=a\n" in told

@@ -81,6 +81,9 @@ def test_no_password_is_printed(tmp_path: Path) -> None:
     for word in ("backup", "restore"):
         told = commands.fails(word, str(tmp_path / "x"), "--store", "postgresql://ada:s3cret@db.example/pets")
         assert "s3cret" not in told and "postgresql://ada@db.example/pets" in told
+        query = "postgresql://db.example/pets?user=ada&sslpassword=s3cret&password=s3cret"
+        told = commands.fails(word, str(tmp_path / "x"), "--store", query)
+        assert "s3cret" not in told and "postgresql://db.example/pets?user=ada" in told
 
 
 @pytest.mark.parametrize("form", ["custom", "plain", "gzip"])
@@ -110,6 +113,9 @@ def test_a_file_that_cannot_be_read_is_told_of_with_the_reason(cluster: Commands
     broken = dump(cluster, tmp_path / "petstore.dump", "--format=custom")
     broken.write_bytes(broken.read_bytes()[:100])
     assert "pg_restore: error" in refusal(broken)
+    altered = gzip.compress(b"-- PostgreSQL\n")
+    broken.write_bytes(altered[:10] + b"\xff" + altered[11:])  # no such kind of block
+    assert refusal(broken) == f"{broken}: is damaged"
 
 
 def refusal(file: Path) -> str:

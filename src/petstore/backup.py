@@ -20,7 +20,7 @@ from petstore.gate.local import copy_out, renew_versions
 from petstore.gate.trust import readable
 from petstore.keys import ENVIRONMENTS
 from petstore.ledger import Deed
-from petstore.settings import Settings
+from petstore.settings import Settings, without_password
 from petstore.store.sqlite.backup import Snapshot, note, take_over_ids
 from petstore.store.sqlite.inspect import NEWEST_SCHEMA, inspect
 
@@ -111,12 +111,15 @@ def _stores() -> list[str]:
 def _check_target(settings: Settings, target: Path, force: bool) -> None:
     if settings.store is not None:
         raise OperatorError(how_to_back_up_postgresql(settings.store, target))
-    if not settings.data.is_dir() or not all((settings.data / name).exists() for name in _stores()):
-        raise OperatorError(f"--data {settings.data}: there is nothing to back up")
-    if target.is_dir():
-        raise OperatorError(f"{target}: is a folder; name a file")
-    if target.exists() and not force:
-        raise OperatorError(f"{target}: exists; choose another name, or replace it with --force")
+    with folder.told(f"--data {settings.data}"):
+        if not all((settings.data / name).exists() for name in _stores()):
+            raise OperatorError(f"--data {settings.data}: there is nothing to back up")
+    folder.check_name(target)
+    with folder.told(target):
+        if target.is_dir():
+            raise OperatorError(f"{target}: is a folder; name a file")
+        if target.exists() and not force:
+            raise OperatorError(f"{target}: exists; choose another name, or replace it with --force")
 
 
 @contextlib.contextmanager
@@ -124,10 +127,8 @@ def _work_folder(target: Path) -> Iterator[Path]:
     """Beside the target: where there is room for it, there is room for what it is made of."""
     place = target.absolute().parent / f".{target.name}-{secrets.token_hex(4)}"
     try:  # from before it is made: we may be told to stop at any moment
-        try:
+        with folder.told(target):
             place.mkdir(mode=0o700)
-        except OSError as error:
-            raise OperatorError(f"{target}: {error.strerror}") from error
         yield place
     finally:
         try:
@@ -180,7 +181,7 @@ def _make_ready(source: Path, path: Path, replaced: Path, deed: Deed) -> bool:
 def how_to_back_up_postgresql(url: str, target: Path) -> str:
     return (
         "the store is in PostgreSQL, whose own tools back it up while it runs:\n"
-        f"  pg_dump --format=custom --schema='petstore_*' --file={target} {_without_password(url)}\n"
+        f"  pg_dump --format=custom --schema='petstore_*' --file={target} {without_password(url)}\n"
         f"  petstore backup --verify {target}\n"
         "With a gate in Redis nothing else is needed: it holds only counters and bans, which Redis keeps in its\n"
         "append-only file (appendonly yes); without them every window starts anew."
@@ -191,12 +192,6 @@ def how_to_restore_postgresql(url: str, source: Path) -> str:
     return (
         "the store is in PostgreSQL, whose own tools restore it; stop every node first:\n"
         f"  petstore backup --verify {source}\n"
-        f"  pg_restore --clean --if-exists --single-transaction --dbname={_without_password(url)} {source}\n"
+        f"  pg_restore --clean --if-exists --single-transaction --dbname={without_password(url)} {source}\n"
         "What the nodes remember is forgotten when they start."
     )
-
-
-def _without_password(url: str) -> str:
-    scheme, slashes, rest = url.partition("://")
-    login, at, place = rest.rpartition("@")
-    return scheme + slashes + login.partition(":")[0] + at + place

@@ -29,8 +29,26 @@ NEW, OLD, MEMBERS = "new", "old", "members"
 OWN = (LOCK, LAST_BACKUP, STAGE, "metrics", "lost+found")  # what an empty folder may have
 
 
+@contextlib.contextmanager
+def told(subject: object) -> Iterator[None]:
+    """What the file system refuses becomes one clear line. Raises OperatorError."""
+    try:
+        yield
+    except OSError as error:
+        raise OperatorError(f"{subject}: {error.strerror}") from error
+
+
+def check_name(path: Path) -> None:
+    """SQLite and LMDB open what has a name in UTF-8. Raises OperatorError."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise OperatorError(f"{path}: the name, or that of a folder above, is not UTF-8; choose another") from None
+
+
 def prepare(data: Path) -> None:
     """Make the folder. Raises OperatorError when it cannot be used."""
+    check_name(data)
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
     except FileExistsError:

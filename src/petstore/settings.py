@@ -1,5 +1,6 @@
 """One frozen Settings: everything an operator can choose. docs/operating.md explains each."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -38,3 +39,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def public_base(self) -> str:
         """What links start with: nothing, so that they are path-absolute, or the address clients see."""
         return (self.public_url or "").rstrip("/")
+
+
+def without_password(url: str) -> str:
+    """A URL that may be shown and kept: neither in the login nor in the query is there a password."""
+    address, mark, query = re.sub("//([^:/?#@]*):[^/?#]*@", r"//\1@", url, count=1).partition("?")
+    words = [word for word in query.split("&") if "password" not in word.partition("=")[0].lower()]
+    return address + (mark + "&".join(words) if words else "")

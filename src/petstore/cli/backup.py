@@ -110,7 +110,7 @@ def _verify(file: Path, as_json: bool) -> None:
         if as_json:
             print_json({"ok": True, "manifest": manifest})
         else:
-            click.echo(f"{file}: is whole; {_told(manifest)}")
+            click.echo(f"{click.format_filename(file)}: is whole; {_told(manifest)}")
         return
     try:
         from petstore.store.postgres.dump import check_dump
@@ -126,7 +126,7 @@ def _verify(file: Path, as_json: bool) -> None:
         print_json({"ok": True, "rows": dump.rows})
     else:
         counts = ", ".join(f"{count:,} in {table}" for table, count in dump.rows.items() if table.endswith(".pets"))
-        click.echo(f"{file}: is whole; animals: {counts}")
+        click.echo(f"{click.format_filename(file)}: is whole; animals: {counts}")
 
 
 def _looks_like_a_dump(file: Path) -> bool:

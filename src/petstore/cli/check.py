@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from petstore import folder
 from petstore.checks import Finding, findings
 from petstore.cli import json_option, print_json, run
 from petstore.cli.serve import check_settings, serve
@@ -27,8 +28,10 @@ def check(as_json: bool, **options: Any) -> None:
       2  the check could not be made
     """
     settings = Settings(**options)
-    if not settings.data.is_dir():
-        raise OperatorError(f"--data {settings.data}: no such folder")
+    folder.check_name(settings.data)
+    with folder.told(f"--data {settings.data}"):
+        if not settings.data.is_dir():
+            raise OperatorError(f"--data {settings.data}: no such folder")
     if not os.access(settings.data, os.R_OK | os.X_OK):
         raise OperatorError(f"--data {settings.data}: no rights to read it; run this as the service's user")
     found = [_settings(settings), *run(findings(settings))]

@@ -5,18 +5,17 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import msgspec
 
-from petstore import copying
+from petstore import copying, folder
 from petstore.cli import common_options, deed, json_option, print_json, print_table, progress, run
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.service import Backends, mend_gate, open_gate_for, open_stores_for, prepare, rest_gate
-from petstore.settings import Settings
+from petstore.settings import Settings, without_password
 from petstore.store import Store
 
 
@@ -37,8 +36,9 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
       petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
     """
     source = Settings(**where)
-    if source.store is None and not (source.data / "live.db").exists():
-        raise OperatorError(f"--data {source.data}: there is nothing to copy")
+    with folder.told(f"--data {source.data}"):
+        if source.store is None and not (source.data / "live.db").exists():
+            raise OperatorError(f"--data {source.data}: there is nothing to copy")
     if "://" in to_store:
         target = Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
     else:
@@ -59,7 +59,7 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
 
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
-    name = _without_password(source.store) if source.store else str(source.data.resolve())
+    name = without_password(source.store) if source.store else str(source.data.resolve())
     # What a service adds behind the copy's back would be missing.
     async with Backends(source, alone=source.store is None) as backends, _opened(target) as (stores, gate):
         again = name in [await store.copying_from() for store in stores.values()]
@@ -100,12 +100,7 @@ def _options(target: Settings) -> str:
     if target.store is None:
         words = [f"--data {target.data}"]
     else:
-        words = [f"--store {_without_password(target.store)}"]
+        words = [f"--store {without_password(target.store)}"]
     if target.gate is not None:
-        words.append(f"--gate {_without_password(target.gate)}")
+        words.append(f"--gate {without_password(target.gate)}")
     return " ".join(words)
-
-
-def _without_password(url: str) -> str:
-    password = urlsplit(url).password
-    return url.replace(f":{password}@", ":…@", 1) if password else url

@@ -7,6 +7,7 @@ import gzip
 import re
 import shutil
 import subprocess
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,6 +107,8 @@ def _lines(path: Path) -> Iterator[Iterable[bytes]]:
                 yield file
     except EOFError:
         raise OperatorError(f"{path}: was cut short") from None
+    except zlib.error:
+        raise OperatorError(f"{path}: is damaged") from None
     except OSError as error:
         raise OperatorError(f"{path}: {error.strerror or error}") from error
 
