@@ -43,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def without_password(url: str) -> str:
     """A URL that may be shown and kept: neither in the login nor in the query is there a password."""
-    address, mark, query = re.sub("//([^:/?#@]*):[^/?#]*@", r"//\1@", url, count=1).partition("?")
+    address, mark, query = url.partition("?")
+    address = re.sub("//([^:/@]*):.*@", r"//\1@", address, count=1)
     words = [word for word in query.split("&") if "password" not in word.partition("=")[0].lower()]
     return address + (mark + "&".join(words) if words else "")
