@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import os
 import random
 import time
@@ -10,14 +11,15 @@ from pathlib import Path
 import lmdb
 import pytest
 from redis import Redis as Client
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 
-from petstore.errors import Unavailable
+from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.gate import redis as redis_module
 from petstore.gate.local import LocalGate
 from petstore.gate.outage import DegradingGate
 from petstore.gate.redis import KEY_LIVE, RedisGate, Request, answers_in, name_of, versions_in
-from petstore.gate.redis_links import SingleLink, open_link
+from petstore.gate.redis_links import TLS_OPTIONS, SingleLink, open_link
 from petstore.plans import Limits
 from petstore.windows import ADMITTED, DAY, LIMITED, MINUTE, BanPolicy, Outcome, Windows, admit
 from tests.backends import Redis
@@ -71,6 +73,26 @@ def test_random_requests_are_decided_as_the_rules_say_and_charged_wholly(redis: 
         return compared
 
     assert asyncio.run(compare()) >= REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://h?foo=bar&db=1&x=", "--gate: foo, x: no such option; known here: db, username"),
+        ("valkey://h?ssl_ca_certs=x", "--gate: ssl_ca_certs: no such option; known here: db, username"),
+        ("rediss://h?host=x", "host: no such option; known here: db, .*ssl_ca_certs"),
+        ("redis+sentinel://h:1/name?db=1", "db: no such option; known here: none"),
+        ("redis+cluster://h:1?db=1", "db: no such option; known here: none"),
+    ],
+)
+def test_an_option_that_the_url_cannot_have_is_named_beside_those_it_can(url: str, told: str) -> None:
+    with pytest.raises(OperatorError, match=told):
+        open_link(url)
+
+
+def test_every_option_that_is_called_known_is_one_of_the_driver() -> None:
+    kinds = (AbstractConnection, Connection, SSLConnection)
+    assert set(TLS_OPTIONS) <= {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
 
 
 def _request(number: int, limits: Limits, version: int) -> Request:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from importlib import resources
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis import exceptions
 from redis.asyncio.cluster import RedisCluster
@@ -33,6 +33,11 @@ from petstore.gate.redis import (
 CONNECT_SECONDS = 0.8
 SENTINEL_SECONDS = 0.3
 SCAN_COUNT = 1_000
+OPTIONS = ("db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_keepalive",
+           "retry_on_timeout", "health_check_interval")  # fmt: skip
+TLS_OPTIONS = (*OPTIONS, "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_certfile", "ssl_keyfile", "ssl_password",
+               "ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version", "ssl_ciphers")  # fmt: skip
+OPTIONS_OF = {"redis": OPTIONS, "valkey": OPTIONS, "rediss": TLS_OPTIONS, "valkeys": TLS_OPTIONS}
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 
 _VERSIONS_SIZE = 32
@@ -48,6 +53,7 @@ def open_link(url: str) -> "SingleLink | ClusterLink":
     """
     scheme = url.partition(":")[0]
     try:
+        _check_options(url, OPTIONS_OF.get(scheme, ()))
         if scheme == "redis+sentinel":
             return SingleLink(*_sentinels(url))
         if scheme == "redis+cluster":
@@ -58,6 +64,13 @@ def open_link(url: str) -> "SingleLink | ClusterLink":
     except ValueError as error:
         raise OperatorError(f"--gate: {error}") from error
     return SingleLink(dict(options))
+
+
+def _check_options(url: str, known: Sequence[str]) -> None:
+    """Raises ValueError. redis-py would take offence at an unknown one when it connects, in words of its own."""
+    unknown = [name for name in parse_qs(urlsplit(url).query, keep_blank_values=True) if name not in known]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: no such option; known here: {', '.join(known) or 'none'}")
 
 
 def _login(url: str) -> dict[str, Any]:

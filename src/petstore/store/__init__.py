@@ -71,7 +71,7 @@ def open_stores(
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):
         raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
-    for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
+    for host in _hosts(url):
         port = host.rpartition("]")[2].partition(":")[2]
         if port and not port.isdigit():
             raise OperatorError(f"--store {host}: the port must be a number")
@@ -84,3 +84,11 @@ def open_stores(
     schemas = [schema_of(each) for each in ENVIRONMENTS]
     pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas)
     return {each: PostgresStore(pool, each, on_commit(each)) for each in ENVIRONMENTS}
+
+
+def _hosts(url: str) -> list[str]:
+    """Raises OperatorError."""
+    try:
+        return urlsplit(url).netloc.rpartition("@")[2].split(",")
+    except ValueError:  # its text may have the password in it
+        raise OperatorError("--store: cannot be understood; give postgresql://user@host/database") from None
