@@ -1,26 +1,32 @@
 """The `petstore` command. Each group lives in a file of its own and is imported only when it is used."""
 
 import asyncio
+import contextlib
 import getpass
 import importlib
+import io
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 import msgspec
 
 from petstore import __version__
-from petstore.errors import PetstoreError
+from petstore.errors import OperatorError, PetstoreError
 from petstore.ledger import Deed
+from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.settings import Settings
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+NARROWEST = 80  # columns: on a narrower terminal a table is laid out for these, and the terminal breaks its lines
+ID_MAX = 20  # characters: what is longer in a table is no id, and may be broken
+WIDE = 100  # columns: below these, those of a table stand closer together
 
 COMMANDS = {
     "serve": ("petstore.cli.serve", "Start the service."),
@@ -71,6 +77,18 @@ def cli() -> None:
     """
 
 
+class Int64(click.ParamType[int]):
+    """A whole number of 64 bits. The help shows the bounds of an IntRange, which break in the middle of a number."""
+
+    name = "integer"
+
+    def __init__(self, least: int = INT64_MIN) -> None:
+        self._range = click.IntRange(least, INT64_MAX)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return self._range.convert(value, param, ctx)
+
+
 def common_options(command: F) -> F:
     """--data, --store, --gate and --pgbouncer: which data a command acts on, and how it is reached."""
     for option in (
@@ -99,7 +117,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def actor() -> str:
     """Who the audit log will say did it. Through sudo, it is the person who counts."""
-    return f"{os.environ.get('SUDO_USER') or getpass.getuser()} (command line)"
+    return f"{os.environ.get('SUDO_USER') or _user()} (command line)"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container a user may have no name
+        return f"uid {os.getuid()}"
 
 
 def deed(action: str, subject: str, detail: str = "") -> Deed:
@@ -111,11 +136,24 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
+def print_as_utf8() -> None:
+    """Data for programs are UTF-8, whatever the terminal's encoding."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+
+
 def print_json(value: Any) -> None:
+    print_as_utf8()
     click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
 
 
-def print_table(columns: list[str], rows: list[list[str]], empty: str) -> None:
+def printable(text: str) -> str:
+    """A name may hold what a terminal takes for a command."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def print_table(columns: list[str], rows: list[list[str]], empty: str, whole: Sequence[str] = ()) -> None:
+    """In the first column and in those named in `whole` an id is never broken: other commands ask for it."""
     if not rows:
         click.echo(empty)
         return
@@ -123,12 +161,16 @@ def print_table(columns: list[str], rows: list[list[str]], empty: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    # On a pipe nothing is cut: a script wants whole values.
-    console = Console() if sys.stdout.isatty() else Console(width=10_000)
-    console.print(table, crop=False)
+    # On a pipe nothing is broken: a script wants whole lines.
+    width = max(Console().width, NARROWEST) if sys.stdout.isatty() else 10_000
+    table = Table(box=None, padding=(0, 1 if width < WIDE else 2, 0, 0), pad_edge=False, header_style="bold")
+    cells = [[Text(printable(cell)) for cell in row] for row in rows]
+    for number, name in enumerate(columns):
+        widest = max(row[number].cell_len for row in cells) if number == 0 or name in whole else 0
+        table.add_column(name, overflow="fold", no_wrap=0 < widest <= ID_MAX, min_width=min(widest, ID_MAX))
+    for row in cells:
+        table.add_row(*row)
+    Console(width=width).print(table, crop=False)
 
 
 def print_more(option: str) -> None:
@@ -139,10 +181,20 @@ def print_more(option: str) -> None:
 def print_fields(fields: dict[str, str]) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
-        click.echo(f"{name:<{width}}  {value}")
+        click.echo(f"{name:<{width}}  {printable(value)}")
 
 
-def progress(label: str, length: int) -> AbstractContextManager[Any]:
+@contextlib.contextmanager
+def shown_once(remedy: str) -> Iterator[None]:
+    """Around the printing of a secret: if it cannot be printed, it is lost. Raises OperatorError."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        raise OperatorError(f"standard output: {error.strerror}; the secret is lost: {remedy}") from error
+
+
+def progress(label: str, length: int) -> contextlib.AbstractContextManager[Any]:
     """A bar on a terminal; silence in a script."""
     return click.progressbar(
         length=length,
@@ -163,11 +215,15 @@ def counted(count: int, noun: str) -> str:
 
 def main() -> None:
     """One clear line and exit code 2 for whatever the operator can mend."""
+    _prepare_streams()
     try:
         outcome = cli(standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(outcome if isinstance(outcome, int) else 0)  # the code of an Exit comes back as a value
     except click.Abort:
         sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        _end(2, error.format_message())
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         _fail(" ".join(error.format_message().split()) + hint)
@@ -175,10 +231,38 @@ def main() -> None:
         _fail(error.format_message())
     except PetstoreError as error:
         _fail(str(error))
+    except UnicodeEncodeError as error:
+        _fail(f"{error.object!r}: not valid UTF-8")
     except BrokenPipeError:
-        sys.exit(0)
+        _end(0)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(where + (error.strerror or repr(error)))
+
+
+def _prepare_streams() -> None:
+    """A closed stream swallows what it is told; one that is not UTF-8 shows characters that it lacks by number."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, _nowhere())
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w")
 
 
 def _fail(message: str) -> None:
-    click.echo(f"petstore: {message}", err=True)
-    sys.exit(2)
+    _end(2, f"petstore: {message}")
+
+
+def _end(code: int, message: str = "") -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:  # it would be tried once more at the very end, with a trace
+        sys.stdout = _nowhere()
+    with contextlib.suppress(OSError):
+        click.echo(message, err=True, nl=bool(message))
+    sys.exit(code)

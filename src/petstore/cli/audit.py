@@ -5,7 +5,7 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.cli import common_options, env_option, json_option, print_json, print_more, print_table, run, when
+from petstore.cli import Int64, common_options, env_option, json_option, print_json, print_more, print_table, run, when
 from petstore.ledger import ACTIONS, Deed
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -20,7 +20,7 @@ from petstore.settings import Settings
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N", help="How many at most."
 )
-@click.option("--before", type=click.IntRange(min=1), metavar="NUMBER", help="Only deeds before this one.")
+@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only deeds before this one.")
 @json_option
 def audit(
     environment: Any, who: str, what: str | None, text: str, limit: int, before: int | None, as_json: bool, **where: Any
@@ -53,6 +53,7 @@ def audit(
             ["number", "when", "who", "what", "subject", "detail"],
             [[str(number), when(d.at), d.actor, d.action, d.subject, d.detail] for number, d in found],
             f"No deeds in {environment} yet." if not (who or what or text or before) else "No deed fits.",
+            whole=["subject"],
         )
     if more:
         print_more(f"--before {found[-1][0]}")

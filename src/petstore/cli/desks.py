@@ -14,9 +14,12 @@ def desk(backends: Backends, environment: Environment) -> Desk:
 
 
 async def key_of(backends: Backends, key_id: str) -> ApiKey:
-    """Wherever it lives. Raises OperatorError."""
+    """Wherever it lives. Raises OperatorError.
+
+    What cannot be an id is not looked for: a store may take offence at it.
+    """
     for store in backends.stores.values():
-        key = await store.key(key_id)
+        key = await store.key(key_id) if key_id.isascii() and key_id.isprintable() else None
         if key is not None:
             return key
     raise OperatorError(f"no key has the id {key_id}; petstore keys list shows them")

@@ -16,6 +16,7 @@ from petstore.cli import (
     print_more,
     print_table,
     run,
+    shown_once,
     when,
 )
 from petstore.cli.desks import desk, desk_of, key_of
@@ -231,8 +232,9 @@ def _as_json(key: ApiKey) -> dict[str, Any]:
 
 
 def _print_secret(key: ApiKey, secret: str, as_json: bool, **more: float) -> None:
-    if as_json:
-        print_json({"id": key.id, "key": secret, **_as_json(key), **more})
-        return
-    click.echo(f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)")
-    click.echo(f"\n  {secret}\n\nKeep it safe: it is not shown again.")
+    with shown_once(f"petstore keys rotate {key.id} makes a new one"):
+        if as_json:
+            print_json({"id": key.id, "key": secret, **_as_json(key), **more})
+            return
+        click.echo(f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)")
+        click.echo(f"\n  {secret}\n\nKeep it safe: it is not shown again.")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.cli import common_options, json_option, print_json, print_table, run, when
+from petstore.cli import common_options, json_option, print_json, print_table, run, shown_once, when
 from petstore.cli.desks import desk
 from petstore.operators import Operator
 from petstore.service import Backends
@@ -42,11 +42,12 @@ def add(name: str, as_json: bool, **where: Any) -> None:
             return await desk(backends, "live").add_operator(name)
 
     operator, token = run(work())
-    if as_json:
-        print_json({**msgspec.structs.asdict(operator), "token": token})
-        return
-    click.echo(f"{operator.name} may sign in to the console with this token:")
-    click.echo(f"\n  {token}\n\nKeep it safe: it is not shown again.")
+    with shown_once("revoke this operator and add the name anew"):
+        if as_json:
+            print_json({**msgspec.structs.asdict(operator), "token": token})
+            return
+        click.echo(f"{operator.name} may sign in to the console with this token:")
+        click.echo(f"\n  {token}\n\nKeep it safe: it is not shown again.")
 
 
 @operators.command(name="list")

@@ -1,27 +1,32 @@
 """`petstore pets`: the operator's view of the animals; import and export stream."""
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
-from petstore.cli import common_options, counted, env_option, json_option, print_json, print_table, progress, run
+from petstore.cli import (
+    Int64,
+    common_options,
+    counted,
+    env_option,
+    json_option,
+    print_as_utf8,
+    print_json,
+    print_more,
+    print_table,
+    printable,
+    progress,
+    run,
+)
 from petstore.cli.desks import desk
 from petstore.errors import InvalidBody, OperatorError
 from petstore.pet_files import COLUMNS, batches, form_of, write_pets
-from petstore.pets import INT64_MAX, INT64_MIN, STATUSES, Pet, PetStatus, new_pet
+from petstore.pets import STATUSES, Page, Pet, PetStatus, new_pet
 from petstore.service import Backends
 from petstore.settings import Settings
-
-
-class Int64(click.ParamType[int]):
-    """A whole number of 64 bits. The help shows the bounds of an IntRange, which break in the middle of a number."""
-
-    name = "integer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return click.IntRange(INT64_MIN, INT64_MAX).convert(value, param, ctx)
 
 
 @click.group()
@@ -41,16 +46,18 @@ def pets() -> None:
 def list_(environment: Any, status: PetStatus | None, limit: int, after: int, as_json: bool, **where: Any) -> None:
     """List animals in the order of their ids."""
 
-    async def work() -> list[Pet]:
+    async def work() -> Page:
         async with Backends(Settings(**where)) as backends:
-            return (await backends.stores[environment].page(after=after, limit=limit, status=status)).pets
+            return await backends.stores[environment].page(after=after, limit=limit, status=status)
 
-    found = run(work())
+    found, more = run(work())
     if as_json:
         print_json(found)
     else:
         rows = [[str(p.id), p.name, str(p.category_id), p.status] for p in found]
         print_table(COLUMNS, rows, "No animals: petstore pets add, or petstore pets import FILE")
+    if more:
+        print_more(f"--after {found[-1].id}")
 
 
 @pets.command()
@@ -120,7 +127,12 @@ def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
                 rows = batches(str(file), source, lambda position: bar.update(position - bar.pos))
                 return await desk(backends, environment).import_pets(file.name, rows)
 
-    count = run(work())
+    try:
+        count = run(work())
+    except KeyboardInterrupt:
+        look = f"petstore audit --what import --env {environment}"
+        click.echo(f"\nInterrupted. {look} shows whether the animals were added.", err=True)
+        raise
     if as_json:
         print_json({"imported": count})
     else:
@@ -143,6 +155,7 @@ def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
                 return await write_pets(store, form, target, lambda count: bar.update(count - bar.pos))
 
     if str(file) == "-":
+        print_as_utf8()
         run(work(sys.stdout))
         return
     # Under another name until it is whole: a reader never sees half an export.
@@ -154,7 +167,8 @@ def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
     except OSError as error:
         raise OperatorError(f"{file}: {error.strerror}") from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
     if as_json:
         print_json({"exported": count})
     else:
@@ -165,4 +179,4 @@ def _print_pet(pet: Pet, as_json: bool) -> None:
     if as_json:
         print_json(pet)
     else:
-        click.echo(f"{pet.id}  {pet.name}  category {pet.category_id}  {pet.status}")
+        click.echo(f"{pet.id}  {printable(pet.name)}  category {pet.category_id}  {pet.status}")
