@@ -14,7 +14,7 @@ import pytest
 
 from tests.backends import free_port
 from tests.served import Served, listens, wait_for
-from tests.servers import PETSTORE
+from tests.servers import PETSTORE, Server
 
 SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
@@ -59,6 +59,8 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
     "options",
     [
         ["--unknown"], ["--port", "0"], ["--port", "http"], ["--workers", "0"], ["--host", "no.such.host.invalid"],
+        ["--host", "a..b"], ["--public-url", "http://[x"], ["--store", "postgresql://[::1/petstore"],
+        ["--gate", "redis://127.0.0.1?foo=bar"],
         ["--public-url", "api.example.com"], ["--public-url", "ftp://api.example.com"],
         ["--public-url", "https://api.example.com?x=1"], ["--trusted-proxy", "proxy"],
         ["--trusted-proxy", "10.0.0.0/99"], ["--tls-cert", __file__], ["--tls-key", __file__],
@@ -85,6 +87,26 @@ def test_another_asgi_server_is_told_in_one_line_too(tmp_path: Path) -> None:
     environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "file")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr) == (1, f"petstore: --data {tmp_path / 'file'}: is not a folder\n")
+
+
+@pytest.mark.parametrize(
+    "call", ["asgi()", "import asyncio\nasync def main(): asgi()\nasyncio.run(main())"], ids=["alone", "in a loop"]
+)
+def test_half_a_copy_is_not_served_by_another_asgi_server(tmp_path: Path, call: str) -> None:
+    server = Server(tmp_path / "data")
+    server.act(lambda backends: backends.stores["staging"].set_copying_from("elsewhere"))
+    code = f"from petstore.cli.serve import asgi; {call}"
+    environment = {**os.environ, **server.where}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert done.stderr == "petstore: the copy of elsewhere to this store is not finished: run petstore copy again\n"
+
+
+def test_first_key_that_cannot_be_printed_is_told_of(tmp_path: Path) -> None:
+    words = [*PETSTORE, "serve", "--data", str(tmp_path / "data"), "--port", str(free_port())]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=20)
+    assert (done.returncode, "the secret is lost: petstore keys rotate" in done.stderr) == (2, True)
 
 
 def test_tls_files_that_are_no_certificate_are_one_line_and_exit_code_2(tmp_path: Path) -> None:

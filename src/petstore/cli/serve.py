@@ -1,5 +1,6 @@
 """`petstore serve`: the service itself."""
 
+import contextlib
 import errno
 import ipaddress
 import re
@@ -7,6 +8,7 @@ import resource
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from petstore import hosting, logs, service
-from petstore.cli import common_options, run
+from petstore.cli import common_options, run, shown_once
 from petstore.errors import OperatorError, PetstoreError
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Deed
@@ -83,7 +85,8 @@ def serve(**options: Any) -> None:
     service.mend_gate(settings, thoroughly=True)
     first_key = run(_first_key(settings))
     _allow_many_connections()
-    _greet(settings, first_key)
+    with shown_once("petstore keys rotate makes a new one") if first_key else contextlib.nullcontext():
+        _greet(settings, first_key)
     hosting.serve(settings)
 
 
@@ -95,6 +98,8 @@ def asgi() -> hosting.AsgiService:
         check_settings(settings)
         service.prepare(settings)
         service.mend_gate(settings, thoroughly=True)
+        with ThreadPoolExecutor(1) as elsewhere:  # the server's event loop may run in this thread already
+            elsewhere.submit(lambda: run(_look_at_stores(settings))).result()
     except PetstoreError as error:
         raise SystemExit(f"petstore: {error}") from None
     return hosting.AsgiService(settings)
@@ -113,8 +118,7 @@ def check_settings(settings: Settings) -> None:
     if settings.public_url is not None:
         if not settings.public_url.isascii():
             raise OperatorError(f"--public-url {settings.public_url}: write it in ASCII, as xn--… and %…")
-        parts = urlsplit(settings.public_url)
-        if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        if not _is_base(settings.public_url):
             raise OperatorError(f"--public-url {settings.public_url}: give an address like https://api.example.com")
     named = [("--trusted-proxy", network) for network in settings.trusted_proxies]
     for option, network in [*named, *(("--metrics-from", network) for network in settings.metrics_from)]:
@@ -122,6 +126,14 @@ def check_settings(settings: Settings) -> None:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
+
+
+def _is_base(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc) and not (parts.query or parts.fragment)
 
 
 def check_port(settings: Settings) -> None:
@@ -133,7 +145,7 @@ def check_port(settings: Settings) -> None:
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
         raise OperatorError(f"--host {settings.host}: no such address") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
@@ -143,13 +155,23 @@ def check_port(settings: Settings) -> None:
         raise OperatorError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror}") from None
 
 
+async def _look_at_stores(settings: Settings) -> None:
+    async with service.Backends(settings) as backends:
+        await _refuse_half_a_copy(backends)
+
+
+async def _refuse_half_a_copy(backends: service.Backends) -> None:
+    """Raises OperatorError and Unavailable."""
+    for store in backends.stores.values():
+        unfinished = await store.copying_from()
+        if unfinished is not None:
+            raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
+
+
 async def _first_key(settings: Settings) -> str | None:
     """On an empty data folder: one free key, so that the first request can be made at once."""
     async with service.Backends(settings) as backends:
-        for store in backends.stores.values():
-            unfinished = await store.copying_from()
-            if unfinished is not None:
-                raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
+        await _refuse_half_a_copy(backends)
         for store in backends.stores.values():
             if await store.keys(limit=1):
                 return None
