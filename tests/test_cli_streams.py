@@ -190,4 +190,4 @@ def test_input_that_no_store_takes_is_refused_in_one_line(petstore: Commands, wo
 
 def test_a_folder_whose_name_is_not_utf_8_is_refused_in_one_line(embedded: Commands, tmp_path: Path) -> None:
     message = embedded.fails_in_one_line("keys", "list", "--data", str(tmp_path / "\udcff"))
-    assert message.endswith("\\udcff/gate.mdb': not valid UTF-8")
+    assert message.endswith("is not UTF-8; choose another")
