@@ -41,6 +41,22 @@ def test_a_bad_animal_is_refused_and_what_was_typed_stays(page: Page) -> None:
     expect(page.locator("#add").get_by_label("Status")).to_have_value("sold")
 
 
+def test_the_printed_link_signs_in_when_it_is_opened_whatever_another_page_asks_for(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with running_console(Server(tmp_path / "data")) as own:
+        images = [f'<img src="{own.origin}/sign-in?token={"A" * 42}{i}">' for i in range(10)]
+        body = f'<a href="{own.link}">in</a>' + "".join(images)
+        opened = browser.new_page()
+        opened.route("http://elsewhere.example/", lambda route: route.fulfill(content_type="text/html", body=body))
+        opened.goto("http://elsewhere.example/")
+        opened.get_by_role("link", name="in").click()
+        expect(opened.get_by_role("alert")).to_contain_text("This address does not sign in")
+        opened.goto(own.link)
+        expect(opened.get_by_text("Signed in as console")).to_be_visible()
+        opened.close()
+
+
 def test_the_table_goes_on_as_it_is_scrolled(page: Page, server: Server, console: Console) -> None:
     server.fill(120, "staging")  # the only test of this file that does
     page.goto(console.origin + "/staging/animals")

@@ -170,6 +170,45 @@ def test_ten_wrong_tokens_a_minute_are_enough(own: Console) -> None:
     assert visitor.get(own.link).status_code == 303
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_uses_up_neither_the_tries_nor_the_link(own: Console, site: str) -> None:
+    visitor, wrong = own.visitor(), own.link.replace(own.link_token, "A" * 43)
+    for link in [wrong] * 11 + [own.link]:
+        shown_page = visitor.get(link, **{"Sec-Fetch-Site": site})
+        assert shown_page.status_code == 401 and is_sign_in(shown_page)
+        assert "refresh" not in shown_page.headers, "which would be the console's own doing"
+    assert visitor.get(own.link, **{"Sec-Fetch-Site": "none"}).status_code == 303
+
+
+def test_a_wrong_link_counts_when_it_is_opened(own: Console) -> None:
+    wrong = own.link.replace(own.link_token, "A" * 43)
+    for _ in range(10):
+        assert own.visitor().get(wrong, **{"Sec-Fetch-Site": "none"}).status_code == 401
+    assert own.visitor().get(wrong).status_code == 429
+
+
+def test_an_address_signs_nobody_in_with_an_operator_s_token(own: Console) -> None:
+    """It would be in the browser's history, and works until it is revoked."""
+    visitor, token = own.visitor(), own.operator("ada")
+    refused = visitor.get(f"/sign-in?token={token}")
+    assert refused.status_code == 401 and is_sign_in(refused)
+    assert "does not sign in" in shown(refused) and "set-cookie" not in refused.headers
+    for _ in range(10):
+        assert visitor.get("/sign-in?token=x").status_code == 401
+    assert visitor.post("/sign-in", token=token).status_code == 303
+
+
+def test_the_link_s_token_can_be_pasted_too(own: Console) -> None:
+    assert own.visitor().post("/sign-in", token=own.link_token).status_code == 303
+
+
+def test_a_sign_in_takes_no_files_and_nothing_large(console: Console) -> None:
+    visitor, headers = console.visitor(), {"Origin": console.origin}
+    assert visitor.client.post("/sign-in", files={"token": ("x", b"x")}, headers=headers).status_code == 400
+    assert visitor.post("/sign-in", token="x", next="x" * 70_000).status_code == 400
+    assert visitor.client.post("/sign-in", content=iter([b"token=x"]), headers=headers).status_code == 400
+
+
 def test_after_signing_in_the_page_asked_for_is_shown(console: Console, new_name: Callable[[], str]) -> None:
     visitor = console.visitor()
     asked = visitor.get("/staging/animals?q=Rex")
@@ -179,7 +218,8 @@ def test_after_signing_in_the_page_asked_for_is_shown(console: Console, new_name
 
 
 @pytest.mark.parametrize(
-    "wanted", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:1", "", "/\n/x"]
+    "wanted",
+    ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:1", "", "/\n/x", "//[x", "http://["],
 )
 def test_signing_in_leads_nowhere_else(console: Console, new_name: Callable[[], str], wanted: str) -> None:
     done = console.visitor().post("/sign-in", token=console.operator(new_name()), next=wanted)
@@ -230,6 +270,12 @@ def test_a_link_from_another_site_comes_in_with_the_reload(console: Console) -> 
         (["--host", "0.0.0.0"], "--public-url"),
         (["--host", "0.0.0.0", "--public-url", "http://console.example.com"], "https"),
         (["--public-url", "console.example.com"], "--public-url"),
+        (["--public-url", "https://c.example:abc"], "--public-url"),
+        (["--public-url", "https://[x"], "--public-url"),
+        (["--public-url", "https://c.example/ops"], "no path"),
+        (["--public-url", "https://c.example?x=1"], "no path"),
+        (["--public-url", "https://me@c.example"], "--public-url"),
+        (["--public-url", "https://"], "--public-url"),
         (["--tls-cert", "x.pem"], "--tls-key"),
         (["--port", "0"], "--port"),
         (["--store", "mysql://x"], "mysql"),

@@ -4,6 +4,7 @@ import ipaddress
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -52,14 +53,25 @@ def _check(settings: Settings) -> None:
         raise OperatorError("--tls-cert and --tls-key go together")
     hosting.tls_context(settings)
     public = settings.public_base
-    if public and not public.startswith(("https://", "http://")):
-        raise OperatorError(f"--public-url {public}: give an address like https://console.example.com")
+    if public and not _is_origin(public):
+        raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, with no path")
     if not _is_loopback(settings.host) and not public.startswith("https://"):
         raise OperatorError(
             f"--host {settings.host} lets others in: give --public-url https://… and serve it by --tls-cert and"
             " --tls-key or by a proxy; or stay on 127.0.0.1 and use ssh -L"
         )
     check_port(settings)
+
+
+def _is_origin(url: str) -> bool:
+    """Whether it is a scheme, a host and perhaps a port: the console is at the root of its address."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for what is no port
+    except ValueError:
+        return False
+    is_whole = url == f"{parts.scheme}://{parts.netloc}" and "@" not in url and " " not in url
+    return is_whole and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _is_loopback(host: str) -> bool:

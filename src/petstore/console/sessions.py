@@ -1,6 +1,7 @@
 """Who is signed in: sessions, the one-time link, and how often anyone may try. All in memory: a restart ends them."""
 
 import hashlib
+import re
 import secrets
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ LINK_SECONDS = 3600
 SESSIONS_MAX = 1_000
 TRIES_PER_MINUTE = 10
 ADDRESSES_MAX = 10_000
+_LINK_TOKEN = re.compile(r"[\w-]{43}", re.ASCII).fullmatch  # as secrets.token_urlsafe(32) makes them
 GUEST = "console"  # what the audit log calls whoever came by the one-time link
 
 
@@ -103,6 +105,11 @@ class Tries:
     @property
     def _now(self) -> int:
         return int(self._clock() * SECOND)
+
+
+def could_be_link_token(text: str) -> bool:
+    """Told without any look-up; an operator's token could not."""
+    return _LINK_TOKEN(text) is not None
 
 
 def _hashed(token: str) -> bytes:

@@ -1,19 +1,20 @@
 """Signing in and out: by the one-time link, or with an operator's token."""
 
 import logging
-from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from petstore.console.room import Form, House
-from petstore.console.sessions import GUEST, SESSION_SECONDS, Session
+from petstore.console.sessions import GUEST, SESSION_SECONDS, Session, could_be_link_token
 from petstore.errors import Unavailable
 from petstore.keys import digest_of
 from petstore.logs import event
 from petstore.operators import Operator, could_be_token
 
 HOME = "/live/overview"
+FORM_MAX = 64 * 1024
 
 
 async def session_of(house: House, cookie: str) -> Session | None:
@@ -32,22 +33,26 @@ def sign_in_page(house: House, request: Request, fault: str = "", status: int = 
     headers = {"hx-refresh": "true"}  # a part of a page cannot be the sign-in page: reload the whole
     if wait:
         headers["retry-after"] = str(wait)
-    if request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site":
+    asks_for_page = request.method == "GET" and request.url.path != "/sign-in"
+    if asks_for_page and request.headers.get("sec-fetch-site") == "cross-site":
         # A strict cookie does not come along with a link from another site, but with our own reload it does.
         headers["refresh"] = "0"
     next_path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    wanted = next_path if request.method == "GET" and request.url.path != "/sign-in" else HOME
+    wanted = next_path if asks_for_page else HOME
     return house.pages.html("sign_in.html", status, headers, fault=fault, next=wanted)
 
 
 async def sign_in(request: Request) -> Response:
-    """GET with the link's token, or POST with an operator's."""
+    """GET with the link's token, or POST with that or an operator's."""
     house: House = request.app.state.house
-    form = Form(await request.form()) if request.method == "POST" else Form(request.query_params)
+    form = await _form(request) if request.method == "POST" else Form(request.query_params)
     token = "" if request.method == "HEAD" else form.text("token").strip()  # a look at the link does not use it up
     address = request.client.host if request.client else ""
     if not token:
         fault = "Paste the token first." if request.method == "POST" else ""
+        return sign_in_page(house, request, fault, 401)
+    if request.method == "GET" and not (_is_own_doing(request) and could_be_link_token(token)):
+        fault = "This address does not sign in. Paste the printed link there, or your token here."
         return sign_in_page(house, request, fault, 401)
     if wait := house.tries.wait(address):
         return sign_in_page(house, request, f"Too many wrong tokens: try again in {wait} seconds.", 429, wait)
@@ -67,6 +72,19 @@ async def sign_in(request: Request) -> Response:
         httponly=True, samesite="strict", secure=house.addresses.secure,
     )  # fmt: skip
     return response
+
+
+async def _form(request: Request) -> Form:
+    """Raises HTTPException for more than a token and an address need: nobody has signed in yet."""
+    length = request.headers.get("content-length", "")
+    if not length.isdigit() or int(length) > FORM_MAX:
+        raise HTTPException(400)
+    return Form(await request.form(max_files=0))
+
+
+def _is_own_doing(request: Request) -> bool:
+    """Whether somebody opened this address, and not a page of another site, which could use up all the tries."""
+    return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
 async def _who(house: House, token: str) -> tuple[bool, Operator | None]:
@@ -100,6 +118,5 @@ async def sign_out(request: Request) -> Response:
 
 def _own_path(wanted: str) -> str:
     """A path of this console and nowhere else."""
-    parts = urlsplit(wanted)
     fits = wanted.startswith("/") and not wanted.startswith("//") and "\\" not in wanted and wanted.isprintable()
-    return wanted if fits and not parts.scheme and not parts.netloc else HOME
+    return wanted if fits else HOME
