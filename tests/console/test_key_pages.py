@@ -34,6 +34,12 @@ def test_a_created_key_works_and_its_secret_is_shown_once(server: Server, ada: V
     assert (deed.action, deed.subject) == ("create key", key_id)
 
 
+def test_a_head_of_a_new_key_s_page_does_not_use_its_secret_up(ada: Visitor) -> None:
+    made = ada.post("/live/keys", plan="free", scope="read")
+    assert ada.client.head(made.headers["location"]).status_code == 200
+    assert 'id="secret"' in ada.get(made.headers["location"]).text
+
+
 def test_an_enterprise_key_has_limits_that_can_be_changed(server: Server, ada: Visitor) -> None:
     key_id, secret = ada.create_key(plan="enterprise", per_minute="2", per_day="1,000")
     assert asking(server.port, 3, {"Authorization": f"Bearer {secret}"})[-1].status == 429

@@ -190,6 +190,17 @@ def test_a_bad_file_is_refused_whole_with_its_bad_rows(ada: Visitor) -> None:
     assert cells(ada.get("/live/animals?q=Only good"), "Name") == []
 
 
+def test_a_file_s_name_is_kept_without_control_characters(ada: Visitor, server: Server) -> None:
+    """Not every store takes them, and it is the audit log that has the name."""
+    body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a\x00\x1b.csv"\r\n\r\n'
+    body += b"name,categoryId\nNul,1\n\r\n--b--\r\n"
+    headers = {"Origin": ada.console.origin, "Content-Type": "multipart/form-data; boundary=b"}
+    page = job_of(ada, ada.client.post("/live/animals/import", content=body, headers=headers))
+    assert "1 animals were added to live." in shown(page)
+    deed = next(deed for deed in Commands(server).deeds() if deed.action == "import")
+    assert deed.subject == "a.csv"
+
+
 def test_what_is_not_a_file_of_animals_is_refused_at_once(ada: Visitor) -> None:
     assert "must end in .jsonl or .csv" in shown(ada.get(upload(ada, "animals.xlsx", b"x").headers["location"]))
     by_script = upload(ada, "animals.xlsx", b"x", **{"HX-Request": "true"})

@@ -22,7 +22,8 @@ async def start_import(request: Request) -> Response:
     try:
         if upload is None or not upload.filename:
             raise OperatorError("Choose a file first: .jsonl or .csv.")
-        name, source = upload.filename, upload.file
+        # The audit log keeps the name, and not every store takes a control character.
+        name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
         form_of(name)
 
         async def work(job: Job) -> str:

@@ -116,9 +116,10 @@ async def revoke(request: Request) -> Response:
 async def _page(room: Room, form: Form | None = None, error: Exception | None = None) -> Response:
     found = await _key(room)
     status, fault = _fault(error) if error else (200, "")
+    secrets = room.session.secrets if room.request.method != "HEAD" else {}  # a HEAD shows nobody anything
     return room.page(
         "key.html", status, **await _figures(room, found), form=form or Form(), fault=fault,
-        secret=room.session.secrets.pop(found.id, None),
+        secret=secrets.pop(found.id, None),
     )  # fmt: skip
 
 
