@@ -76,6 +76,17 @@ def test_an_idempotency_key_that_no_header_can_carry_is_refused_before_it_is_sen
         client.create_pet("Rex", 7, idempotency_key=bad)
 
 
+def test_a_name_that_is_not_unicode_is_refused_before_it_is_sent(kind: Kind) -> None:
+    with Client(kind, Service()) as client, pytest.raises(ValueError, match="not Unicode"):
+        client.create_pet("Rex \udcff", 7)
+
+
+def test_a_link_that_is_no_address_is_an_error_of_the_client(kind: Kind) -> None:
+    service = Service(page(1, "cursor=" + "x" * 70_000))
+    with Client(kind, service) as client, pytest.raises(ConnectionFailed, match="URL too long"):
+        list(client.list_pets())
+
+
 def test_a_list_is_lazy_and_follows_the_links(kind: Kind) -> None:
     service = Service(page(2, "cursor=x"), page(1, first=3))
     with Client(kind, service) as client:
@@ -168,6 +179,8 @@ def test_a_429_pauses_every_call_of_the_client(kind: Kind) -> None:
         (httpx.RemoteProtocolError("cut"), ConnectionFailed),
         (httpx.ReadError(""), ConnectionFailed),
         (httpx.DecodingError("not gzip"), ConnectionFailed),
+        (httpx.InvalidURL("Invalid port"), ConnectionFailed),
+        (UnicodeError("label empty or too long"), ConnectionFailed),
         (httpx.ConnectTimeout("slow"), TimedOut),
         (httpx.ReadTimeout("slow"), TimedOut),
     ],

@@ -86,6 +86,49 @@ def test_bad_usage_is_exit_code_2(bad: list[str]) -> None:
     assert run(*bad, key="k").returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "variables", "why"),
+    [
+        (["list", "--base-url", "http://h:abc/v1"], {}, "Invalid port"),
+        (["list", "--base-url", "http://a..b/v1"], {}, "base_url is no address"),
+        (["add", "\udcff", "1"], {}, "not Unicode"),
+        (["list"], {"SSL_CERT_FILE": "/none"}, "SSL_CERT_FILE"),
+        (["list"], {"ALL_PROXY": "socks5://127.0.0.1:1"}, "SOCKS"),
+        (["list"], {"HTTP_PROXY": "http://h:abc"}, "Invalid port"),
+    ],
+)
+def test_what_cannot_even_be_sent_is_one_line_and_exit_code_2(
+    arguments: list[str], variables: dict[str, str], why: str
+) -> None:
+    done = run(*arguments, key="k", server=None, **variables)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_name_that_the_output_cannot_show_is_no_error(server: Server, key: Key) -> None:
+    added = run("add", "Rex 🐶", "7", key=key.secret, server=server, PYTHONIOENCODING="cp1252")
+    assert (added.returncode, added.stderr) == (0, "")
+    assert added.stdout.endswith("  Rex \\U0001f436\n")
+
+
+def test_json_is_utf_8_whatever_the_terminal_is(server: Server, key: Key) -> None:
+    added = run("add", "Rex 🐶", "7", "--json", key=key.secret, server=server, PYTHONIOENCODING="cp1252")
+    assert json.loads(added.stdout)["name"] == "Rex 🐶"
+
+
+@pytest.mark.parametrize(("output", "why"), [(">/dev/full", "No space left"), (">&-", "no standard output")])
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(shop: Server, output: str, why: str) -> None:
+    variables = {**os.environ, "PETSTORE_API_KEY": shop.key().secret, "PETSTORE_BASE_URL": shop.url("")}
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m petstore_client list {output}', sys.executable],
+        env=variables, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_verbose_tells_each_try_without_the_key(key: Key) -> None:
     done = run("list", "--verbose", "--base-url", f"http://127.0.0.1:{free_port()}/v1", key=key.secret)
     assert done.returncode == 1

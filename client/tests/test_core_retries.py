@@ -125,3 +125,9 @@ def test_a_date_is_compared_with_the_answers_own_clock_before_ours() -> None:
     headers = {"retry-after": "Sat, 14 Nov 2026 12:01:00 GMT", "date": "Sat, 14 Nov 2026 12:00:30 GMT"}
     assert retry_after(headers, DATE.timestamp()) == 30
     assert retry_after(headers | {"date": "today"}, DATE.timestamp()) == 60
+
+
+def test_a_name_that_is_not_unicode_is_never_sent() -> None:
+    clock = Clock()
+    with pytest.raises(ValueError, match="not Unicode"):
+        Run(core(clock).create_pet("Rex \udcff", 7, None, "key"), [], clock)

@@ -52,6 +52,39 @@ def test_an_argument_out_of_range_is_refused(kind: Kind, bad: dict[str, Any]) ->
         make(kind, api_key=KEY, **bad)
 
 
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("http://h:abc/v1", "Invalid port"),
+        ("http://h:99999/v1", "65535"),
+        ("http://a..b/v1", "no address"),
+        ("http://" + "a" * 64 + "/v1", "no address"),
+        ("http://h/\udcff", "no address"),
+        ("http:///v1", "must have a host"),
+        ("http://h/v1\n", "non-printable"),
+        ("http://h/v1?x=1", "no query"),
+        ("http://h/v1#x", "no fragment"),
+        ("h/v1", "must start with http"),
+    ],
+)
+def test_a_base_url_that_no_request_can_be_sent_to_is_refused(kind: Kind, bad: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        make(kind, api_key=KEY, base_url=bad)
+
+
+@pytest.mark.parametrize("bad", ["http://ada:secret@h/v1", "http://ada@h/v1", "http://:secret@h/v1"])
+def test_a_user_in_the_base_url_is_refused_without_showing_it(kind: Kind, bad: str) -> None:
+    """It would be sent in place of the key."""
+    with pytest.raises(ValueError, match="takes an API key") as raised:
+        make(kind, api_key=KEY, base_url=bad)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("good", ["http://[::1]:8080/v1", "https://pets.example", "https://bücher.example/v1"])
+def test_a_base_url_may_be_any_address(kind: Kind, good: str) -> None:
+    assert make(kind, api_key=KEY, base_url=good).base_url == good
+
+
 def test_a_custom_httpx_client_is_used_with_its_own_headers_and_left_open() -> None:
     service = Service(response(201, REX), response(200, REX))
     own = httpx.Client(transport=service.transport, headers={"X-Team": "pets"}, auth=("user", "password"))

@@ -4,6 +4,7 @@ A key among the arguments would be in the shell's history, and in everyone's lis
 """
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -23,31 +24,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.verbose:
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
         logging.getLogger("petstore_client").setLevel(logging.DEBUG)
+    if sys.stdout is None:  # closed by whoever started this
+        return _complain("there is no standard output", 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # JSON is UTF-8, and a name may have what the terminal has not
+        sys.stdout.reconfigure(encoding="utf-8" if options.json else None, errors="backslashreplace")
     try:
         client = Petstore(base_url=options.base_url)
-    except ValueError as error:
+    except OSError as error:
+        return _complain(f"the certificates cannot be read, see SSL_CERT_FILE: {error}", 2)
+    except Exception as error:  # a ValueError, or what the HTTP library makes of a proxy in the variables
         return _complain(str(error), 2)
     with client:
         try:
-            if options.command == "list":
-                _print_all(client.list_pets(options.status), options.json)
-            elif options.command == "add":
-                _print_one(client.create_pet(options.name, options.category_id, status=options.status), options.json)
-            else:
-                with warnings.catch_warnings(record=True) as caught:
-                    warnings.simplefilter("always")
-                    pet = client.get_pet(options.id)
-                _print_one(pet, options.json)
-                for warning in caught:
-                    _complain(str(warning.message), 0)
+            _run(client, options)
             sys.stdout.flush()
         except PetstoreError as error:
             return _complain(str(error), 1)
         except BrokenPipeError:  # the reader has seen enough: `list | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
+        except OSError as error:
+            _drop_output()
+            return _complain(f"standard output cannot be written: {error.strerror}", 1)
+        except ValueError as error:
+            return _complain(str(error), 2)
         except KeyboardInterrupt:
             return 130
     return 0
+
+
+def _run(client: Petstore, options: argparse.Namespace) -> None:
+    """Raises PetstoreError, ValueError for a name that cannot be sent, OSError for output that cannot be written."""
+    if options.command == "list":
+        _print_all(client.list_pets(options.status), options.json)
+    elif options.command == "add":
+        _print_one(client.create_pet(options.name, options.category_id, status=options.status), options.json)
+    else:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            pet = client.get_pet(options.id)
+        _print_one(pet, options.json)
+        for warning in caught:
+            _complain(str(warning.message), 0)
+
+
+def _drop_output() -> None:
+    """So that Python, when it ends, does not try once more to write what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -40,11 +40,10 @@ class _Client:
         clock: Callable[[], float],
         random: Callable[[], float],
     ) -> None:
-        from petstore_client._shells import Address
+        from petstore_client._shells import Address, check_url
 
         base_url = (base_url or os.environ.get("PETSTORE_BASE_URL") or LIVE).rstrip("/")
-        if not base_url.startswith(("http://", "https://")):
-            raise ValueError(f"base_url must start with http:// or https://, not {base_url!r}")
+        check_url(base_url)
         if not (rules.retries >= 0 and rules.max_wait >= 0 and timeout > 0 and connect_timeout > 0):
             raise ValueError("retries and max_wait must be at least 0, timeout and connect_timeout more than 0")
         self._address: Address = Address(base_url, _usable_key(api_key), timeout, connect_timeout)
@@ -86,7 +85,7 @@ class Petstore(_Client):
             takes minutes take none.
 
     Raises:
-        ValueError: There is no API key, or an argument is out of range.
+        ValueError: There is no API key, the base URL is none, or an argument is out of range.
     """
 
     def __init__(
@@ -138,7 +137,8 @@ class Petstore(_Client):
 
         Raises:
             PetstoreError: `InvalidRequest` if the service does not take the values, or any other.
-            ValueError: The idempotency key is not 1 to 255 visible ASCII characters.
+            ValueError: The idempotency key is not 1 to 255 visible ASCII characters, or the name has a lone surrogate,
+                which no request can carry.
         """
         return self._shell.run(self._core.create_pet(name, category_id, status, _usable_once(idempotency_key)))
 
@@ -203,7 +203,7 @@ class AsyncPetstore(_Client):
     The arguments are those of `Petstore`, with an `httpx.AsyncClient`, an async transport and an async `sleep`.
 
     Raises:
-        ValueError: There is no API key, or an argument is out of range.
+        ValueError: There is no API key, the base URL is none, or an argument is out of range.
     """
 
     def __init__(

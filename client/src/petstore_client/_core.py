@@ -54,10 +54,14 @@ class Core:
         self._report = report
 
     def create_pet(self, name: str, category_id: int, status: Status | None, idempotency_key: str) -> Flow[Pet]:
-        """Raises PetstoreError."""
+        """Raises PetstoreError, and ValueError for a text that is not Unicode."""
         new = _NewPet(name, category_id, msgspec.UNSET if status is None else status)
         headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key}
-        return pet_of((yield from self._call(Send("POST", "/pets", headers, msgspec.json.encode(new)))))
+        try:
+            body = msgspec.json.encode(new)
+        except UnicodeEncodeError as error:
+            raise ValueError("the name has characters that cannot be sent: it is not Unicode") from error
+        return pet_of((yield from self._call(Send("POST", "/pets", headers, body))))
 
     def get_pet(self, pet_id: int) -> Flow[Pet]:
         """Raises PetstoreError."""

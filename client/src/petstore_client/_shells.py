@@ -16,6 +16,8 @@ from petstore_client._steps import Answer, Failure, Flow, Send
 T = TypeVar("T")
 
 USER_AGENT = {"User-Agent": f"petstore-client/{__version__}"}
+# The last two come of a page's link, a redirection or a proxy that is no address.
+FAILURES = (httpx.RequestError, httpx.InvalidURL, UnicodeError)
 
 
 class Address:
@@ -43,6 +45,23 @@ class Address:
         if isinstance(error, httpx.TimeoutException | TimeoutError):
             return Failure(error, f"no answer in time from {self.base_url}", timed_out=True, unsent=unsent)
         return Failure(error, f"no answer from {self.base_url}: {str(error) or type(error).__name__}", unsent=unsent)
+
+
+def check_url(base_url: str) -> None:
+    """Raises ValueError for what no request could be sent to, without showing it: it may have a password."""
+    if not base_url.startswith(("http://", "https://")):
+        raise ValueError("base_url must start with http:// or https://")
+    try:
+        url = httpx.URL(base_url)
+        url.raw_host.decode("ascii").encode("idna")  # as a socket will do
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise ValueError(f"base_url is no address: {error}") from error
+    if not url.host or (url.port or 0) > 65535:
+        raise ValueError("base_url must have a host, and a port up to 65535 if any")
+    if url.userinfo:
+        raise ValueError("base_url must not have a user or a password: the service takes an API key")
+    if "?" in base_url or "#" in base_url:
+        raise ValueError("base_url must end with its path: no query and no fragment")
 
 
 def check_one(client: object, transport: object) -> None:
@@ -116,10 +135,10 @@ class ThreadShell:
             flow.close()
 
     def _send(self, send: Send) -> Answer | Failure:
-        request = self._address.request(self._client, send)
-        deadline: Deadline = request.extensions["timeout"]
         body = []
         try:
+            request = self._address.request(self._client, send)
+            deadline: Deadline = request.extensions["timeout"]
             response = self._client.send(request, auth=None, stream=True)
             try:
                 for chunk in response.iter_bytes():
@@ -127,7 +146,7 @@ class ThreadShell:
                     deadline.check()  # each read has its timeout, but a trickle of them could go on for ever
             finally:
                 response.close()
-        except httpx.RequestError as error:
+        except FAILURES as error:
             return self._address.failure(error)
         return answer_of(response, b"".join(body))
 
@@ -171,11 +190,11 @@ class TaskShell:
             flow.close()
 
     async def _send(self, send: Send) -> Answer | Failure:
-        request = self._address.request(self._client, send)
         try:
+            request = self._address.request(self._client, send)
             async with asyncio.timeout(self._address.timeout):
                 response = await self._client.send(request, auth=None)
-        except (httpx.RequestError, TimeoutError) as error:
+        except (*FAILURES, TimeoutError) as error:
             return self._address.failure(error)
         return answer_of(response, response.content)
 
