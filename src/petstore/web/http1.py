@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
             if self._head_bytes > LINGER_MAX:
                 self._transport.abort()
             return
-        if self._head_bytes == 0 and self._reading is None:  # between two messages
+        if self._head_bytes == 0 and self._reading is None and not self._unread:  # between two messages
             head, end, body = data.partition(b"\r\n\r\n")
             known = (self._repeated.heads.get(head) or self._repeated.recall(head)) if end else None
             if known is not None and known.length == len(body) and len(self._waiting) < PIPELINE_MAX:
