@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from redis import Redis as Client
+from redis.crc import key_slot
 
 from petstore.errors import OperatorError, Unavailable
-from petstore.gate import Gate, open_gate
+from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.gate.inspect import inspect_redis
 from petstore.gate.redis import VERSIONS, name_of
 from petstore.gate.redis_links import ClusterLink, SingleLink, open_link
@@ -139,13 +140,35 @@ def test_what_is_remembered_comes_some_at_a_time(redis: Redis, redis_cluster: Re
         assert set(GatePlace(tmp_path, url).use(work, REFUSE)) >= set(NAMES)
 
 
+def shard_of(name: str) -> int:
+    return key_slot(name.encode()) * 3 // SLOTS
+
+
+def test_keys_of_a_shard_that_takes_no_writes_are_counted_by_the_node(
+    redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    full = next(name for name in NAMES if shard_of(name_of(name)) != shard_of(VERSIONS))
+    client = redis_cluster.clients[shard_of(name_of(full))]
+
+    async def work(gate: Gate) -> list[int]:
+        version = await gate.keys_version("live")
+        passed = [await gate.admit("live", full, Limits(9, 9), version, NOW) for _ in range(2)]
+        assert await gate.keys_version("live") == version and not gate.degraded()
+        assert await gate.admit("live", full, Limits(9, 9), version - 1, NOW) is None  # some key has changed since
+        versions = {p[1] for p in passed if p}
+        assert len(versions) == 2 and max(versions) < 0  # no page is served from memory
+        return [p[0].remaining for p in passed if p]
+
+    place = GatePlace(tmp_path, redis_cluster.url())
+    client.config_set("maxmemory", 1)
+    try:
+        assert place.use(work, GatePolicy()) == [8, 7]
+    finally:
+        client.config_set("maxmemory", 0)
+
+
 def test_a_shard_that_is_down_fails_whom_it_concerns(tmp_path: Path) -> None:
     with cluster_running() as cluster:
-
-        def shard_of(name: str) -> int:
-            slot: int = cluster.clients[0].execute_command("CLUSTER KEYSLOT", name)
-            return slot * 3 // SLOTS
-
         shards = [shard_of(name_of(name)) for name in NAMES]
         away = (shard_of(VERSIONS) + 1) % 3
 

@@ -15,8 +15,9 @@ class DegradingGate:
     """`shared` while it answers, else `own`: a file that the workers of this node share.
 
     Limits then hold per node. The file's version of the keys is never that of Redis, so every key is read again when
-    an outage begins and when it ends, and once a second in between. Of the catalogue no version is the same twice:
-    no page is served from memory.
+    an outage begins and when it ends, and once a second in between. Where one shard of a Cluster fails, this is so for
+    its keys alone, which Redis still says to be the newest. Of the catalogue no version is the same twice: no page is
+    served from memory.
     """
 
     def __init__(self, shared: RedisGate, open_own: Callable[[], Gate]) -> None:
@@ -31,6 +32,10 @@ class DegradingGate:
         try:
             return await self._shared.admit(environment, key_id, limits, keys_version, now)
         except Unavailable:
+            if not self._shared.down:
+                # Redis answers, but not for this key. It has just found the version to be the newest, or too many wait,
+                # and the key is at most a second old. Compared with the file's it would be read again for ever.
+                keys_version = await self._own.keys_version(environment)
             passed = await self._own.admit(environment, key_id, limits, keys_version, now)
             return passed and (passed[0], next(self._no_version))
 
