@@ -129,6 +129,36 @@ def test_a_statement_that_takes_too_long_is_ended_unless_it_is_an_operators(
     place.use(work, policy=ONE)
 
 
+def test_who_falls_silent_within_a_transaction_soon_holds_no_lock_unless_it_is_an_operator(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "IDLE_MILLISECONDS", 200)
+    served = asyncio.Event()
+
+    async def silent(connection: Any) -> None:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE petstore_live.pets")
+            await served.wait()
+            await connection.fetchval("SELECT 1")
+
+    async def pausing(connection: Any) -> int:
+        async with pool_module.at_leisure(connection):
+            await asyncio.sleep(0.4)  # what nobody else may do
+            return int(await connection.fetchval("SELECT 1"))
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, PostgresStore)
+        await store.ping()
+        lost = asyncio.create_task(store._pool.run(silent, 10))
+        assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
+        served.set()
+        with pytest.raises(Unavailable):
+            await lost
+        assert await store._pool.run(pausing) == 1
+
+    place.use(work, policy=StorePolicy(pool_size=2))
+
+
 def test_where_one_connection_meets_a_demoted_primary_none_is_kept(place: StorePlace) -> None:
     async def change(connection: Any) -> None:
         await connection.execute("SET default_transaction_read_only = on")
@@ -164,6 +194,20 @@ def test_a_host_that_swallows_packets_leaves_time_for_the_next(postgres: Postgre
                 await store.ping()
 
         StorePlace(tmp_path, url).use(work)
+
+
+def test_connections_that_are_made_at_the_same_time_all_find_the_host_that_answers(postgres: Postgres) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # nobody accepts
+        url = f"postgresql://pets@127.0.0.1:{deaf.getsockname()[1]},127.0.0.1:{postgres.port}/postgres"
+
+        async def work() -> None:
+            pool = pool_module.PostgresPool(url, size=2, pgbouncer=False, schemas=[])
+            first = asyncio.create_task(pool._connect(""))
+            await asyncio.sleep(0.1)  # the first finds out while the second is at it
+            for connection in await asyncio.gather(first, pool._connect("")):
+                await connection.close()
+
+        asyncio.run(work())
 
 
 def test_options_that_make_no_sense_are_the_operators_to_mend(tmp_path: Path) -> None:
@@ -258,6 +302,27 @@ def test_a_migration_may_take_longer_than_a_request_waits(
     place.use(work)
 
 
+def test_a_first_connection_that_goes_silent_does_not_keep_the_store_from_opening(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.use(lambda store: store.ping())
+    check, looks = pool_module._check_encoding, iter(["silence"])
+
+    async def checked(connection: Any) -> None:
+        if next(looks, None):
+            await connection.fetchval("SELECT pg_sleep(60)")
+        await check(connection)
+
+    monkeypatch.setattr(pool_module, "_check_encoding", checked)
+
+    async def work(store: Store) -> None:
+        with pytest.raises(Unavailable):
+            await store.ping()
+        await store.ping()
+
+    place.use(work, policy=StorePolicy(pgbouncer=True))  # no time limit on the server
+
+
 def test_a_database_that_has_no_room_for_all_names_is_refused(postgres: Postgres, tmp_path: Path) -> None:
     postgres.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
     with pytest.raises(OperatorError, match="LATIN1"):
@@ -286,8 +351,9 @@ async def hanging(server: Postgres, store: Store) -> None:
 
 
 def test_statements_have_a_time_limit_on_the_server_too(place: StorePlace) -> None:
-    async def work(store: Store) -> str:
-        (row,) = await store._rows("SHOW statement_timeout")  # type: ignore[attr-defined]  # a look inside
-        return str(row[0])
+    async def work(store: Store) -> list[str]:
+        assert isinstance(store, PostgresStore)
+        limits = ("statement_timeout", "idle_in_transaction_session_timeout")
+        return [str((await store._rows(f"SHOW {limit}"))[0][0]) for limit in limits]
 
-    assert place.use(work) == "1350ms"
+    assert place.use(work) == ["1350ms", "5s"]

@@ -16,6 +16,7 @@ WAITING_MAX = 1_000  # requests that may wait for a connection
 CONNECT_SECONDS = 1.2
 FAREWELL_SECONDS = 0.2
 STATEMENT_MILLISECONDS = int(PATIENCE * 900)  # less than the patience, so that the reason can be told
+IDLE_MILLISECONDS = 5_000  # within a transaction: whoever is silent for so long has gone, and others wait for its locks
 MIGRATION_LOCK = 7_387_783  # any number, the same on every node
 LONG = 3600.0  # patience of an operator's command, in seconds
 
@@ -106,9 +107,12 @@ class PostgresPool:
             pool = await asyncpg.create_pool(self._url, **self._options())
             try:
                 async with pool.acquire() as connection:
-                    await _check_encoding(connection)
+                    with _cut_off(connection, asyncio.get_running_loop().time() + CONNECT_SECONDS):
+                        await _check_encoding(connection)
+                        versions = {schema: await schema_version(connection, schema) for schema in self._schemas}
                     for schema in self._schemas:
-                        await _migrate(connection, schema)
+                        if versions[schema] != len(MIGRATIONS):
+                            await _migrate(connection, schema)
             except BaseException:
                 pool.terminate()
                 raise
@@ -132,6 +136,7 @@ class PostgresPool:
             options["statement_cache_size"] = 0
         else:
             options["server_settings"]["statement_timeout"] = str(STATEMENT_MILLISECONDS)
+            options["server_settings"]["idle_in_transaction_session_timeout"] = str(IDLE_MILLISECONDS)
         if len(self._hosts) > 1:
             options["target_session_attrs"] = "read-write"  # of several hosts, the one that takes writes
             options["connect"] = self._connect
@@ -143,10 +148,11 @@ class PostgresPool:
         Each has its share of the time: asyncpg would leave all of it to one that swallows packets.
         """
         options["timeout"] = CONNECT_SECONDS / len(self._hosts)
-        for host in self._hosts[:-1]:
+        *others, last = self._hosts  # as they are now: while this waits, another may find out more
+        for host in others:
             with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InternalClientError):
                 return await self._connect_to(host, options)
-        return await self._connect_to(self._hosts[-1], options)
+        return await self._connect_to(last, options)
 
     async def _connect_to(self, host: str, options: dict[str, Any]) -> Connection:
         connection = await asyncpg.connect(host, **options)
@@ -219,7 +225,7 @@ def _is_gone(error: Exception) -> bool:
 async def at_leisure(connection: Connection) -> AsyncIterator[None]:
     """A transaction whose statements may take long: an operator's, never a request's."""
     async with connection.transaction():
-        await connection.execute("SET LOCAL statement_timeout = 0")
+        await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
         yield
 
 
@@ -228,8 +234,6 @@ async def _migrate(connection: Connection, schema: str) -> None:
 
     Raises OperatorError when it is newer than the code or when rights are missing.
     """
-    if await schema_version(connection, schema) == len(MIGRATIONS):
-        return
     try:
         async with at_leisure(connection):
             await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
