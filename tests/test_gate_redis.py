@@ -196,14 +196,28 @@ def test_an_outage_is_told_at_once_and_heals_by_itself(own_redis: Redis, tmp_pat
     GatePlace(tmp_path, own_redis.url()).use(work, REFUSE)
 
 
-async def healed(gate: Gate) -> bool:
+async def healed(gate: Gate, key_id: str = "key_a") -> bool:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with contextlib.suppress(Unavailable):
-            await ask(gate, "key_a", PLENTY)
+            await ask(gate, key_id, PLENTY)
             return True
         await asyncio.sleep(0.02)  # the poll of a condition, bounded
     return False
+
+
+def test_an_operator_who_asks_for_much_waits_no_longer_than_others(own_redis: Redis, tmp_path: Path) -> None:
+    async def work(gate: Gate) -> None:
+        await ask(gate, "key_a", PLENTY)
+        own_redis.hang()
+        with pytest.raises(Unavailable, match="in time"):
+            [rows async for rows in gate.all_windows()]
+        with pytest.raises(Unavailable, match="in time"):
+            await gate.put_windows([("key_b", Windows())])
+        own_redis.go_on()
+        assert [name async for rows in gate.all_windows() for name, _ in rows] == ["key_a"]
+
+    GatePlace(tmp_path, own_redis.url()).use(work, REFUSE)
 
 
 @pytest.mark.parametrize(("every", "back"), [(0.005, False), (3600, True)])

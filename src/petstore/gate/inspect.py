@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from petstore.errors import Unavailable
 
@@ -58,9 +58,7 @@ def _forgets(told: dict[str, str]) -> list[str]:
     return faults
 
 
-def _fields(info: dict[str, Any] | bytes) -> dict[str, str]:
-    """What Redis says of itself; a Cluster's client has taken it apart already."""
-    if isinstance(info, dict):
-        return {name: str(value) for name, value in info.items()}
+def _fields(info: bytes) -> dict[str, str]:
+    """What Redis says of itself."""
     told = (line.partition(":") for line in info.decode().splitlines())
     return {name: value for name, _, value in told}

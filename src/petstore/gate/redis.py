@@ -65,7 +65,7 @@ class Link(Protocol):
     async def step(self, now: str, bans: Sequence[int], raised: int, requests: Sequence[Request]) -> "Step": ...
 
     def connected(self) -> bool:
-        """False: the next step makes a new connection, perhaps to a server that knows nothing."""
+        """False: the next step is the first on its connection, perhaps to a server that knows nothing."""
 
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """The names of records, a handful at a time."""
@@ -138,12 +138,20 @@ class RedisGate:
         return [_unpacked(value) for value in values]
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        async for names in self._link.names(name_of("*")):
-            values = await self._link.values(names)
+        batches = aiter(self._link.names(name_of("*")))
+        while True:
+            async with _patience():
+                names = await anext(batches, None)
+                if names is None:
+                    return
+                values = await self._link.values(names)
             yield [(_key_id_in(name), _unpacked(value)) for name, value in zip(names, values, strict=True) if value]
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
-        await self._link.put([(name_of(key_id), _windows.pack(*w), _life(w)) for key_id, w in rows])
+        records = [(name_of(key_id), _windows.pack(*w), _life(w)) for key_id, w in rows]
+        for start in range(0, len(records), STEP_MAX):
+            async with _patience():
+                await self._link.put(records[start : start + STEP_MAX])
 
     def degraded(self) -> bool:
         return False

@@ -1,34 +1,24 @@
-"""The ways to Redis: one server, a primary that Sentinels name, or a Cluster. redis-py connects, authenticates and
-knows the topology; which command goes out when is decided here."""
+"""The ways to Redis: one server, or a primary that Sentinels name; `redis_cluster.py` has the third. redis-py connects,
+authenticates and asks Sentinels; which command goes out when is decided here."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis import exceptions
-from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from petstore.errors import OperatorError, Unavailable
-from petstore.gate.redis import (
-    KEY_STAGING,
-    OUTDATED,
-    VERSIONS,
-    Answer,
-    Request,
-    Step,
-    Versions,
-    answers_in,
-    keys_version_of,
-    packed,
-    versions_in,
-)
+from petstore.gate.redis import VERSIONS, Request, Step, answers_in, packed, versions_in
+
+if TYPE_CHECKING:
+    from petstore.gate.redis_cluster import ClusterLink
 
 CONNECT_SECONDS = 0.8
 SENTINEL_SECONDS = 0.3
@@ -41,8 +31,7 @@ OPTIONS_OF = {"redis": OPTIONS, "valkey": OPTIONS, "rediss": TLS_OPTIONS, "valke
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 
 _VERSIONS_SIZE = 32
-_TROUBLE = (exceptions.RedisError, exceptions.RedisClusterException, OSError, asyncio.IncompleteReadError)
-_OUTDATED: Answer = (OUTDATED,) * 6  # nobody looks beyond the first
+_TROUBLE = (exceptions.RedisError, OSError, asyncio.IncompleteReadError)
 
 
 def open_link(url: str) -> "SingleLink | ClusterLink":
@@ -51,6 +40,8 @@ def open_link(url: str) -> "SingleLink | ClusterLink":
     redis://host:port/db, rediss:// (TLS), valkey://, valkeys:// (TLS); redis+sentinel://host:port,host:port/name;
     redis+cluster://host:port,host:port.
     """
+    from petstore.gate.redis_cluster import ClusterLink
+
     scheme = url.partition(":")[0]
     try:
         _check_options(url, OPTIONS_OF.get(scheme, ()))
@@ -112,15 +103,23 @@ class SingleLink:
         self._sentinels = sentinels
         self._service = service
         self._connection: Any = None
+        self._stepped: Any = None  # the connection of the last step
         self._script = b""
         self._turn = asyncio.Lock()  # one exchange at a time
 
     async def step(self, now: str, bans: Sequence[int], raised: int, requests: Sequence[Request]) -> Step:
         names = [VERSIONS, *[request.name for request in requests]]
         reply: bytes = await self._evaluate(names, [now, *bans, raised, packed(requests)])
+        self.stepped()
         return Step(versions_in(reply), answers_in(memoryview(reply)[_VERSIONS_SIZE:]))
 
+    def stepped(self) -> None:
+        self._stepped = self._connection
+
     def connected(self) -> bool:
+        return self._stepped is self._connection and self._open()
+
+    def _open(self) -> bool:
         reader = getattr(self._connection, "_reader", None)  # of redis-py's own; it has no other way to tell
         return reader is not None and not reader.at_eof() and reader.exception() is None
 
@@ -137,8 +136,9 @@ class SingleLink:
         return await self._call("MGET", *names) if names else []
 
     async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
-        for name, value, life in records:
-            await self._call("SET", name, value, "PX", life)
+        for reply in await self.replies([("SET", name, value, "PX", life) for name, value, life in records]):
+            if isinstance(reply, Exception):
+                raise _failed(reply)
 
     async def command(self, *words: str) -> Any:
         """Any command, for those who look at the server itself. Raises Unavailable."""
@@ -160,25 +160,41 @@ class SingleLink:
             return await self._call("EVALSHA", self._script, len(names), *names, *arguments)
 
     async def _call(self, *words: Any) -> Any:
-        """One command, one answer. After anything else than an answer the connection is not used again."""
+        """One command, one answer. A server that complains is not used again: another may be the primary by now."""
         async with self._turn:
-            return await self._exchange(words)
+            (reply,) = await self._exchange([words])
+            if isinstance(reply, exceptions.NoScriptError):
+                raise _ScriptMissing(str(reply)) from reply
+            if isinstance(reply, Exception):
+                await self._drop()
+                raise _failed(reply) from reply
+            return reply
 
-    async def _exchange(self, words: tuple[Any, ...]) -> Any:
+    async def replies(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """To all of them, in one exchange; a complaint of the server is an answer too. Raises Unavailable."""
+        async with self._turn:
+            return await self._exchange(commands)
+
+    async def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """After anything else than answers the connection is not used again."""
         try:
-            if not self.connected():  # never was, or the server has closed it while nobody asked
+            if not self._open():  # never was, or the server has closed it while nobody asked
                 await self._drop()
                 self._connection = await self._prepared()
-            await self._connection.send_command(*words)
-            return await self._connection.read_response()
-        except exceptions.NoScriptError as error:
-            raise _ScriptMissing(str(error)) from error
+            await self._connection.send_packed_command(self._connection.pack_commands(commands))
+            return [await self._answer() for _ in commands]
         except _TROUBLE as error:
             await self._drop()
-            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
+            raise _failed(error) from error
         except BaseException:
             await self._drop()
             raise
+
+    async def _answer(self) -> Any:
+        try:
+            return await self._connection.read_response()
+        except exceptions.ResponseError as complaint:
+            return complaint
 
     async def _prepared(self) -> Any:
         """A connection to the server, or to the one that is the primary at the moment."""
@@ -194,124 +210,9 @@ class SingleLink:
                 await connection.disconnect(nowait=nowait)
 
 
+def _failed(error: Exception) -> Unavailable:
+    return Unavailable(f"the gate failed: {type(error).__name__}: {error}")
+
+
 class _ScriptMissing(Unavailable):
     """Never leaves this file."""
-
-
-class ClusterLink:
-    """A Redis Cluster: records are spread over the shards, the versions lie in a slot of their own.
-
-    No script may touch two slots, so a step has two halves: first the versions, then, under those, the records. What
-    was asked under an outdated version of the keys is not sent, so nothing is counted for it.
-    """
-
-    def __init__(self, hosts: Sequence[tuple[str, int]], login: dict[str, Any]) -> None:
-        from redis.asyncio.cluster import ClusterNode
-
-        self._cluster: Any = RedisCluster(
-            startup_nodes=[ClusterNode(host, port) for host, port in hosts],
-            socket_connect_timeout=CONNECT_SECONDS,
-            socket_timeout=CONNECT_SECONDS,
-            **login,
-        )
-        self._script = b""
-
-    async def step(self, now: str, bans: Sequence[int], raised: int, requests: Sequence[Request]) -> Step:
-        try:
-            if not self._script:
-                self._script = await self._cluster.script_load(SCRIPT)
-            first = [self._command([VERSIONS], [now, *bans, raised, b""])]
-            (reply,) = await self._all(first)
-            if isinstance(reply, Exception):
-                raise reply
-            versions = versions_in(reply)
-            return Step(versions, await self._records(now, bans, versions, requests))
-        except _TROUBLE as error:
-            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
-
-    async def _records(
-        self, now: str, bans: Sequence[int], versions: Versions, requests: Sequence[Request]
-    ) -> list[Answer | Unavailable]:
-        of_name: dict[str, list[int]] = {}
-        answers: list[Answer | Unavailable] = [_OUTDATED] * len(requests)
-        for number, request in enumerate(requests):
-            if request.what > KEY_STAGING or request.asked_under == keys_version_of(request.what, versions):
-                of_name.setdefault(request.name, []).append(number)
-        commands = [
-            self._command([name] * len(numbers), [now, *bans, "", packed(requests[n] for n in numbers)])
-            for name, numbers in of_name.items()
-        ]
-        replies = await self._all(commands) if commands else []
-        for numbers, reply in zip(of_name.values(), replies, strict=True):
-            if isinstance(reply, Exception):
-                outage = Unavailable(f"a shard of the gate failed: {type(reply).__name__}: {reply}")
-                found: Sequence[Answer | Unavailable] = [outage] * len(numbers)
-            else:
-                found = answers_in(reply)
-            for number, answer in zip(numbers, found, strict=True):
-                answers[number] = answer
-        return answers
-
-    def _command(self, names: Sequence[str], arguments: Sequence[Any]) -> tuple[Any, ...]:
-        return ("EVALSHA", self._script, len(names), *names, *arguments)
-
-    async def _all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """One exchange with every shard that is concerned, all at once; a fault is the answer of its command."""
-        replies = await self._pipeline(commands)
-        if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
-            await self._cluster.script_load(SCRIPT)  # on all primaries; what was missing the script has done nothing
-            again = [n for n, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
-            for number, reply in zip(again, await self._pipeline([commands[n] for n in again]), strict=True):
-                replies[number] = reply
-        return replies
-
-    async def _pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        pipeline = self._cluster.pipeline()
-        for command in commands:
-            pipeline.execute_command(*command)
-        replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        return replies
-
-    def connected(self) -> bool:
-        return True  # redis-py's concern
-
-    async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        batch: list[bytes] = []
-        try:
-            async for name in self._cluster.scan_iter(match=pattern, count=SCAN_COUNT):
-                batch.append(name)
-                if len(batch) == SCAN_COUNT:
-                    yield batch
-                    batch = []
-        except _TROUBLE as error:
-            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
-        if batch:
-            yield batch
-
-    async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]:
-        return await self._whole([("GET", name) for name in names]) if names else []
-
-    async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
-        await self._whole([("SET", name, value, "PX", life) for name, value, life in records])
-
-    async def _whole(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The answers of all shards. Raises Unavailable when one is missing."""
-        try:
-            replies = await self._pipeline(commands)
-        except _TROUBLE as error:
-            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise Unavailable(f"a shard of the gate failed: {type(reply).__name__}: {reply}")
-        return replies
-
-    async def command(self, *words: str) -> Any:
-        """Any command, to one of the servers. Raises Unavailable."""
-        try:
-            return await self._cluster.execute_command(*words, target_nodes=RedisCluster.RANDOM)
-        except _TROUBLE as error:
-            raise Unavailable(f"the gate failed: {type(error).__name__}: {error}") from error
-
-    async def close(self) -> None:
-        with contextlib.suppress(*_TROUBLE):
-            await self._cluster.aclose()
