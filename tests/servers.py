@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import httpx
-import pytest
 
 from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
 from petstore.ledger import Deed
@@ -215,11 +214,6 @@ class Server:
             postgres = shared(Postgres)
             postgres.execute("ALTER TABLE petstore_live.pets ALTER name TYPE inet USING name::inet", self.store)
             postgres.execute("INSERT INTO petstore_live.pets VALUES (1, '::1', 1, 'sold')", self.store)  # is no name
-
-
-def skip_what_rsgi_hides(server: Server, *values: str) -> None:
-    if server.host == "rsgi" and not all(value.isascii() for value in values):
-        pytest.skip("RSGI does not show header values that are not ASCII (docs/decisions, 4)")
 
 
 def _as_variables(settings: list[str]) -> dict[str, str]:

@@ -1,17 +1,23 @@
 """`petstore serve` as an operator starts it: what it prints, and how it fails in one clear line."""
 
+import asyncio
+import contextlib
 import os
 import re
 import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from petstore.hosting import AsgiService
+from petstore.settings import Settings
 from tests.backends import free_port
 from tests.served import Served, listens, wait_for
 from tests.servers import PETSTORE, Server
@@ -140,6 +146,20 @@ def fails_in_one_line(options: list[str]) -> str:
     return done.stderr
 
 
+def _is_hung_up_on(port: int, trusting: ssl.SSLContext) -> bool:
+    """Whether a client that is answered, and goes on sending for ever, is soon not listened to any more."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+    with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as talking:
+        talking.sendall(b"POST /v1/pets HTTP/1.1\r\nHost: here\r\nContent-Length: 100000000000\r\n\r\n")
+        until = time.monotonic() + 15
+        with contextlib.suppress(OSError):
+            while time.monotonic() < until:
+                talking.sendall(b"x" * 1000)
+                time.sleep(0.05)
+            return False
+    return True
+
+
 @pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make a certificate")
 def test_tls(tmp_path: Path) -> None:
     certificate, private = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -155,6 +175,20 @@ def test_tls(tmp_path: Path) -> None:
         trusting = ssl.create_default_context(cafile=str(certificate))
         with httpx.Client(verify=trusting) as client:
             assert client.get(own.url("/pets"), headers=own.key().headers).json() == []
+        assert _is_hung_up_on(own.port, trusting)
         assert f"https://127.0.0.1:{own.port}/v1" in own.printed
     finally:
         own.stop()
+
+
+def test_a_websocket_is_refused_under_another_asgi_server(tmp_path: Path) -> None:
+    said: list[MutableMapping[str, Any]] = []
+
+    async def hear() -> MutableMapping[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def say(message: MutableMapping[str, Any]) -> None:
+        said.append(message)
+
+    asyncio.run(AsgiService(Settings(data=tmp_path / "data"))({"type": "websocket", "path": "/v1/pets"}, hear, say))
+    assert said == [{"type": "websocket.close"}]

@@ -119,6 +119,21 @@ def test_killed_worker_is_replaced(serve: Callable[..., Served]) -> None:
     assert httpx.get(own.url("/pets"), headers=key.headers, verify=False).status_code == 200
 
 
+def test_who_is_connected_when_it_stops_is_answered_though_not_yet_accepted(serve: Callable[..., Served]) -> None:
+    own = serve("--access-log")
+    worker = worker_of(own)
+    os.kill(worker, signal.SIGSTOP)  # so that connections wait for it
+    waiting = [socket.create_connection(("127.0.0.1", own.port), timeout=15) for _ in range(20)]
+    for connection in waiting:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert own.process is not None
+    own.process.terminate()
+    os.kill(worker, signal.SIGCONT)
+    for connection in waiting:
+        with connection:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
 def test_workers_end_when_the_main_process_is_killed(serve: Callable[..., Served]) -> None:
     own = serve("--access-log", workers=2)
     assert own.process is not None
@@ -136,7 +151,7 @@ def converse(own: Served) -> list[str]:
     with httpx.Client() as client:
         for secret in secrets:
             sent = {"Authorization": f"Bearer {secret}"}
-            for path in ("/pets", "/pets/1", "/pets?limit=0", "/nothing", f"/pets?key={secret}"):
+            for path in ("/pets", "/pets/1", "/pets?limit=0", "/nothing", f"/pets?key={secret}", f"/pets/{secret}"):
                 client.get(own.url(path), headers=sent)
             client.post(own.url("/pets"), headers=sent, content=b'{"name":"Rex","categoryId":1}')
             client.post(own.url("/pets"), headers=sent, content=b"{")

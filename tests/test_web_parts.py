@@ -149,6 +149,8 @@ def test_an_entity_tag_is_found_among_conditions(conditions: list[str], *, match
         (["192.0.2.0/24"], "198.51.100.7, 198.51.100.1, 192.0.2.1", "198.51.100.1"),
         (["192.0.2.0/24"], "192.0.2.2, 192.0.2.1", "192.0.2.2"),
         (["192.0.2.0/24"], "198.51.100.1, nonsense", "nonsense"),
+        (["192.0.2.0/24"], "198.51.100.1, ::ffff:192.0.2.1", "198.51.100.1"),  # the same address, as IPv6 has it
+        (["192.0.2.0/24", "::ffff:203.0.113.0/120"], "198.51.100.1, ::ffff:203.0.113.7", "198.51.100.1"),
     ],
 )
 def test_who_is_asking(trusted: list[str], forwarded: str, client: str) -> None:

@@ -19,6 +19,9 @@ from petstore.web.http1 import HEAD_SECONDS, Connection
 from petstore.web.server import HttpServer
 from petstore.workers import supervise
 
+LAST_TURNS = 500
+TLS_FAREWELL_SECONDS = 1.0  # for which a client that does not say goodbye is still listened to
+
 
 def serve(settings: Settings) -> None:
     """Run the service until it is told to stop. Raises OperatorError."""
@@ -54,8 +57,11 @@ async def _serve_http(settings: Settings) -> None:
         reuse_port=True,  # the kernel spreads the connections over the workers
         ssl=(tls := tls_context(settings)),
         ssl_handshake_timeout=HEAD_SECONDS if tls else None,
+        ssl_shutdown_timeout=TLS_FAREWELL_SECONDS if tls else None,
     )
     await stop.wait()
+    for _ in range(LAST_TURNS):  # who is connected already would be reset; a turn of the loop accepts one
+        await asyncio.sleep(0)
     listener.close()
     await server.drain()
     await service.stop()
@@ -181,7 +187,10 @@ class AsgiService:
         self._service = Service(settings)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close"})  # a refusal: there is nothing of the kind here
+        elif scope["type"] == "http":
             await asgi.respond(self._service.app, scope, receive, send)
         elif scope["type"] == "lifespan":
             await receive()

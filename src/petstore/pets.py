@@ -197,7 +197,9 @@ _NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise InvalidBody("The body has a member name twice.")
+        names = [name for name, _ in pairs]
+        twice = [name for name in ("name", "categoryId", "status") if names.count(name) > 1]
+        raise InvalidBody(f"The body has {' and '.join(twice) or 'a member'} twice.")
     return members
 
 

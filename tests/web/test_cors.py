@@ -1,6 +1,7 @@
 """Cross-origin requests: nothing unless the operator names origins, and then only for those."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -61,6 +62,19 @@ def test_a_preflight_is_answered_without_a_key(
     assert {"authorization", "content-type", "idempotency-key", "if-none-match"} <= accepted
     assert "origin" in words(response, "vary")
     assert "allow" in response.headers
+
+
+def test_a_preflight_is_answered_even_if_its_address_is_refused(tmp_path: Path, client: httpx.Client) -> None:
+    """It cannot send the key with which the page's own request is admitted."""
+    with serving(tmp_path / "data", "own", "--cors-origin", SHOP, "--address-per-minute", "2") as own:
+        key = own.key()
+        for status in (401, 401, 429):
+            assert client.get(own.url("/pets")).status_code == status
+        answer = client.options(own.url("/pets"), headers={"Origin": SHOP, **PREFLIGHT})
+        assert answer.status_code == 204 and "access-control-allow-methods" in answer.headers
+        assert client.get(own.url("/pets"), headers={"Origin": SHOP, **key.headers}).status_code == 200
+        for headers in ({}, {"Origin": "https://evil.example", **PREFLIGHT}, {"Origin": SHOP}):
+            assert client.options(own.url("/pets"), headers=headers).status_code == 429
 
 
 def test_a_preflight_of_an_animal_does_not_offer_to_add_one(opened: Server, client: httpx.Client) -> None:

@@ -183,21 +183,22 @@ def test_a_clients_id_is_ignored_whatever_it_is(server: Server, key: Key, client
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "which"),
     [
-        '{"name":"Rex","categoryId":1,"name":"Rex"}',
-        '{"name":"Rex","name":"Max","categoryId":1}',
-        '{"name":"Rex","categoryId":1,"categoryId":2}',
-        '{"name":"Rex","categoryId":1,"status":"sold","status":"sold"}',
-        '{"name":"Rex","categoryId":1,"id":1,"id":2}',
-        '{"name":"Rex","categoryId":1,"x":1,"x":1}',
-        '{"name":"Rex","categoryId":1,"n\\u0061me":"Max"}',
-        '{"name":"Rex","categoryId":1,"x":{"y":1,"y":2}}',
-        '{"name":"Rex","categoryId":1,"x":[{"y":{"z":1,"z":1}}]}',
+        ('{"name":"Rex","categoryId":1,"name":"Rex"}', "name"),
+        ('{"name":"Rex","name":"Max","categoryId":1}', "name"),
+        ('{"name":"Rex","categoryId":1,"categoryId":2}', "categoryId"),
+        ('{"name":"Rex","categoryId":1,"status":"sold","status":"sold"}', "status"),
+        ('{"status":"sold","name":"Rex","categoryId":1,"status":"sold","name":"Rex"}', "name and status"),
+        ('{"name":"Rex","categoryId":1,"id":1,"id":2}', "a member"),
+        ('{"name":"Rex","categoryId":1,"x":1,"x":1}', "a member"),
+        ('{"name":"Rex","categoryId":1,"n\\u0061me":"Max"}', "name"),
+        ('{"name":"Rex","categoryId":1,"x":{"y":1,"y":2}}', "a member"),
+        ('{"name":"Rex","categoryId":1,"x":[{"y":{"z":1,"z":1}}]}', "a member"),
     ],
 )
-def test_a_member_name_twice_is_400(server: Server, key: Key, client: httpx.Client, body: str) -> None:
-    message_of(post(client, server, key, body), "invalid_body")
+def test_a_member_twice_is_400(server: Server, key: Key, client: httpx.Client, body: str, which: str) -> None:
+    assert message_of(post(client, server, key, body), "invalid_body") == f"The body has {which} twice."
 
 
 VALID = b'{"name":"Rex","categoryId":1}'

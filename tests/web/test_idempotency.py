@@ -5,7 +5,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 import httpx
 import pytest
 
-from tests.servers import Key, Server, skip_what_rsgi_hides
+from tests.servers import Key, Server
 from tests.web.answers import PET, ask, change_status, message_of
 
 DAY = 86_400
@@ -82,7 +82,6 @@ def test_1_to_255_visible_ascii_characters_are_a_token(
 
 @pytest.mark.parametrize("token", ["", "x" * 256, "a b", "a\tb", "é", "aé", "\x80", "a" * 10_000], ids=ascii)
 def test_anything_else_is_400(server: Server, key: Key, client: httpx.Client, token: str) -> None:
-    skip_what_rsgi_hides(server, token)
     headers = [(b"Authorization", f"Bearer {key.secret}".encode()), (b"Idempotency-Key", token.encode("latin-1"))]
     response = client.post(server.url("/pets"), json=PET, headers=headers)
     assert "Idempotency-Key" in message_of(response, "invalid_parameter")
@@ -90,7 +89,8 @@ def test_anything_else_is_400(server: Server, key: Key, client: httpx.Client, to
 
 @pytest.mark.parametrize("second", ["a", "b", "é"])
 def test_two_tokens_are_400(server: Server, key: Key, second: str) -> None:
-    skip_what_rsgi_hides(server, second)
+    if server.host == "rsgi" and not second.isascii():
+        pytest.skip("RSGI shows of two values the one that is ASCII (docs/decisions, 4)")
     body = b'{"name":"Rex","categoryId":1}'
     tokens = ("Idempotency-Key: a", f"Idempotency-Key: {second}")
     answer = ask(server, "POST /v1/pets", f"Content-Length: {len(body)}", *tokens, key=key, body=body)

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
 from petstore.gate import Gate
-from petstore.keys import ApiKey, Environment
+from petstore.keys import ApiKey, Environment, without_keys
 from petstore.logs import Sparing, event, logger
 from petstore.settings import Settings
 from petstore.store import Store
@@ -102,7 +102,7 @@ class App:
                 reply = await self._site.answer(request)
             else:
                 key, decision, version = await place.admission.admit(request, now)
-                if decision.outcome is not ADMITTED:
+                if decision.outcome is not ADMITTED and not (key is None and self._asks_first(request)):
                     reply = _refused(decision)
                 elif method == "OPTIONS":
                     reply = self._options(request, place, path, item)
@@ -160,8 +160,8 @@ class App:
         if self._access_log:
             took = round(1000 * (self._clock() - now), 2)
             event(
-                logging.INFO, "request", id=request_id, method=request.method, path=request.path, status=reply.status,
-                key=key.id if key else None, address=self.address_of(request), ms=took,
+                logging.INFO, "request", id=request_id, method=request.method, path=without_keys(request.path),
+                status=reply.status, key=key.id if key else None, address=self.address_of(request), ms=took,
             )  # fmt: skip
         headers = ""
         if place is not None and self._ietf_headers:
@@ -194,6 +194,10 @@ class App:
             return await self._gate.peek_address("live", self.address_of(request), now)
         except Unavailable:
             return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
+
+    def _asks_first(self, request: Request) -> bool:
+        """A preflight has no key, so that others at its address could use up what a page with a valid one needs."""
+        return self._cors is not None and self._cors.asks_first(request)
 
     def _options(self, request: Request, place: Place, path: str, item: str | None) -> Reply:
         if path == place.collection:

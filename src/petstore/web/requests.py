@@ -261,4 +261,5 @@ def is_in(address: str, networks: tuple[Network, ...]) -> bool:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return False
-    return any(parsed in network for network in networks)
+    plain = getattr(parsed, "ipv4_mapped", None) or parsed  # of a socket that is open for both kinds
+    return any(parsed in network or plain in network for network in networks)

@@ -1,6 +1,6 @@
 """The adapter to RSGI, Granian's own interface: production."""
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Sequence
 from typing import Any
 
 from granian._granian import RSGIProtocolClosed as ProtocolClosed
@@ -10,11 +10,13 @@ from petstore.web.app import App
 from petstore.web.replies import pairs
 from petstore.web.requests import Memo
 
+UNREADABLE = "\ufffd"  # stands for a value that is not ASCII, which RSGI does not show: it is none that we could take
+
 
 class RsgiRequest:
-    """A `Request` over an RSGI scope. The values of headers that are not ASCII are not visible in RSGI."""
+    """A `Request` over an RSGI scope."""
 
-    __slots__ = ("_proto", "_scope", "header", "headers", "memo", "method", "path", "query")
+    __slots__ = ("_headers", "_proto", "_scope", "memo", "method", "path", "query")
 
     def __init__(self, scope: Any, proto: Any) -> None:
         self._scope = scope
@@ -23,9 +25,15 @@ class RsgiRequest:
         self.path: str = scope.path
         self.query: str = scope.query_string
         self.memo = Memo()
-        headers = scope.headers
-        self.header = headers.get
-        self.headers = headers.get_all
+        self._headers = scope.headers
+
+    def header(self, name: str) -> str | None:
+        value: str | None = self._headers.get(name)
+        return UNREADABLE if value is None and name in self._headers else value
+
+    def headers(self, name: str) -> Sequence[str]:
+        values: list[str] = self._headers.get_all(name)
+        return [UNREADABLE] if not values and name in self._headers else values
 
     @property
     def peer(self) -> str:
