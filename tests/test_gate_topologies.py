@@ -176,7 +176,9 @@ def test_keys_of_a_shard_that_takes_no_writes_are_counted_by_the_node(
 
 
 @pytest.mark.parametrize("fault", ["killed", "hung"])
-def test_a_shard_that_is_down_fails_whom_it_concerns(tmp_path: Path, fault: str) -> None:
+def test_a_shard_that_is_down_fails_whom_it_concerns(
+    tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The others are answered in every round, at once, and are counted once for each."""
     rounds = 5
 
@@ -207,6 +209,7 @@ def test_a_shard_that_is_down_fails_whom_it_concerns(tmp_path: Path, fault: str)
         for client in cluster.clients:
             client.config_set("cluster-require-full-coverage", "no")
         GatePlace(tmp_path, cluster.url()).use(work, REFUSE)
+    assert [record.message for record in caplog.records] == ["shard down", "shard back"]
 
 
 def test_without_the_shard_of_the_versions_a_cluster_is_down_until_it_is_back(tmp_path: Path) -> None:

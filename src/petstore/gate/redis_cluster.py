@@ -6,6 +6,7 @@ Nothing is sent twice that may have been done: a command counts requests.
 import asyncio
 import contextlib
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from petstore.gate.redis import (
     versions_in,
 )
 from petstore.gate.redis_links import SCRIPT, SingleLink
+from petstore.logs import event
 
 SHARD_SECONDS = 0.6  # that an exchange with one shard may take: the others' answers wait for it, once
 LOOK_SECONDS = 0.3  # the same, for a look at the Cluster itself
@@ -188,9 +190,9 @@ class ClusterLink:
             async with asyncio.timeout(SHARD_SECONDS):
                 return await self._link(place).replies(commands)
         except (Unavailable, TimeoutError) as error:
-            self._away.add(place)
-            self._look()
-            return [Unavailable(str(error) or "a shard of the gate did not answer in time")] * len(commands)
+            cause = str(error) or "a shard of the gate did not answer in time"
+            self._lost(place, cause)
+            return [Unavailable(cause)] * len(commands)
 
     # Who has what
 
@@ -228,9 +230,21 @@ class ClusterLink:
 
     async def _forget(self) -> None:
         """Servers that have no slots any more."""
-        self._away &= set(self._owners)
+        for place in self._away - set(self._owners):
+            self._found(place)
         for place in set(self._links) - set(self._owners):
             await self._links.pop(place).close()
+
+    def _lost(self, place: Place, cause: str) -> None:
+        if place not in self._away:
+            self._away.add(place)
+            event(logging.ERROR, "shard down", shard=f"{place[0]}:{place[1]}", cause=cause)
+        self._look()
+
+    def _found(self, place: Place) -> None:
+        if place in self._away:
+            self._away.discard(place)
+            event(logging.WARNING, "shard back", shard=f"{place[0]}:{place[1]}")
 
     def _look(self) -> None:
         if self._looking is None or self._looking.done():
@@ -250,7 +264,7 @@ class ClusterLink:
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
                 await self._link(place).command("PING")
-                self._away.discard(place)
+                self._found(place)
 
 
 def _slot(name: bytes | str) -> int:
