@@ -136,7 +136,7 @@ def test_csv_that_is_none_is_refused(petstore: Commands, tmp_path: Path, content
 def test_a_csv_row_wider_than_its_header_is_a_bad_row(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.csv"
     file.write_text("name,categoryId\nRex,2\nRex, the dog,1\n")
-    assert import_fails(petstore, file) == ["line 3: there are more values than the 2 columns of the header line."]
+    assert import_fails(petstore, file) == ["line 3: there are more values than the 2 columns of the header line"]
 
 
 def test_other_csv_columns_are_ignored(petstore: Commands, tmp_path: Path) -> None:

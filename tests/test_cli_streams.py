@@ -73,6 +73,8 @@ def test_what_a_terminal_could_take_for_a_command_is_not_printed(embedded: Comma
     assert HARMLESS in embedded.text("pets", "list")
     assert embedded.json("pets", "list")[0]["name"] == HOSTILE
     assert json.loads(embedded.text("pets", "export", "-"))["name"] == HOSTILE
+    odd = "東京\u3000犬 🐕\u200d🦺"  # a wide space, and the joiner of an emoji
+    assert f"2  {odd}  category 1" in embedded.text("pets", "add", "--name", odd, "--category-id", "1")
 
 
 @pytest.mark.parametrize("group", ["", "keys", "pets", "bans", "operators"])
@@ -125,6 +127,13 @@ def test_a_secret_that_cannot_be_printed_is_told_of(embedded: Commands, form: st
     assert done.stderr == f"{lost}petstore keys rotate {key['id']} makes a new one\n"
     done = shell(embedded, f"operators add ada {form}", ">/dev/full")
     assert (done.returncode, done.stderr) == (2, f"{lost}revoke this operator and add the name anew\n")
+
+
+@pytest.mark.parametrize("words", ["keys create --plan free", "operators add ada"])
+def test_a_secret_without_a_place_to_be_printed_is_told_of(embedded: Commands, words: str) -> None:
+    done = shell(embedded, words, ">&-")
+    assert done.returncode == 2
+    assert done.stderr.startswith("petstore: standard output is closed; the secret is lost: ")
 
 
 def test_a_name_that_the_terminal_cannot_show_is_escaped_and_json_is_utf_8(embedded: Commands) -> None:

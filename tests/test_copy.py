@@ -150,6 +150,17 @@ def test_quotas_that_were_copied_into_a_folder_outlive_a_reboot_before_the_first
     assert (target.data / "gate.mdb-boot").read_text() == SYNCED
 
 
+def test_so_do_those_that_were_copied_into_the_folder_that_the_source_has_for_its_lock(tmp_path: Path) -> None:
+    source = Server(tmp_path / "a", "cluster")
+    lived_in(source)
+    target = Server(source.data)
+    (target.data / "gate.mdb").write_bytes(b"half a page")  # of a first try, before the machine went down
+    (target.data / "gate.mdb-boot").write_text("another boot")
+    copied_to(source, target)
+    assert (target.data / "gate.mdb-boot").read_text() == SYNCED
+    assert target.act(everything) == source.act(everything)
+
+
 def test_a_folder_whose_gate_is_not_to_be_believed_can_be_copied_to(tmp_path: Path) -> None:
     """The machine went down while the quotas were copied."""
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b")

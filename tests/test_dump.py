@@ -13,6 +13,7 @@ import pytest
 from petstore.errors import OperatorError
 from petstore.pets import NewPet
 from petstore.service import Backends
+from petstore.settings import without_password
 from petstore.store.postgres.dump import check_dump
 from tests.backends import Postgres, shared
 from tests.commands import Commands
@@ -163,3 +164,19 @@ def test_without_pg_restore_a_custom_dump_cannot_be_checked_and_that_is_said(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert shutil.which("pg_restore") is None
     assert "install" in refusal(file)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("postgresql://ada:s3cret@[::1]:5432,db:5433/pets?user=a@b", "postgresql://ada@[::1]:5432,db:5433/pets?user=a@b"),
+        ("redis://:s3cret@cache:6379/0", "redis://@cache:6379/0"),
+        ("postgresql://db:5432/pets?user=a@b&PASSWORD=s3cret", "postgresql://db:5432/pets?user=a@b"),
+        ("postgresql://ada:s3/cret@db/pets", "postgresql://…"),  # not encoded: it might be anything
+        ("postgresql://ada:s3?cret@db/pets", "postgresql://…"),
+        ("postgresql://ada/x:s3cret@db/pets", "postgresql://…"),
+        ("postgresql://[ada:s3cret@db/pets", "postgresql://…"),
+    ],
+)  # fmt: skip
+def test_a_url_is_shown_without_a_password_or_not_at_all(given: str, shown: str) -> None:
+    assert without_password(given) == shown

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,21 @@ def test_a_slot_is_followed_to_the_shard_that_it_moves_to(tmp_path: Path, what: 
         here, there = cluster.clients[shard_of(name)], cluster.clients[target]
         GatePlace(tmp_path, cluster.url()).use(work, REFUSE)
         assert there.get(name) is not None
+
+
+def test_a_cluster_that_is_formed_after_the_start_is_found(tmp_path: Path) -> None:
+    """And so is one behind hosts that do not answer, more of them than one step has patience for."""
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(running(Redis("--cluster-enabled", "yes", "--databases", "1")))
+        client: Any = stack.enter_context(contextlib.closing(Client(port=node.port)))
+        silent = [stack.enter_context(contextlib.closing(socket.create_server(("127.0.0.1", 0)))) for _ in range(4)]
+
+        async def work(gate: Gate) -> None:
+            for _ in range(3):
+                with pytest.raises(Unavailable):
+                    await gate.keys_version("live")
+            client.execute_command("CLUSTER ADDSLOTS", *range(SLOTS))
+            assert await healed(gate)
+
+        hosts = ",".join(f"127.0.0.1:{port}" for port in [*(s.getsockname()[1] for s in silent), node.port])
+        GatePlace(tmp_path, f"redis+cluster://{hosts}").use(work, REFUSE)

@@ -108,6 +108,17 @@ def test_half_a_copy_is_not_served_by_another_asgi_server(tmp_path: Path, call: 
     assert done.stderr == "petstore: the copy of elsewhere to this store is not finished: run petstore copy again\n"
 
 
+def test_another_asgi_server_starts_while_the_store_is_away(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PETSTORE_DATA": str(tmp_path / "data"),
+        "PETSTORE_STORE": "postgresql://127.0.0.1:1/x",
+    }
+    code = "from petstore.cli.serve import asgi; asgi()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+
+
 def test_first_key_that_cannot_be_printed_is_told_of(tmp_path: Path) -> None:
     words = [*PETSTORE, "serve", "--data", str(tmp_path / "data"), "--port", str(free_port())]
     with Path("/dev/full").open("w") as full:

@@ -15,12 +15,11 @@ from petstore.logs import configuration
 from petstore.service import Backends, Service, clock_of, rest_gate
 from petstore.settings import Settings
 from petstore.web import asgi
-from petstore.web.http1 import HEAD_SECONDS, Connection
+from petstore.web.http1 import HEAD_SECONDS, WRITE_SECONDS, Connection
 from petstore.web.server import HttpServer
 from petstore.workers import supervise
 
 LAST_TURNS = 500
-TLS_FAREWELL_SECONDS = 1.0  # for which a client that does not say goodbye is still listened to
 
 
 def serve(settings: Settings) -> None:
@@ -57,7 +56,7 @@ async def _serve_http(settings: Settings) -> None:
         reuse_port=True,  # the kernel spreads the connections over the workers
         ssl=(tls := tls_context(settings)),
         ssl_handshake_timeout=HEAD_SECONDS if tls else None,
-        ssl_shutdown_timeout=TLS_FAREWELL_SECONDS if tls else None,
+        ssl_shutdown_timeout=WRITE_SECONDS if tls else None,
     )
     await stop.wait()
     for _ in range(LAST_TURNS):  # who is connected already would be reset; a turn of the loop accepts one

@@ -123,7 +123,7 @@ def _csv_rows(source: Iterable[bytes]) -> Iterator[Row]:
             return
         for row in table:
             if None in row:
-                yield table.line_num, f"there are more values than the {len(names)} columns of the header line."
+                yield table.line_num, f"there are more values than the {len(names)} columns of the header line"
                 continue
             members: dict[str, Any] = {name: row[name] for name in TAKEN if row.get(name)}
             if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -42,8 +43,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_password(url: str) -> str:
-    """A URL that may be shown and kept: neither in the login nor in the query is there a password."""
-    address, mark, query = url.partition("?")
-    address = re.sub("//([^:/@]*):.*@", r"//\1@", address, count=1)
-    words = [word for word in query.split("&") if "password" not in word.partition("=")[0].lower()]
-    return address + (mark + "&".join(words) if words else "")
+    """A URL that may be shown and kept: neither in the login nor in the query is there a password.
+
+    One that is none is not shown: what looks like a port or a path may be a password that was not encoded.
+    """
+    scheme = url.partition("://")[0]
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"{scheme}://…"
+    login, at, hosts = parts.netloc.rpartition("@")
+    if "@" in parts.path or not all(map(_HOST, hosts.split(","))):
+        return f"{scheme}://…"
+    words = [word for word in parts.query.split("&") if "password" not in word.partition("=")[0].lower()]
+    return parts._replace(netloc=login.partition(":")[0] + at + hosts, query="&".join(words)).geturl()
+
+
+_HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch

@@ -51,7 +51,7 @@ def test_the_printed_link_signs_in_when_it_is_opened_whatever_another_page_asks_
         opened.route("http://elsewhere.example/", lambda route: route.fulfill(content_type="text/html", body=body))
         opened.goto("http://elsewhere.example/")
         opened.get_by_role("link", name="in").click()
-        expect(opened.get_by_role("alert")).to_contain_text("This address does not sign in")
+        expect(opened.get_by_role("alert")).to_contain_text("This address does not sign you in")
         opened.goto(own.link)
         expect(opened.get_by_text("Signed in as console")).to_be_visible()
         opened.close()

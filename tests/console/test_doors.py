@@ -192,7 +192,7 @@ def test_an_address_signs_nobody_in_with_an_operator_s_token(own: Console) -> No
     visitor, token = own.visitor(), own.operator("ada")
     refused = visitor.get(f"/sign-in?token={token}")
     assert refused.status_code == 401 and is_sign_in(refused)
-    assert "does not sign in" in shown(refused) and "set-cookie" not in refused.headers
+    assert "does not sign you in" in shown(refused) and "set-cookie" not in refused.headers
     for _ in range(10):
         assert visitor.get("/sign-in?token=x").status_code == 401
     assert visitor.post("/sign-in", token=token).status_code == 303

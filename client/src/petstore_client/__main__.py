@@ -7,6 +7,7 @@ import argparse
 import io
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -118,9 +119,12 @@ def _print_one(pet: Pet, as_json: bool) -> None:
     print(msgspec.json.encode(pet).decode() if as_json else _line(pet))
 
 
+# What a terminal takes for a command: controls, ends of lines, marks of direction.
+_obeyed = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
 def _line(pet: Pet) -> str:
-    # A name may hold what a terminal takes for a command.
-    name = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in pet.name)
+    name = _obeyed.sub("\N{REPLACEMENT CHARACTER}", pet.name)
     return f"{pet.id:>8}  {pet.status:<9}  {pet.category_id:>6}  {name}"
 
 

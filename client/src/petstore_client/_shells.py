@@ -55,7 +55,8 @@ def check_url(base_url: str) -> None:
         url = httpx.URL(base_url)
         url.raw_host.decode("ascii").encode("idna")  # as a socket will do
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise ValueError(f"base_url is no address: {error}") from error
+        why = f": {error}" if "@" not in base_url else ""
+        raise ValueError(f"base_url is no address{why}") from error
     if not url.host or (url.port or 0) > 65535:
         raise ValueError("base_url must have a host, and a port up to 65535 if any")
     if url.userinfo:

@@ -6,6 +6,7 @@ import getpass
 import importlib
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -147,9 +148,13 @@ def print_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
 
 
+# Controls, ends of lines, marks of direction, and what is no character at all.
+_obeyed = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
 def printable(text: str) -> str:
     """A name may hold what a terminal takes for a command."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return _obeyed.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def print_table(columns: list[str], rows: list[list[str]], empty: str, whole: Sequence[str] = ()) -> None:
@@ -187,6 +192,8 @@ def print_fields(fields: dict[str, str]) -> None:
 @contextlib.contextmanager
 def shown_once(remedy: str) -> Iterator[None]:
     """Around the printing of a secret: if it cannot be printed, it is lost. Raises OperatorError."""
+    if getattr(sys.stdout, "name", "") == os.devnull:  # as _prepare_streams has made it
+        raise OperatorError(f"standard output is closed; the secret is lost: {remedy}")
     try:
         yield
         sys.stdout.flush()

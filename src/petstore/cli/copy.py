@@ -46,7 +46,7 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
         if source.store is None and target.data.resolve() == source.data.resolve():
             raise OperatorError("--to-store is the folder that is to be copied")
     began = time.monotonic()
-    copied = run(_copy(source, target))
+    copied = _copied(source, target)
     if as_json:
         print_json([each._asdict() for each in copied])
         return
@@ -56,6 +56,17 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
     click.echo(f"  petstore serve {_options(target)}")
     if target.store is not None and target.gate is None:
         click.echo("The quotas were not copied, as there is no --to-gate: every key starts anew.")
+
+
+def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
+    """The target's folder may be the one that the source, too, has for its lock: it is seen to before and after."""
+    if target.store is None and target.data.is_dir():
+        mend_gate(target)
+    try:
+        return run(_copy(source, target))
+    finally:
+        if target.store is None and target.data.is_dir():
+            rest_gate(target)
 
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
@@ -80,7 +91,6 @@ async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Sto
     """The target's stores, and its gate unless quotas have nowhere to go. Nobody serves from it yet."""
     if target.store is None:
         prepare(target)
-        mend_gate(target)
     gate = None
     if target.gate is not None or target.store is None:
         gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))
@@ -92,8 +102,6 @@ async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Sto
             await store.close()
         if gate is not None:
             await gate.close()
-        if target.store is None:
-            rest_gate(target)
 
 
 def _options(target: Settings) -> str:

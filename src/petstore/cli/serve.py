@@ -17,7 +17,7 @@ import click
 
 from petstore import hosting, logs, service
 from petstore.cli import common_options, run, shown_once
-from petstore.errors import OperatorError, PetstoreError
+from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Deed
 from petstore.settings import Settings
@@ -156,8 +156,10 @@ def check_port(settings: Settings) -> None:
 
 
 async def _look_at_stores(settings: Settings) -> None:
-    async with service.Backends(settings) as backends:
-        await _refuse_half_a_copy(backends)
+    """Raises OperatorError. A store that is away will do: it may be back soon."""
+    with contextlib.suppress(Unavailable):
+        async with service.Backends(settings) as backends:
+            await _refuse_half_a_copy(backends)
 
 
 async def _refuse_half_a_copy(backends: service.Backends) -> None:

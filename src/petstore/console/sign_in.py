@@ -52,7 +52,7 @@ async def sign_in(request: Request) -> Response:
         fault = "Paste the token first." if request.method == "POST" else ""
         return sign_in_page(house, request, fault, 401)
     if request.method == "GET" and not (_is_own_doing(request) and could_be_link_token(token)):
-        fault = "This address does not sign in. Paste the printed link there, or your token here."
+        fault = "This address does not sign you in. Paste the printed link into the address bar, or your token here."
         return sign_in_page(house, request, fault, 401)
     if wait := house.tries.wait(address):
         return sign_in_page(house, request, f"Too many wrong tokens: try again in {wait} seconds.", 429, wait)

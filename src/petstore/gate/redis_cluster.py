@@ -55,6 +55,7 @@ class ClusterLink:
     def __init__(self, hosts: Sequence[Place], login: dict[str, Any]) -> None:
         self._hosts = hosts
         self._login = login
+        self._seeds = list(hosts)  # whom to ask who has what, the most promising first
         self._links: dict[Place, SingleLink] = {}
         self._owners: list[Place | None] = []  # of each slot
         self._away: set[Place] = set()
@@ -151,6 +152,8 @@ class ClusterLink:
             place = self._owners[_slot(name)]
             if place is not None:
                 of_place.setdefault(place, []).append(number)
+            else:
+                self._look()
         exchanges = (self._settled(place, [commands[n] for n in numbers]) for place, numbers in of_place.items())
         for numbers, found in zip(of_place.values(), await asyncio.gather(*exchanges), strict=True):
             for number, reply in zip(numbers, found, strict=True):
@@ -168,7 +171,7 @@ class ClusterLink:
 
     async def _followed(self, asked: Place, direction: AskError, command: Command) -> Any:
         """A slot that has moved, or is about to, and was not touched where it was looked for."""
-        place = (direction.host or asked[0], direction.port)
+        place = (_host(direction.host, asked[0]), direction.port)
         if isinstance(direction, MovedError):
             self._look()
             return (await self._asked(place, [_LOAD, command]))[-1]
@@ -204,6 +207,7 @@ class ClusterLink:
     def _place(self, name: str) -> Place:
         place = self._owners[_slot(name)]
         if place is None:
+            self._look()
             raise Unavailable("no shard of the gate has this slot")
         return place
 
@@ -214,7 +218,7 @@ class ClusterLink:
     async def _learn(self) -> None:
         """Who has which slot, from the first server that can tell. Raises Unavailable."""
         failure: Exception = Unavailable("the gate has no shards")
-        for place in dict.fromkeys([*self._links, *self._hosts]):
+        for place in list(self._seeds):
             if place in self._away:
                 continue
             try:
@@ -222,8 +226,11 @@ class ClusterLink:
                     shards = await self._link(place).command("CLUSTER", "SLOTS")
             except (Unavailable, TimeoutError) as error:
                 failure = error
+                self._seeds.remove(place)  # to the end: who asks has patience for some of them only
+                self._seeds.append(place)
                 continue
             self._owners = _owners(shards, place[0])
+            self._seeds = list(dict.fromkeys([place, *filter(None, self._owners), *self._hosts]))
             await self._forget()
             return
         raise _outage(failure)
@@ -233,7 +240,8 @@ class ClusterLink:
         for place in self._away - set(self._owners):
             self._found(place)
         for place in set(self._links) - set(self._owners):
-            await self._links.pop(place).close()
+            if not self._links[place].in_use:  # a slot may be on its way there
+                await self._links.pop(place).close()
 
     def _lost(self, place: Place, cause: str) -> None:
         if place not in self._away:
@@ -256,7 +264,7 @@ class ClusterLink:
             await asyncio.gather(*(self._greet(place) for place in self._away))
             with contextlib.suppress(Exception):  # whatever it is, the next look may be better
                 await self._learn()
-                if not self._away:
+                if not self._away and None not in self._owners:
                     return
             await asyncio.sleep(LOOK_EVERY)
 
@@ -281,11 +289,15 @@ def _outage(error: Exception) -> Unavailable:
     return Unavailable(f"a shard of the gate failed: {type(error).__name__}: {error}")
 
 
+def _host(named: str, asked: str) -> str:
+    """A server that does not know its name is where it was asked."""
+    return asked if named in ("", "?") else named
+
+
 def _owners(shards: Sequence[Any], asked: str) -> list[Place | None]:
-    """Of each slot, from the answer to CLUSTER SLOTS. A server that does not know its name is where it was asked."""
+    """Of each slot, from the answer to CLUSTER SLOTS."""
     owners: list[Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     for first, last, (host, port, *_), *_ in shards:
-        name = host.decode() if host else ""
-        place = (asked if name in ("", "?") else name, int(port))
+        place = (_host(host.decode() if host else "", asked), int(port))
         owners[first : last + 1] = [place] * (last + 1 - first)
     return owners

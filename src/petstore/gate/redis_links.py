@@ -60,6 +60,8 @@ def open_link(url: str) -> "SingleLink | ClusterLink":
 def _check_options(url: str, known: Sequence[str]) -> None:
     """Raises ValueError. redis-py would take offence at an unknown one when it connects, in words of its own."""
     unknown = [name for name in parse_qs(urlsplit(url).query, keep_blank_values=True) if name not in known]
+    if not all(map(str.isidentifier, unknown)):
+        raise ValueError("its query cannot be understood; write ? and @ in a password as %3F and %40")
     if unknown:
         raise ValueError(f"{', '.join(unknown)}: no such option; known here: {', '.join(known) or 'none'}")
 
@@ -112,6 +114,10 @@ class SingleLink:
         reply: bytes = await self._evaluate(names, [now, *bans, raised, packed(requests)])
         self.stepped()
         return Step(versions_in(reply), answers_in(memoryview(reply)[_VERSIONS_SIZE:]))
+
+    @property
+    def in_use(self) -> bool:
+        return self._turn.locked()
 
     def stepped(self) -> None:
         self._stepped = self._connection

@@ -74,7 +74,7 @@ def open_stores(
     for host in _hosts(url):
         port = host.rpartition("]")[2].partition(":")[2]
         if port and not port.isdigit():
-            raise OperatorError(f"--store {host}: the port must be a number")
+            raise OperatorError("--store: the port must be a number; write / and ? in a password as %2F and %3F")
     try:
         from petstore.store.postgres import PostgresStore
         from petstore.store.postgres.base import schema_of

@@ -328,14 +328,21 @@ class Connection(asyncio.Protocol):
         """Close, but let a client that is still sending read its answer first: closing at once would reset it."""
         self._waiting.clear()
         self._rejected = None
-        if not (self._reading or self._broken) or not self._transport.can_write_eof():
+        if not (self._reading or self._broken):
             self._transport.close()
+        elif not self._transport.can_write_eof():
+            self._hang_up()
         else:
             self._deaf = True
             self._reading = None
             self._head_bytes = 0
             self._transport.write_eof()
             self._transport.resume_reading()
+
+    def _hang_up(self) -> None:
+        """Close, with no more than a moment for a goodbye: over TLS a client could say anything but that for long."""
+        self._transport.close()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def sweep(self, now: float) -> None:
         """Close what has been in its present state for too long."""
@@ -349,8 +356,12 @@ class Connection(asyncio.Protocol):
             elif waited > WRITE_SECONDS:
                 self._transport.abort()
         elif waited > (LINGER_SECONDS if self._deaf else HEAD_SECONDS if self._head_bytes else IDLE_SECONDS):
-            self._transport.close()
+            self._hang_up()
 
     def close_if_idle(self) -> None:
-        if self._in_hand is None and not self._waiting:
-            self._transport.close()
+        if self._in_hand is not None or self._waiting:
+            return
+        if self._transport.get_write_buffer_size() > 0:
+            self._transport.close()  # when all is sent
+        else:
+            self._hang_up()

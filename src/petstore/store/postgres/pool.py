@@ -164,7 +164,7 @@ class PostgresPool:
             await asyncio.wait(self._running, timeout=PATIENCE)
         if self._opening is not None:
             self._opening.cancel()
-            await asyncio.wait([self._opening])
+            await asyncio.wait([self._opening], timeout=PATIENCE)
         if self._pool is not None:
             with contextlib.suppress(TimeoutError):  # what is still open then is cut off
                 await asyncio.wait_for(self._pool.close(), PATIENCE)
