@@ -226,8 +226,8 @@ class ClusterLink:
                     shards = await self._link(place).command("CLUSTER", "SLOTS")
             except (Unavailable, TimeoutError) as error:
                 failure = error
-                self._seeds.remove(place)  # to the end: who asks has patience for some of them only
-                self._seeds.append(place)
+                # To the end: who asks has patience for some of them only.
+                self._seeds.sort(key=lambda each: each == place)
                 continue
             self._owners = _owners(shards, place[0])
             self._seeds = list(dict.fromkeys([place, *filter(None, self._owners), *self._hosts]))
@@ -239,9 +239,10 @@ class ClusterLink:
         """Servers that have no slots any more."""
         for place in self._away - set(self._owners):
             self._found(place)
-        for place in set(self._links) - set(self._owners):
-            if not self._links[place].in_use:  # a slot may be on its way there
-                await self._links.pop(place).close()
+        owners = set(self._owners)
+        # What is in use stays: a slot may be on its way there.
+        idle = [place for place, link in self._links.items() if place not in owners and not link.in_use]
+        await asyncio.gather(*(self._links.pop(place).close() for place in idle))
 
     def _lost(self, place: Place, cause: str) -> None:
         if place not in self._away:
