@@ -172,7 +172,10 @@ def test_without_pg_restore_a_custom_dump_cannot_be_checked_and_that_is_said(
         ("postgresql://ada:s3cret@[::1]:5432,db:5433/pets?user=a@b", "postgresql://ada@[::1]:5432,db:5433/pets?user=a@b"),
         ("redis://:s3cret@cache:6379/0", "redis://@cache:6379/0"),
         ("postgresql://db:5432/pets?user=a@b&PASSWORD=s3cret", "postgresql://db:5432/pets?user=a@b"),
-        ("postgresql://ada:s3/cret@db/pets", "postgresql://…"),  # not encoded: it might be anything
+        ("postgresql:///pets?host=/run/postgresql", "postgresql:///pets?host=/run/postgresql"),
+        ("postgresql://ada:12#34@db/pets", "postgresql://…"),  # not encoded: it might be anything
+        ("postgresql://ada:12?34@db/pets", "postgresql://…"),
+        ("postgresql://ada:s3/cret@db/pets", "postgresql://…"),
         ("postgresql://ada:s3?cret@db/pets", "postgresql://…"),
         ("postgresql://ada/x:s3cret@db/pets", "postgresql://…"),
         ("postgresql://[ada:s3cret@db/pets", "postgresql://…"),

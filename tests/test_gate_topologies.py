@@ -272,3 +272,15 @@ def test_a_cluster_that_is_formed_after_the_start_is_found(tmp_path: Path) -> No
 
         hosts = ",".join(f"127.0.0.1:{port}" for port in [*(s.getsockname()[1] for s in silent), node.port])
         GatePlace(tmp_path, f"redis+cluster://{hosts}").use(work, REFUSE)
+
+
+def test_a_server_that_was_taken_out_of_the_cluster_is_asked_last(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    with running(Redis("--cluster-enabled", "yes", "--databases", "1")) as alone:
+
+        async def work(gate: Gate) -> None:
+            with pytest.raises(Unavailable):
+                await gate.keys_version("live")
+            assert await healed(gate)
+
+        url = redis_cluster.url().replace("://", f"://127.0.0.1:{alone.port},")
+        GatePlace(tmp_path, url).use(work, REFUSE)

@@ -53,10 +53,13 @@ def without_password(url: str) -> str:
     except ValueError:
         return f"{scheme}://…"
     login, at, hosts = parts.netloc.rpartition("@")
-    if "@" in parts.path or not all(map(_HOST, hosts.split(","))):
+    odd = "@" in parts.path + parts.query.partition("=")[0] + parts.fragment
+    if odd or not all(map(_HOST, hosts.split(","))):
         return f"{scheme}://…"
     words = [word for word in parts.query.split("&") if "password" not in word.partition("=")[0].lower()]
-    return parts._replace(netloc=login.partition(":")[0] + at + hosts, query="&".join(words)).geturl()
+    return f"{scheme}://{login.partition(':')[0]}{at}{hosts}{parts.path}" + (
+        f"?{'&'.join(words)}" if any(words) else ""
+    )
 
 
 _HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch

@@ -43,8 +43,8 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
         target = Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
     else:
         target = Settings(data=Path(to_store), gate=to_gate)
-        if source.store is None and target.data.resolve() == source.data.resolve():
-            raise OperatorError("--to-store is the folder that is to be copied")
+        if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
+            raise OperatorError("--to-store is the folder that is to be copied, or has its gate in it")
     began = time.monotonic()
     copied = _copied(source, target)
     if as_json:

@@ -230,16 +230,17 @@ class ClusterLink:
                 self._seeds.sort(key=lambda each: each == place)
                 continue
             self._owners = _owners(shards, place[0])
-            self._seeds = list(dict.fromkeys([place, *filter(None, self._owners), *self._hosts]))
+            # Last of all one that has no slots: it may have been taken out of the Cluster, and know of nobody.
+            known = dict.fromkeys([place, *filter(None, self._owners), *self._hosts])
+            self._seeds = sorted(known, key=lambda each: each == place and place not in self._owners)
             await self._forget()
             return
         raise _outage(failure)
 
     async def _forget(self) -> None:
         """Servers that have no slots any more."""
-        for place in self._away - set(self._owners):
-            self._found(place)
         owners = set(self._owners)
+        self._away &= owners
         # What is in use stays: a slot may be on its way there.
         idle = [place for place, link in self._links.items() if place not in owners and not link.in_use]
         await asyncio.gather(*(self._links.pop(place).close() for place in idle))
@@ -249,11 +250,6 @@ class ClusterLink:
             self._away.add(place)
             event(logging.ERROR, "shard down", shard=f"{place[0]}:{place[1]}", cause=cause)
         self._look()
-
-    def _found(self, place: Place) -> None:
-        if place in self._away:
-            self._away.discard(place)
-            event(logging.WARNING, "shard back", shard=f"{place[0]}:{place[1]}")
 
     def _look(self) -> None:
         if self._looking is None or self._looking.done():
@@ -273,7 +269,8 @@ class ClusterLink:
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
                 await self._link(place).command("PING")
-                self._found(place)
+                self._away.discard(place)
+                event(logging.WARNING, "shard back", shard=f"{place[0]}:{place[1]}")
 
 
 def _slot(name: bytes | str) -> int:
