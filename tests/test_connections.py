@@ -1,7 +1,9 @@
 """What a connection does for clients that ask too much, take nothing, or say more than they should."""
 
 import asyncio
+import contextlib
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +33,33 @@ async def listen(server: HttpServer) -> asyncio.Server:
     return await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0)
 
 
-async def sent(server: HttpServer, data: bytes) -> list[int]:
-    """What one read of these bytes is answered with, until the connection is closed."""
+@contextlib.asynccontextmanager
+async def connection_over(server: HttpServer) -> AsyncIterator[tuple[Connection, asyncio.StreamReader]]:
+    """One over a socket, and what its client can read. The client takes little at a time, and closes at the end."""
     async with await listen(server) as listening, asyncio.timeout(20):
-        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
         while not server.connections:
             await asyncio.sleep(0)
-        only(server).data_received(data)
-        statuses = [response.status for response in split(await reader.read())]
+        yield only(server), reader
         writer.close()
         while server.connections:
             await asyncio.sleep(0)
-    return statuses
+
+
+async def sent(server: HttpServer, data: bytes) -> list[int]:
+    """What one read of these bytes is answered with, until the connection is closed."""
+    async with connection_over(server) as (connection, reader):
+        connection.data_received(data)
+        return [response.status for response in split(await reader.read())]
 
 
 def test_a_client_that_takes_no_answers_is_given_no_more(tmp_path: Path) -> None:
     async def work(app: App, store: Store, secret: str) -> None:
-        server = HttpServer(app)
-        async with await listen(server) as listening, asyncio.timeout(20):
-            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
-            while not server.connections:
-                await asyncio.sleep(0)
-            connection = only(server)
+        async with connection_over(HttpServer(app)) as (connection, reader):
             connection.data_received(LARGE * 20 + closing(LARGE))
             await asyncio.sleep(0.1)
             assert len(connection._waiting) > 10 and connection._transport.get_write_buffer_size() < 8_000_000
             assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 21
-            writer.close()
 
     use_app(tmp_path, work)
 
@@ -66,18 +68,14 @@ def test_a_client_that_takes_no_answers_is_given_no_more(tmp_path: Path) -> None
 def test_nor_is_it_kept_for_long_whatever_it_has_begun_to_say(tmp_path: Path, behind: bytes) -> None:
     async def work(app: App, store: Store, secret: str) -> None:
         server = HttpServer(app)
-        async with await listen(server) as listening, asyncio.timeout(20):
-            _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
-            while not server.connections:
-                await asyncio.sleep(0)
-            only(server).data_received(LARGE * 8 + behind)
+        async with connection_over(server) as (connection, _):
+            connection.data_received(LARGE * 8 + behind)
             for waited in (0, WRITE_SECONDS + 1, 2 * WRITE_SECONDS + 2):
                 await asyncio.sleep(0.05)  # until the kernel takes no more
-                for connection in list(server.connections):
+                if connection in server.connections:
                     connection.sweep(server.now + waited)
             await asyncio.sleep(0)
             assert not server.connections
-            writer.close()
 
     use_app(tmp_path, work)
 
