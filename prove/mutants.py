@@ -45,7 +45,7 @@ SUITES = {
     "gate": Suite(
         ["gate/local.py", "gate/trust.py"],
         ["test_trust.py", "test_gate.py", "test_gate_local.py", "test_metrics.py", "web/test_limits.py",
-         "test_restore.py", "test_backup.py"],
+         "test_folder.py", "test_restore.py", "test_backup.py"],
     ),
     "gate on Redis": Suite(
         ["gate/__init__.py", "gate/redis.py", "gate/redis_links.py", "gate/redis_cluster.py", "gate/outage.py",

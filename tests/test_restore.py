@@ -3,10 +3,8 @@
 import contextlib
 import hashlib
 import json
-import os
 import random
 import shutil
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +22,8 @@ from petstore.keys import ENVIRONMENTS
 from petstore.settings import Settings
 from petstore.store.sqlite.file import MIGRATIONS
 from petstore.store.sqlite.inspect import NEWEST_SCHEMA
-from tests.backends import free_port
 from tests.commands import Commands
 from tests.places import GatePlace
-from tests.served import wait_for
 from tests.servers import DEED, Server, serving
 
 
@@ -223,58 +219,6 @@ def test_a_member_that_would_leave_the_folder_is_refused(old: Commands, file: Pa
     with pytest.raises(OperatorError):
         restore(old, file)
     assert not list(tmp_path.rglob("escaped"))
-
-
-def test_restore_is_refused_while_a_service_or_a_command_works_on_the_folder(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", workers=2) as server:
-        commands = Commands(server)
-        commands.text("pets", "add", "--name", "Rex", "--category-id", "1")
-        commands.text("backup", str(tmp_path / "backup.zip"))
-        assert "stop it first" in commands.fails_in_one_line("restore", str(tmp_path / "backup.zip"), "--force")
-        server.kill()
-    words = ("restore", str(tmp_path / "backup.zip"), "--force")
-    assert wait_for(lambda: commands.run(*words).returncode == 0)  # a killed worker may take a moment to be gone
-    hold = folder.Hold(server.data)
-    commands.fails_in_one_line("restore", str(tmp_path / "backup.zip"), "--force")
-    hold.release()
-    commands.text("restore", str(tmp_path / "backup.zip"), "--force")
-
-
-def test_nobody_starts_while_a_restore_is_under_way(
-    old: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder, "PATIENCE", 0.1)
-    with folder.claimed(old.data):
-        for words in (["serve", "--port", str(free_port())], ["pets", "list"], ["backup", str(tmp_path / "x.zip")]):
-            assert "restore is under way" in old.fails_in_one_line(*words)
-
-
-def test_whoever_comes_waits_a_moment_for_who_has_the_folder_alone(old: Commands) -> None:
-    assert not folder.in_use(old.data)
-    claim = folder.claimed(old.data)
-    claim.__enter__()
-    assert folder.in_use(old.data)
-    threading.Timer(0.2, claim.__exit__, (None, None, None)).start()
-    folder.Hold(old.data).release()
-    assert not folder.in_use(old.data)
-    assert not folder.in_use(old.data / "nowhere")
-
-
-def test_the_first_command_after_a_power_cut_does_not_believe_the_gate(old: Commands) -> None:
-    (old.data / "gate.mdb-boot").write_text("another boot")
-    old.text("keys", "list")
-    assert len(list(old.data.glob("gate.mdb.damaged-*"))) == 1
-    old.text("keys", "list")
-    assert len(list(old.data.glob("gate.mdb.damaged-*"))) == 1
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_command_of_root_does_not_lock_the_services_user_out(old: Commands) -> None:
-    for path in (old.data, *old.data.iterdir()):
-        shutil.chown(path, "nobody", "nogroup")
-    (old.data / folder.LOCK).unlink()
-    old.text("pets", "list")
-    assert (old.data / folder.LOCK).owner() == "nobody"
 
 
 class Crash(BaseException):
