@@ -62,7 +62,8 @@ bench: $(VENV)/.installed-dev ## Race the service against Go and FastAPI doing t
 	$(BIN)/python bench/race.py $(ARGS)
 
 bench-quick: $(VENV)/.installed-dev ## The same in under two minutes: fewer rows, shorter rounds
-	$(BIN)/python bench/race.py --seconds 2 --rounds 2 --animals 20000 --rows list,get,create --contenders petstore,go,nginx $(ARGS)
+	$(BIN)/python bench/race.py --seconds 2 --rounds 2 --animals 20000 --rows list,get,create --contenders petstore,go,nginx \
+	  --out bench/results/quick.json $(ARGS)
 
 lock: $(VENV)/.installed-dev ## Pin the newest versions of all dependencies in requirements.lock
 	$(PIP) install pip-tools

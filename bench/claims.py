@@ -1,12 +1,11 @@
 """The promises that are figures, measured on this machine: start, cost against size, memory over many keys.
 
-Run as `.venv/bin/python bench/claims.py [start] [size] [memory] [slow]`; without words, all of them.
+Run as `.venv/bin/python bench/claims.py [start] [size] [memory]`; without words, all of them.
 """
 
 import asyncio
 import json
 import os
-import resource
 import signal
 import statistics
 import subprocess
@@ -84,57 +83,6 @@ def memory() -> None:
                 held.append((sent, resident(worker)))
     for count, mib in held:
         say(f"after {count:,} requests", f"{mib:.1f} MiB resident")
-
-
-def slow() -> None:
-    """The 99th percentile of lists, without and with 1,000 clients that trickle heads and 1,000 that trickle bodies."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    with tempfile.TemporaryDirectory() as folder:
-        (secret,) = asyncio.run(make_keys(Path(folder), 1))
-        asyncio.run(fill(Path(folder), 1_000))
-        with serving(Path(folder)):
-            alone, beset = asyncio.run(beside_tricklers(secret))
-    say("p99 of a list", f"{alone:.2f} ms alone, {beset:.2f} ms beside 2,000 slow clients: {beset / alone:.2f}x")
-
-
-async def beside_tricklers(secret: str) -> tuple[float, float]:
-    """Medians of alternating rounds, in milliseconds."""
-    alone, beset = [], []
-    for _ in range(3):
-        alone.append(await wrk_p99(secret))
-        heads = [asyncio.create_task(trickle(b"GET /v1/pets HTTP/1.1\r\nX-Slow: ")) for _ in range(1_000)]
-        post = f"POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\nContent-Length: 999\r\n\r\n"
-        bodies = [asyncio.create_task(trickle(post.encode())) for _ in range(1_000)]
-        await asyncio.sleep(1)
-        beset.append(await wrk_p99(secret))
-        for task in heads + bodies:
-            task.cancel()
-        await asyncio.gather(*heads, *bodies, return_exceptions=True)
-    return statistics.median(alone), statistics.median(beset)
-
-
-async def trickle(beginning: bytes) -> None:
-    """One byte a second for as long as the server bears it, then again from the beginning."""
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", PORT)
-            writer.write(beginning)
-            while not writer.is_closing():
-                await asyncio.sleep(1)
-                writer.write(b"x")
-                await writer.drain()
-        except OSError:
-            await asyncio.sleep(0.5)
-
-
-async def wrk_p99(secret: str) -> float:
-    run = await asyncio.create_subprocess_exec(
-        "wrk", "-t1", "-c16", "-d4s", "--latency", "-H", f"Authorization: Bearer {secret}",
-        f"http://127.0.0.1:{PORT}/v1/pets", stdout=subprocess.PIPE,
-    )  # fmt: skip
-    output = (await run.communicate())[0].decode()
-    figure = next(line.split()[1] for line in output.splitlines() if line.strip().startswith("99%"))
-    return float(figure.removesuffix("ms")) if figure.endswith("ms") else float(figure.removesuffix("us")) / 1000
 
 
 LUA = """local secrets = {%s}
@@ -221,8 +169,8 @@ def say(what: str, figure: str) -> None:
 
 
 if __name__ == "__main__":
-    for word in sys.argv[1:] or ["start", "size", "memory", "slow"]:
-        {"start": start, "size": size, "memory": memory, "slow": slow}[word]()
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "claims.json").write_text(json.dumps(RESULTS, indent=2, ensure_ascii=False) + "\n")
+    for word in sys.argv[1:] or ["start", "size", "memory"]:
+        {"start": start, "size": size, "memory": memory}[word]()
+    kept = Path(__file__).parent / "results/claims.json"
+    RESULTS = (json.loads(kept.read_text()) if kept.exists() else {}) | RESULTS
+    kept.write_text(json.dumps(RESULTS, indent=2, ensure_ascii=False) + "\n")

@@ -74,9 +74,9 @@ def _scaled(scale: Scale, chosen: Any) -> Scale:
 
 
 def _keep(name: str, scale: Scale, outcome: str, figures: Figures, seconds: float) -> None:
-    """One file per scale; a proof's new figures take the place of its old ones."""
+    """One file per scale, and one for sizes of one's own; a proof's new figures take the place of its old ones."""
     RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{scale.name}.json"
+    file = RESULTS / f"{scale.name if scale in (FULL, SHORT) else 'other'}.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
     when = datetime.now(UTC).isoformat(timespec="seconds")

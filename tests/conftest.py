@@ -83,6 +83,12 @@ def store_at(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
     return StorePlace(tmp_path, url)
 
 
+@pytest.fixture
+def place(postgres: Postgres, tmp_path: Path) -> StorePlace:
+    """An empty place for a store on PostgreSQL."""
+    return StorePlace(tmp_path, postgres.url())
+
+
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[RedisCluster]:
     with cluster_running() as cluster:

@@ -13,7 +13,8 @@ import uvloop
 from petstore.store import Store
 from petstore.web import server as http_server
 from petstore.web.app import App
-from petstore.web.http1 import HEAD_MAX, PIPELINE_MAX, WRITE_LEAST, WRITE_SECONDS, Connection
+from petstore.web.framing import HEAD_MAX, PIPELINE_MAX
+from petstore.web.http1 import WRITE_LEAST, WRITE_SECONDS, Connection
 from petstore.web.replies import Reply
 from petstore.web.requests import Request
 from petstore.web.server import HttpServer
@@ -58,7 +59,7 @@ def test_a_client_that_takes_no_answers_is_given_no_more(tmp_path: Path) -> None
         async with connection_over(HttpServer(app)) as (connection, reader):
             connection.data_received(LARGE * 20 + closing(LARGE))
             await asyncio.sleep(0.1)
-            assert len(connection._waiting) > 10 and connection._transport.get_write_buffer_size() < 8_000_000
+            assert len(connection._messages.waiting) > 10 and connection._transport.get_write_buffer_size() < 8_000_000
             assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 21
 
     use_app(tmp_path, work)
@@ -126,11 +127,11 @@ def test_thousands_of_requests_in_one_read_do_not_keep_others_waiting(tmp_path: 
         (greedy, much), (modest, little) = connected(server), connected(server)
         greedy.data_received(ALIVE * 1_000)
         assert much.data.count(b"HTTP/1.1 200 OK") == PIPELINE_MAX
-        assert len(greedy._waiting) < 200  # the others were not even looked at
+        assert len(greedy._messages.waiting) < 200  # the others were not even looked at
         modest.data_received(ALIVE)
         assert little.data.count(b"HTTP/1.1 200 OK") == 1
         async with asyncio.timeout(20):
-            while greedy._waiting:
+            while greedy._messages.waiting:
                 await asyncio.sleep(0)
         assert much.data.count(b"HTTP/1.1 200 OK") == 1_000
 

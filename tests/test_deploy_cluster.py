@@ -80,6 +80,13 @@ def test_the_unit_of_a_node_is_one_that_systemd_understands(tmp_path: Path) -> N
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
 
+def test_a_node_may_do_no_more_than_a_service_on_one_machine() -> None:
+    one, node = ((DEPLOY / name).read_text().splitlines() for name in ("petstore.service", "petstore-node.service"))
+    beginning = next(line for line in one if line.startswith("# It needs its folder"))
+    rules = {line for line in one[one.index(beginning) :] if line and not line.startswith("#")}
+    assert len(rules) > 20 and rules <= set(node)
+
+
 def test_the_command_of_the_unit_is_one_that_petstore_understands(tmp_path: Path) -> None:
     (line,) = re.findall(r"^ExecStart=\S+ (.+)$", (DEPLOY / "petstore-node.service").read_text(), re.MULTILINE)
     words = line.split()

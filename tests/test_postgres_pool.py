@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 import time
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import asyncpg
 import pytest
 
 from petstore import health as health_module
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import Unavailable
 from petstore.health import Health
 from petstore.pets import NewPet
 from petstore.store import Store, StorePolicy
@@ -26,11 +25,6 @@ from tests.test_store import NOW
 
 ONE = StorePolicy(pool_size=1)
 OURS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
-
-
-@pytest.fixture
-def place(postgres: Postgres, tmp_path: Path) -> StorePlace:
-    return StorePlace(tmp_path, postgres.url())
 
 
 def nobody_is_left(store: Store) -> bool:
@@ -175,47 +169,6 @@ def test_where_one_connection_meets_a_demoted_primary_none_is_kept(place: StoreP
     place.use(work, policy=StorePolicy(pool_size=2))
 
 
-@pytest.mark.parametrize(
-    ("url", "writable"),
-    [("postgresql://a,b/x", True), ("postgresql://a/x", False), ("postgresql://a/x?options=-c,y", False)],
-)
-def test_of_several_hosts_the_one_that_takes_writes_is_wanted(url: str, *, writable: bool) -> None:
-    pool = pool_module.PostgresPool(url, size=1, pgbouncer=False, schemas=[])
-    assert (pool._options().get("target_session_attrs") == "read-write") == writable
-
-
-def test_a_host_that_swallows_packets_leaves_time_for_the_next(postgres: Postgres, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:  # nobody accepts
-        url = postgres.url().replace("127.0.0.1:", f"127.0.0.1:{deaf.getsockname()[1]},127.0.0.1:", 1)
-        assert "," in url
-
-        async def work(store: Store) -> None:
-            for _ in range(3):
-                await store.ping()
-
-        StorePlace(tmp_path, url).use(work)
-
-
-def test_connections_that_are_made_at_the_same_time_all_find_the_host_that_answers(postgres: Postgres) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:  # nobody accepts
-        url = f"postgresql://pets@127.0.0.1:{deaf.getsockname()[1]},127.0.0.1:{postgres.port}/postgres"
-
-        async def work() -> None:
-            pool = pool_module.PostgresPool(url, size=2, pgbouncer=False, schemas=[])
-            first = asyncio.create_task(pool._connect(""))
-            await asyncio.sleep(0.1)  # the first finds out while the second is at it
-            for connection in await asyncio.gather(first, pool._connect("")):
-                await connection.close()
-
-        asyncio.run(work())
-
-
-def test_options_that_make_no_sense_are_the_operators_to_mend(tmp_path: Path) -> None:
-    place = StorePlace(tmp_path, "postgresql://127.0.0.1:1/x?sslmode=nonsense")
-    with pytest.raises(OperatorError, match="--store"):
-        place.use(lambda store: store.ping())
-
-
 def test_a_store_that_is_closed_has_let_go_of_its_connections(place: StorePlace) -> None:
     async def work() -> None:
         other = await asyncpg.connect(place.url)
@@ -252,22 +205,6 @@ def test_a_store_that_is_closed_first_does_what_it_was_asked_to(
     asyncio.run(work())
 
 
-def test_a_schema_that_cannot_be_used_leaves_no_connection_open(postgres: Postgres, place: StorePlace) -> None:
-    place.use(lambda store: store.ping())
-    postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", place.url)
-
-    async def work() -> None:
-        other = await asyncpg.connect(place.url)
-        store = place.open()
-        with pytest.raises(OperatorError, match="newer"):
-            await store.ping()
-        await nobody_is_connected(other)
-        await other.close()
-        await store.close()
-
-    asyncio.run(work())
-
-
 def test_an_outage_begins_with_a_call_that_fails_and_ends_with_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_module, "STEADY", 0)
     health = Health("store", "live", "read")
@@ -284,50 +221,6 @@ def test_an_outage_begins_with_a_call_that_fails_and_ends_with_one_that_works(mo
             assert not health.down
 
     asyncio.run(work())
-
-
-def test_a_migration_may_take_longer_than_a_request_waits(
-    place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = tmp_path / "9999_slow.sql"
-    slow.write_text("SELECT pg_sleep(0.6)")
-    monkeypatch.setattr(pool_module, "MIGRATIONS", [*pool_module.MIGRATIONS, slow])
-
-    async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        with pytest.raises(Unavailable):
-            await store._pool.run(lambda connection: connection.fetchval("SELECT 1"), 0.2)
-        assert await store._pool.run(lambda connection: connection.fetchval("SELECT 1"), 5) == 1
-
-    place.use(work)
-
-
-def test_a_first_connection_that_goes_silent_does_not_keep_the_store_from_opening(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.use(lambda store: store.ping())
-    check, looks = pool_module._check_encoding, iter(["silence"])
-
-    async def checked(connection: Any) -> None:
-        if next(looks, None):
-            await connection.fetchval("SELECT pg_sleep(60)")
-        await check(connection)
-
-    monkeypatch.setattr(pool_module, "_check_encoding", checked)
-
-    async def work(store: Store) -> None:
-        with pytest.raises(Unavailable):
-            await store.ping()
-        await store.ping()
-
-    place.use(work, policy=StorePolicy(pgbouncer=True))  # no time limit on the server
-
-
-def test_a_database_that_has_no_room_for_all_names_is_refused(postgres: Postgres, tmp_path: Path) -> None:
-    postgres.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
-    with pytest.raises(OperatorError, match="LATIN1"):
-        StorePlace(tmp_path, postgres.url_of("latin")).use(lambda store: store.ping())
-    postgres.execute("DROP DATABASE latin")
 
 
 def test_a_transaction_ends_although_the_server_hangs(tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ import pytest
 
 from prove.__main__ import run
 from prove.cases import all_cases
+from prove.load import Answer
 from prove.proof import PROOFS, SHORT
+from prove.soak import Watch
+from tests.servers import Server, started
 
 # test_schema.py runs the same in its own way.
 SHORT_PROOFS = [name for name in PROOFS if name != "schema"]
@@ -40,3 +43,12 @@ def test_the_table_has_no_case_twice_and_more_than_a_hundred_on_messages() -> No
     cases = all_cases()
     assert len({(case.section, case.rule) for case in cases}) == len(cases)
     assert sum(case.section.startswith("9112") for case in cases) > 100
+
+
+def test_a_write_is_excused_by_the_machine_only_for_the_time_that_the_machine_was_late(tmp_path: Path) -> None:
+    with started(Server(tmp_path / "data")) as server:
+        watch = Watch(server, every=1.0, plant=False)
+    watch.late = [(10.0, 10.2), (10.3, 10.4), (20.0, 21.0)]
+    assert watch.seconds_late(Answer(due=10.1, seconds=0.25, status=201)) == pytest.approx(0.15)
+    assert watch.seconds_late(Answer(due=9.0, seconds=0.5, status=201)) == 0.0
+    assert watch.seconds_late(Answer(due=9.0, seconds=12.0, status=503)) == pytest.approx(1.3)

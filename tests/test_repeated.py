@@ -226,16 +226,16 @@ def raw(path: str, host: str = "here") -> bytes:
 
 def test_fields_that_are_known_need_not_be_read_again() -> None:
     repeated, known = Repeated(), head()
-    known.memo.credential, known.memo.location = ("secret", b"digest"), ("place", None, "listPets")
+    known.memo.credential, known.memo.route = ("secret", b"digest"), ("place", None, "listPets")
     assert repeated.recall(raw("/v1/pets?limit=7")) is None
     repeated.learn(raw("/v1/pets"), known)
     page = repeated.recall(raw("/v1/pets?limit=7&x=%20"))
     assert page is not None
     assert (page.path, page.query, page.fields, page.length) == ("/v1/pets", "limit=7&x=%20", known.fields, 0)
-    assert (page.memo.credential, page.memo.location) == (known.memo.credential, known.memo.location)
+    assert (page.memo.credential, page.memo.route) == (known.memo.credential, known.memo.route)
     pet = repeated.recall(raw("/v1/pets/7"))
     assert pet is not None
-    assert (pet.path, pet.query, pet.memo.location, pet.memo.tally) == ("/v1/pets/7", "", None, NO_TALLY)
+    assert (pet.path, pet.query, pet.memo.route, pet.memo.tally) == ("/v1/pets/7", "", None, NO_TALLY)
     assert pet.memo.credential == known.memo.credential
     assert repeated.heads[raw("/v1/pets/7")] is pet
     assert repeated.recall(raw("/v1/pets/7", host="there")) is None

@@ -8,7 +8,7 @@ import pytest
 
 from petstore.errors import IdempotencyConflict, IdempotencyMismatch, OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
-from petstore.ledger import Deed, Usage
+from petstore.ledger import HOUR, Deed, Usage
 from petstore.pets import Added, NewPet, Once
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, Subject
@@ -217,12 +217,12 @@ def test_usage_adds_up_and_last_use_never_goes_back(store_at: StorePlace) -> Non
         await store.add_key(key, digest_of(mint("live")), DEED)
         await store.add_usage([Usage(key.id, 3600, "ok", 2), Usage(key.id, 3600, "refused", 1)], {key.id: 9_000.0})
         await store.add_usage([Usage(key.id, 3600, "ok", 5), Usage(key.id, 7200, "ok", 1)], {key.id: 8_000.0})
-        assert await store.usage(since=0, key_id=key.id) == [
+        assert sorted(await store.usage_of([key.id], HOUR, [0, 3600, 7200])) == [
             Usage(key.id, 3600, "ok", 7),
             Usage(key.id, 3600, "refused", 1),
             Usage(key.id, 7200, "ok", 1),
         ]
-        assert await store.usage(since=7200) == [Usage(key.id, 7200, "ok", 1)]
+        assert await store.usage_of([key.id], HOUR, [7200]) == [Usage(key.id, 7200, "ok", 1)]
         shown = await store.key(key.id)
         assert shown is not None and shown.last_used == 9_000.0
 

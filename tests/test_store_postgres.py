@@ -27,11 +27,6 @@ from tests.test_store import DEED, NOW
 ONE = StorePolicy(pool_size=1)
 
 
-@pytest.fixture
-def place(postgres: Postgres, tmp_path: Path) -> StorePlace:
-    return StorePlace(tmp_path, postgres.url())
-
-
 def rows(postgres: Postgres, place: StorePlace, sql: str) -> list[Any]:
     return postgres.execute(sql, place.url)
 

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from petstore.ledger import HOUR
 from petstore.plans import Limits
 from petstore.settings import Settings
 from tests.servers import DEED, Server, serving
@@ -98,7 +100,8 @@ def test_usage_of_all_workers_adds_up_after_a_stop(tmp_path: Path) -> None:
     for _ in range(40):
         httpx.get(server.url("/pets"), headers=key.headers, verify=False)
     assert server.stop() == 0
-    rows = server.act(lambda backends: backends.stores["live"].usage(since=0, key_id=key.id))
+    hours = [int(time.time()) // HOUR * HOUR - before for before in (0, HOUR)]
+    rows = server.act(lambda backends: backends.stores["live"].usage_of([key.id], HOUR, hours))
     counted: Counter[str] = Counter()
     for row in rows:
         counted[row.answer] += row.requests

@@ -120,9 +120,6 @@ class Ledger(Protocol):
         Rows of NOBODY are only part of the traffic.
         """
 
-    async def usage(self, *, since: int, key_id: str | None = None) -> list[Usage]:
-        """By hour."""
-
     async def usage_of(self, key_ids: Sequence[str], step: Step, starts: Sequence[int]) -> list[Usage]:
         """What some keys used in the steps that began then."""
 

@@ -1,4 +1,4 @@
-"""The composition root: the only place that knows concrete backends."""
+"""The composition root: the only place where settings become stores, a gate and the app before them."""
 
 import asyncio
 import contextlib

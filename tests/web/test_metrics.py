@@ -6,6 +6,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from petstore.ledger import HOUR
 from petstore.metrics import METRICS, Counter
 from petstore.plans import Limits
 from tests.scraping import Scrape, scrape
@@ -235,11 +236,11 @@ def test_it_carries_the_rate_limit_headers(server: Server, client: httpx.Client)
 
 def test_usage_in_the_store_is_what_the_metrics_say(fresh: Server) -> None:
     own = fresh.key(limits=Limits(4, 100))
-    began = int(time.time()) // 3600 * 3600
+    began = int(time.time()) // HOUR * HOUR
     asking(fresh.port, 6, own.headers)
     assert scrape(fresh).value("petstore_requests_total", operation="listPets", plan="enterprise") == 6
     fresh.stop()
-    rows = fresh.act(lambda backends: backends.stores["live"].usage(since=began, key_id=own.id))
+    rows = fresh.act(lambda backends: backends.stores["live"].usage_of([own.id], HOUR, [began, began + HOUR]))
     assert {row.answer: row.requests for row in rows} == {"ok": 4, "refused": 2}
 
 

@@ -15,9 +15,9 @@ from petstore.console import animals, audit, bans, files, keys, overview
 from petstore.console.files import UPLOAD_MAX
 from petstore.console.guard import Addresses, Guard
 from petstore.console.jobs import Jobs
-from petstore.console.room import House
 from petstore.console.sessions import Sessions
 from petstore.console.sign_in import HOME, session_of, sign_in, sign_in_page, sign_out
+from petstore.console.visit import Shared
 from petstore.errors import Unavailable
 from petstore.gate import Gate
 from petstore.keys import Environment
@@ -61,55 +61,55 @@ def console(
     sessions: Sessions,
     jobs: Jobs,
 ) -> Guard:
-    house = House(stores, gate, clock, addresses, sessions, jobs)
+    shared = Shared(stores, gate, clock, addresses, sessions, jobs)
     app = Starlette(
         routes=[
             Route("/", _home),
             Route("/sign-in", sign_in, methods=["GET", "POST"]),
             Route("/sign-out", sign_out, methods=["POST"]),
-            Route("/static/{name:path}", house.pages.static),
+            Route("/static/{name:path}", shared.pages.static),
             Mount("/{environment}", routes=ROUTES),
         ],
         exception_handlers={
-            HTTPException: partial(_refused, house),
-            Unavailable: partial(_outage, house),
-            Exception: partial(_bug, house),
+            HTTPException: partial(_refused, shared),
+            Unavailable: partial(_outage, shared),
+            Exception: partial(_bug, shared),
         },
     )
-    app.state.house = house
-    return Guard(app, addresses, partial(session_of, house), partial(sign_in_page, house), partial(_outage, house))
+    app.state.shared = shared
+    return Guard(app, addresses, partial(session_of, shared), partial(sign_in_page, shared), partial(_outage, shared))
 
 
 async def _home(request: Request) -> Response:
     return RedirectResponse(HOME)
 
 
-def _refused(house: House, request: Request, error: Exception) -> Response:
+def _refused(shared: Shared, request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     text = {
         404: "There is nothing at this address. It may have been removed, or belong to the other environment.",
         405: "This address does not take that kind of request.",
         413: f"The file is too large: at most {UPLOAD_MAX // 2**20:,} MiB at once.",
     }.get(status, "The request could not be understood.")
-    return _say(house, request, status, text)
+    return _say(shared, request, status, text)
 
 
-def _outage(house: House, request: Request, error: Exception) -> Response:
+def _outage(shared: Shared, request: Request, error: Exception) -> Response:
     event(logging.ERROR, "unavailable", path=request.url.path, cause=str(error))
-    response = _say(house, request, 503, "The store or the gate does not answer. It is tried again by itself.")
+    response = _say(shared, request, 503, "The store or the gate does not answer. It is tried again by itself.")
     if request.method == "GET":
         response.headers["refresh"] = "5"
     response.headers["retry-after"] = "5"
     return response
 
 
-def _bug(house: House, request: Request, error: Exception) -> Response:
+def _bug(shared: Shared, request: Request, error: Exception) -> Response:
     number = secrets.token_hex(4)
     logger.error("internal error", exc_info=error, extra={"fields": {"number": number, "path": request.url.path}})
-    return _say(house, request, 500, f"Something went wrong; the log has it as {number}.")
+    return _say(shared, request, 500, f"Something went wrong; the log has it as {number}.")
 
 
-def _say(house: House, request: Request, status: int, text: str) -> Response:
+def _say(shared: Shared, request: Request, status: int, text: str) -> Response:
     if request.headers.get("hx-request") == "true":
         return PlainTextResponse(text, status)
-    return house.pages.html("error.html", status, text=text, status=status, home=HOME)
+    return shared.pages.html("error.html", status, text=text, status=status, home=HOME)

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from petstore.console.jobs import Job
-from petstore.console.room import Room
+from petstore.console.visit import Visit
 from petstore.errors import OperatorError
 from petstore.pet_files import FORMS, batches, form_of, write_pets
 
@@ -14,11 +14,11 @@ KINDS = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
 async def start_import(request: Request) -> Response:
-    room = Room(request)
+    visit = Visit(request)
     length = request.headers.get("content-length", "")
     if not length.isdigit() or int(length) > UPLOAD_MAX:
         raise HTTPException(413)
-    upload = (await room.form()).file("file")
+    upload = (await visit.form()).file("file")
     try:
         if upload is None or not upload.filename:
             raise OperatorError("Choose a file first: .jsonl or .csv.")
@@ -28,48 +28,48 @@ async def start_import(request: Request) -> Response:
 
         async def work(job: Job) -> str:
             with source:
-                count = await room.desk.import_pets(name, batches(name, source, job.advance))
-            room.house.animals[room.environment].outdated()
-            return f"{count:,} animals were added to {room.environment}."
+                count = await visit.desk.import_pets(name, batches(name, source, job.advance))
+            visit.shared.animals[visit.environment].outdated()
+            return f"{count:,} animals were added to {visit.environment}."
 
-        job = room.house.jobs.start(Job(room.environment, f"Importing {name}", upload.size or 0), work)
+        job = visit.shared.jobs.start(Job(visit.environment, f"Importing {name}", upload.size or 0), work)
     except OperatorError as error:
-        if room.is_partial:
+        if visit.is_partial:
             return PlainTextResponse(str(error), 422)  # the page stays, and the chosen file with it
-        room.tell(str(error), good=False)
-        return room.go("/animals")
-    started = room.go(f"/jobs/{job.id}")
-    if room.is_partial:
+        visit.tell(str(error), good=False)
+        return visit.go("/animals")
+    started = visit.go(f"/jobs/{job.id}")
+    if visit.is_partial:
         started.status_code = 201  # the script goes there itself
     return started
 
 
 async def start_export(request: Request) -> Response:
-    room = Room(request)
-    form = (await room.form()).text("form")
+    visit = Visit(request)
+    form = (await visit.form()).text("form")
     chosen = next((each for each in FORMS if each == form), FORMS[0])
 
     async def work(job: Job) -> str:
-        job.total = max(1, sum((await room.store.count()).values()))
-        with room.house.jobs.new_file(job).open("w", encoding="utf-8", newline="") as target:
-            count = await write_pets(room.store, chosen, target, job.advance)
+        job.total = max(1, sum((await visit.store.count()).values()))
+        with visit.shared.jobs.new_file(job).open("w", encoding="utf-8", newline="") as target:
+            count = await write_pets(visit.store, chosen, target, job.advance)
         return f"{count:,} animals are ready."
 
-    name = f"animals-{room.environment}.{chosen}"
+    name = f"animals-{visit.environment}.{chosen}"
     try:
-        job = room.house.jobs.start(Job(room.environment, f"Exporting {name}", 1, name), work)
+        job = visit.shared.jobs.start(Job(visit.environment, f"Exporting {name}", 1, name), work)
     except OperatorError as error:
-        room.tell(str(error), good=False)
-        return room.go("/animals")
-    return room.go(f"/jobs/{job.id}")
+        visit.tell(str(error), good=False)
+        return visit.go("/animals")
+    return visit.go(f"/jobs/{job.id}")
 
 
 async def job(request: Request) -> Response:
-    room = Room(request)
-    found = _found(room)
-    if room.is_partial:
-        return room.part("job_progress.html", job=found)
-    response = room.page("job.html", job=found)
+    visit = Visit(request)
+    found = _found(visit)
+    if visit.is_partial:
+        return visit.part("job_progress.html", job=found)
+    response = visit.page("job.html", job=found)
     if found.state == "running":
         response.headers["refresh"] = "2"  # for a browser without scripts; htmx asks sooner
     return response
@@ -77,15 +77,15 @@ async def job(request: Request) -> Response:
 
 async def file(request: Request) -> Response:
     """What an export has made."""
-    room = Room(request)
-    found = _found(room)
+    visit = Visit(request)
+    found = _found(visit)
     if found.state != "finished" or found.file is None:
         raise HTTPException(404)
     return FileResponse(found.file, filename=found.name, media_type=KINDS[form_of(found.name)])
 
 
-def _found(room: Room) -> Job:
-    found = room.house.jobs.find(room.request.path_params["job_id"], room.environment)
+def _found(visit: Visit) -> Job:
+    found = visit.shared.jobs.find(visit.request.path_params["job_id"], visit.environment)
     if found is None:
         raise HTTPException(404)
     return found

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from petstore.console.overview import series
-from petstore.console.room import Form, Room
+from petstore.console.visit import Form, Visit
 from petstore.errors import OperatorError, Unavailable
 from petstore.figures import key_bars, recent_refusals
 from petstore.keys import SCOPES, ApiKey, Scope, duration
@@ -28,137 +28,137 @@ class Quota(NamedTuple):
 
 
 async def keys(request: Request) -> Response:
-    room = Room(request)
-    return room.page("keys.html", **await _filtered(room))
+    visit = Visit(request)
+    return visit.page("keys.html", **await _filtered(visit))
 
 
 async def rows(request: Request) -> Response:
     """The next keys of the table."""
-    room = Room(request)
-    found = await _filtered(room)
-    response = room.part("keys_rows.html", **found)
+    visit = Visit(request)
+    found = await _filtered(visit)
+    response = visit.part("keys_rows.html", **found)
     if found["first"]:  # a new search: the address should say so, for a reload or a friend
-        response.headers["hx-replace-url"] = f"/{room.environment}/keys?{request.url.query}"
+        response.headers["hx-replace-url"] = f"/{visit.environment}/keys?{request.url.query}"
     return response
 
 
 async def new(request: Request) -> Response:
-    return Room(request).page("key_new.html", form=Form({"plan": "free"}), scopes=SCOPES, plans=PLANS, fault="")
+    return Visit(request).page("key_new.html", form=Form({"plan": "free"}), scopes=SCOPES, plans=PLANS, fault="")
 
 
 async def create(request: Request) -> Response:
-    room = Room(request)
-    form = await room.form()
+    visit = Visit(request)
+    form = await visit.form()
     scopes = [scope for scope in SCOPES if scope in form.texts("scope")]
     try:
-        key, secret = await room.desk.create_key(
+        key, secret = await visit.desk.create_key(
             _plan(form), name=form.text("name").strip(), scopes=_some(scopes), limits=_limits_if_own(form),
             life=duration(form.text("expires")) if form.text("expires").strip() else None,
         )  # fmt: skip
     except (OperatorError, Unavailable) as error:
         status, fault = _fault(error)
-        return room.page("key_new.html", status, form=form, scopes=scopes, plans=PLANS, fault=fault)
-    room.session.secrets[key.id] = secret
-    return room.go(f"/keys/{key.id}")
+        return visit.page("key_new.html", status, form=form, scopes=scopes, plans=PLANS, fault=fault)
+    visit.session.secrets[key.id] = secret
+    return visit.go(f"/keys/{key.id}")
 
 
 async def key(request: Request) -> Response:
-    return await _page(Room(request))
+    return await _page(Visit(request))
 
 
 async def figures(request: Request) -> Response:
     """The part that the page asks for again and again."""
-    room = Room(request)
-    return room.part("key_figures.html", **await _figures(room, await _key(room)), refreshed=True)
+    visit = Visit(request)
+    return visit.part("key_figures.html", **await _figures(visit, await _key(visit)), refreshed=True)
 
 
 async def rotate(request: Request) -> Response:
-    room = Room(request)
-    form = await room.form()
-    key_id = (await _key(room)).id
+    visit = Visit(request)
+    form = await visit.form()
+    key_id = (await _key(visit)).id
     try:
-        _, secret = await room.desk.rotate_key(key_id, duration(form.text("overlap")))
+        _, secret = await visit.desk.rotate_key(key_id, duration(form.text("overlap")))
     except (OperatorError, Unavailable) as error:
-        return await _page(room, form, error)
-    room.session.secrets[key_id] = secret
-    return room.go(f"/keys/{key_id}")
+        return await _page(visit, form, error)
+    visit.session.secrets[key_id] = secret
+    return visit.go(f"/keys/{key_id}")
 
 
 async def set_limits(request: Request) -> Response:
-    room = Room(request)
-    form = await room.form()
-    key_id = (await _key(room)).id
+    visit = Visit(request)
+    form = await visit.form()
+    key_id = (await _key(visit)).id
     try:
-        changed = await room.desk.set_limits(key_id, _limits(form))
+        changed = await visit.desk.set_limits(key_id, _limits(form))
     except (OperatorError, Unavailable) as error:
-        return await _page(room, form, error)
-    room.tell(f"The limits are now {changed.per_minute:,} a minute and {changed.per_day:,} a day.")
-    return room.go(f"/keys/{key_id}")
+        return await _page(visit, form, error)
+    visit.tell(f"The limits are now {changed.per_minute:,} a minute and {changed.per_day:,} a day.")
+    return visit.go(f"/keys/{key_id}")
 
 
 async def ask_revoke(request: Request) -> Response:
-    room = Room(request)
-    return room.page("key_revoke.html", key=await _key(room))
+    visit = Visit(request)
+    return visit.page("key_revoke.html", key=await _key(visit))
 
 
 async def revoke(request: Request) -> Response:
-    room = Room(request)
-    key_id = (await _key(room)).id
+    visit = Visit(request)
+    key_id = (await _key(visit)).id
     try:
-        await room.desk.revoke_key(key_id)
+        await visit.desk.revoke_key(key_id)
     except (OperatorError, Unavailable) as error:
-        room.tell(_fault(error)[1], good=False)
+        visit.tell(_fault(error)[1], good=False)
     else:
-        room.tell("The key is revoked: from the next request on it is refused.")
-    return room.go(f"/keys/{key_id}")
+        visit.tell("The key is revoked: from the next request on it is refused.")
+    return visit.go(f"/keys/{key_id}")
 
 
-async def _page(room: Room, form: Form | None = None, error: Exception | None = None) -> Response:
-    found = await _key(room)
+async def _page(visit: Visit, form: Form | None = None, error: Exception | None = None) -> Response:
+    found = await _key(visit)
     status, fault = _fault(error) if error else (200, "")
-    secrets = room.session.secrets if room.request.method != "HEAD" else {}  # a HEAD shows nobody anything
-    return room.page(
-        "key.html", status, **await _figures(room, found), form=form or Form(), fault=fault,
+    secrets = visit.session.secrets if visit.request.method != "HEAD" else {}  # a HEAD shows nobody anything
+    return visit.page(
+        "key.html", status, **await _figures(visit, found), form=form or Form(), fault=fault,
         secret=secrets.pop(found.id, None),
     )  # fmt: skip
 
 
-async def _key(room: Room) -> ApiKey:
-    found = await room.key(room.request.path_params["key_id"])
+async def _key(visit: Visit) -> ApiKey:
+    found = await visit.key(visit.request.path_params["key_id"])
     if found is None:
         raise HTTPException(404)
     return found
 
 
-async def _figures(room: Room, key: ApiKey) -> dict[str, Any]:
-    bars = (await key_bars(room.store, [key.id], SPANS[room.span], room.now))[key.id]
-    (quota,) = await _quotas(room, [key])
+async def _figures(visit: Visit, key: ApiKey) -> dict[str, Any]:
+    bars = (await key_bars(visit.store, [key.id], SPANS[visit.span], visit.now))[key.id]
+    (quota,) = await _quotas(visit, [key])
     return {
         "key": key,
-        "span": room.span,
+        "span": visit.span,
         "bars": bars,
         "series": series(bars),
         "quota": quota,
-        "refusals": await recent_refusals(room.store, key.id, room.now),
+        "refusals": await recent_refusals(visit.store, key.id, visit.now),
     }
 
 
-async def _filtered(room: Room) -> dict[str, object]:
-    text, before = room.asked("q").strip(), None
-    if last := await room.key(room.asked("before")):
+async def _filtered(visit: Visit) -> dict[str, object]:
+    text, before = visit.asked("q").strip(), None
+    if last := await visit.key(visit.asked("before")):
         before = (last.created, last.id)
-    found = await room.store.newest_keys(before=before, limit=PAGE + 1, text=text)
+    found = await visit.store.newest_keys(before=before, limit=PAGE + 1, text=text)
     shown = found[:PAGE]
-    quotas = await _quotas(room, shown)
+    quotas = await _quotas(visit, shown)
     return {"q": text, "rows": list(zip(shown, quotas, strict=True)), "more": len(found) > PAGE, "first": not before}
 
 
-async def _quotas(room: Room, keys: list[ApiKey]) -> list[Quota | None]:
+async def _quotas(visit: Visit, keys: list[ApiKey]) -> list[Quota | None]:
     """None while the gate does not answer: the rest of the page is still worth seeing."""
     with contextlib.suppress(Unavailable):
-        if await room.house.gate_answers():
-            windows = await room.gate.windows([key.id for key in keys])
-            return [_quota(each, int(room.now * SECOND)) for each in windows]
+        if await visit.shared.gate_answers():
+            windows = await visit.gate.windows([key.id for key in keys])
+            return [_quota(each, int(visit.now * SECOND)) for each in windows]
     return [None] * len(keys)
 
 

@@ -6,31 +6,31 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from petstore.console.room import Room
+from petstore.console.visit import Visit
 from petstore.figures import Bars, traffic_bars
 from petstore.ledger import SPANS
 
 
 async def overview(request: Request) -> Response:
-    room = Room(request)
-    return room.page("overview.html", **await _figures(room))
+    visit = Visit(request)
+    return visit.page("overview.html", **await _figures(visit))
 
 
 async def figures(request: Request) -> Response:
     """The part that the page asks for again and again."""
-    room = Room(request)
-    return room.part("overview_figures.html", **await _figures(room), refreshed=True)
+    visit = Visit(request)
+    return visit.part("overview_figures.html", **await _figures(visit), refreshed=True)
 
 
-async def _figures(room: Room) -> dict[str, Any]:
-    house, environment, span = room.house, room.environment, room.span
+async def _figures(visit: Visit) -> dict[str, Any]:
+    shared, environment, span = visit.shared, visit.environment, visit.span
     bars, bans, animals, busiest = await asyncio.gather(
-        traffic_bars(room.store, SPANS[span], room.now),
-        house.bans[environment].latest(),
-        house.animals[environment].latest(),
-        house.busiest[environment, span].latest(),
+        traffic_bars(visit.store, SPANS[span], visit.now),
+        shared.bans[environment].latest(),
+        shared.animals[environment].latest(),
+        shared.busiest[environment, span].latest(),
     )
-    keys = await room.store.keys_by_id([total.key_id for total in busiest.value]) if busiest else {}
+    keys = await visit.store.keys_by_id([total.key_id for total in busiest.value]) if busiest else {}
     return {
         "span": span,
         "bars": bars,

@@ -302,7 +302,7 @@ def _unpacked(value: bytes | None) -> Windows:
 
 
 def _life(w: Windows) -> int:
-    """How long a record may matter, in milliseconds: as in the script."""
+    """How long a record may matter, in milliseconds: no less than the script says."""
     return DAY + w.ban_end - w.ban_start + MINUTE
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
+from typing import NamedTuple
 
 from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
 from petstore.gate import Gate
@@ -40,7 +41,16 @@ class Place:
         self.traffic = Traffic(environment, store)
 
     def settle(self, now: float) -> None:
-        self.traffic.settle(now, self.pets.take_misses())
+        self.traffic.settle(now, self.pets.pages.take_misses())
+
+
+class Route(NamedTuple):
+    """Where a request goes, by its method and path. Nothing is decided by it yet."""
+
+    place: Place | None  # whose base address the path is under
+    methods: tuple[str, ...]  # what is answered there; none: there is nothing
+    item: str | None  # the {petId}, in whatever form it came
+    operation: Operation  # what to count the request as
 
 
 class App:
@@ -87,14 +97,12 @@ class App:
         """Never raises: whatever goes wrong is a reply too."""
         now = self._clock()
         request_id = next(self._request_ids)
-        method, path = request.method, request.path
+        method = request.method
         memo = request.memo
-        if memo.location is None:
-            memo.location = self._locate(method, path)
-        place: Place | None
-        item: str | None
-        operation: Operation
-        place, item, operation = memo.location
+        if memo.route is None:
+            memo.route = self._locate(method, request.path)
+        route: Route = memo.route
+        place, methods, item, operation = route
         key: ApiKey | None = None
         decision: Decision | None = None
         try:
@@ -102,23 +110,20 @@ class App:
                 reply = await self._site.answer(request)
             else:
                 key, decision, version = await place.admission.admit(request, now)
-                if decision.outcome is not ADMITTED and not (key is None and self._asks_first(request)):
+                if decision.outcome is not ADMITTED and not (key is None and self._is_preflight(request)):
                     reply = _refused(decision)
                 elif method == "OPTIONS":
-                    reply = self._options(request, place, path, item)
+                    reply = self._options(request, methods)
                 elif key is None:
                     reply = _unauthorized(request)
-                elif path == place.collection:
-                    _check(method, COLLECTION_METHODS, key)
-                    if method == "POST":
+                else:
+                    _check(method, methods, key)
+                    if item is not None:
+                        reply = await place.pets.get_pet(request, item, version, now)
+                    elif method == "POST":
                         reply = await place.pets.create_pet(request, key, now)
                     else:
                         reply = await place.pets.list_pets(request, version, now)
-                elif item is not None:
-                    _check(method, ITEM_METHODS, key)
-                    reply = await place.pets.get_pet(request, item, version, now)
-                else:
-                    raise NotFound("There is nothing at this address.")
         except RequestError as error:
             reply = refusal(error)
         except Unavailable as error:
@@ -170,23 +175,20 @@ class App:
             headers += self._cors.expose(request)
         return headers
 
-    def _locate(self, method: str, path: str) -> tuple[Place | None, str | None, Operation]:
-        """Whose base address the path is under, the {petId} if it has that form, and what to count the request as.
-
-        Nothing is decided by it yet.
-        """
+    def _locate(self, method: str, path: str) -> Route:
         reads = method in ("GET", "HEAD")
         place = self._collections.get(path)
         if place is not None:
-            return place, None, "listPets" if reads else "createPet" if method == "POST" else "other"
+            operation: Operation = "listPets" if reads else "createPet" if method == "POST" else "other"
+            return Route(place, COLLECTION_METHODS, None, operation)
         parent, _, item = path.rpartition("/")
         place = self._collections.get(parent)
         if place is not None and item not in ("", ".", ".."):
-            return place, item, "getPet" if reads else "other"
+            return Route(place, ITEM_METHODS, item, "getPet" if reads else "other")
         for place in self.places:
             if path == place.base or path.startswith(place.base + "/"):
-                return place, None, "other"
-        return None, None, "site"
+                return Route(place, (), None, "other")
+        return Route(None, (), None, "site")
 
     async def _decision_on_a_stranger(self, request: Request, now: float) -> Decision:
         """For the headers of answers that no decision came before: outside the interface, or in an outage."""
@@ -195,30 +197,34 @@ class App:
         except Unavailable:
             return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 
-    def _asks_first(self, request: Request) -> bool:
+    def _is_preflight(self, request: Request) -> bool:
         """A preflight has no key, so that others at its address could use up what a page with a valid one needs."""
-        return self._cors is not None and self._cors.asks_first(request)
+        return self._cors is not None and self._cors.is_preflight(request)
 
-    def _options(self, request: Request, place: Place, path: str, item: str | None) -> Reply:
-        if path == place.collection:
-            names = ", ".join(COLLECTION_METHODS)
-        elif item is not None:
-            names = ", ".join(ITEM_METHODS)
-        else:
-            raise NotFound("There is nothing at this address.")
+    def _options(self, request: Request, methods: tuple[str, ...]) -> Reply:
+        """Raises NotFound."""
+        if not methods:
+            raise _nothing_here()
+        names = ", ".join(methods)
         preflight = self._cors.preflight(request, names) if self._cors else ""
         return Reply(204, line("allow", names) + preflight)
 
 
 def _check(method: str, allowed: tuple[str, ...], key: ApiKey) -> None:
-    """Raises MethodNotAllowed and InsufficientScope."""
+    """Raises NotFound, MethodNotAllowed and InsufficientScope."""
     if method not in allowed:
+        if not allowed:
+            raise _nothing_here()
         names = ", ".join(allowed)
         raise MethodNotAllowed(f"This address answers {names}.", (("allow", names),))
     scope = "write" if method == "POST" else "read"
     if scope not in key.scopes:
         challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
         raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
+
+
+def _nothing_here() -> NotFound:
+    return NotFound("There is nothing at this address.")
 
 
 def _refused(decision: Decision) -> Reply:

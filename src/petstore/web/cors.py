@@ -14,13 +14,13 @@ class Cors:
     def __init__(self, origins: tuple[str, ...]) -> None:
         self._origins = frozenset(origins)
 
-    def asks_first(self, request: Request) -> bool:
+    def is_preflight(self, request: Request) -> bool:
         """Whether it is a browser that asks on behalf of a page that may call us. It cannot send the page's key."""
         asked = request.method == "OPTIONS" and request.header("access-control-request-method") is not None
         return asked and self._allows(request.header("origin"))
 
     def preflight(self, request: Request, methods: str) -> Lines:
-        if not self.asks_first(request):
+        if not self.is_preflight(request):
             return ""
         return (
             line("access-control-allow-methods", methods)

@@ -28,7 +28,7 @@ limit in `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, a
 {_PLAN_TABLE}
 
 After a `429`, wait as long as `Retry-After` says, and back off exponentially. A key that keeps asking is banned for a
-minute, then two, up to an hour. `v1` only ever grows: new optional parameters and new headers.
+minute, then two, up to an hour. `v1` only ever grows: new optional parameters, new headers, new error codes.
 """.strip()
 
 

@@ -1,16 +1,17 @@
 """The three operations of one environment: list, add, get. Values in, a Reply out; errors are raised."""
 
-import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from email.utils import formatdate
+from functools import partial
 
 import msgspec
 
 from petstore.errors import Gone, PetNotFound
 from petstore.keys import ApiKey
 from petstore.pets import Catalogue, Once, PetStatus, parse_new_pet
+from petstore.web.pages import Pages, Rendered
 from petstore.web.replies import JSON, Lines, Reply, line
 from petstore.web.requests import (
     BODY_MAX,
@@ -26,19 +27,8 @@ from petstore.web.requests import (
 )
 
 REMOVAL = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
-REMEMBERED_BYTES = 24 * 1024 * 1024
-ABOUT_A_PAGE = 1024  # bytes: its headers, and what it takes to find it
-FRESH_SECONDS = 1.0
 
 encode = msgspec.json.encode
-
-
-class Rendered(msgspec.Struct, frozen=True, gc=False):
-    """A reply that is remembered. Lists have an entity tag."""
-
-    headers: Lines
-    body: bytes
-    etag: str = ""
 
 
 class PetOperations:
@@ -49,17 +39,11 @@ class PetOperations:
         self._announced = -1  # the newest animal that all readers everywhere are known to see
         self.bodies = BodyReader()
         self._pets_url = f"{base}/pets"
-        self._remembered: dict[ListQuery | int, Rendered] = {}
-        self._remembered_bytes = 0
-        self._misses = 0
-        self._version = -1
-        self._stamp: object = None
-        self._being_read: dict[ListQuery | int, asyncio.Future[Rendered]] = {}
-        self._asked = self._fresh_until = 0.0  # between them the store need not be asked; a clock may be set back
+        self.pages = Pages(catalogue)
         # Sent with every answer of the deprecated operation, whatever its status.
         self.deprecation: Lines = (
             line("deprecation", "@1794614400")
-            + line("sunset", "Thu, 05 Dec 2030 00:00:00 GMT")
+            + line("sunset", formatdate(REMOVAL, usegmt=True))
             + line("link", f'<{self._pets_url}>; rel="successor-version"')
             + line("link", '</docs>; rel="deprecation"')
         )
@@ -70,11 +54,9 @@ class PetOperations:
         query = memo.query
         if query is None:
             query = memo.query = parse_list_query(request.query)
-        if version != self._version or not self._asked <= now < self._fresh_until:
-            await self._refresh(version, now)
-        page = self._remembered.get(query)
+        page = self.pages.find(query, version, now)
         if page is None:
-            page = await self._read(query, self._render_page(query))
+            page = await self.pages.read(query, version, now, partial(self._render_page, query))
         conditions = request.headers("if-none-match")
         if conditions and etag_matches(conditions, page.etag):
             return Reply(304, page.headers)
@@ -90,11 +72,9 @@ class PetOperations:
             pet_id = memo.pet_id = parse_pet_id(text)
             if pet_id is None:
                 raise PetNotFound("There is no such animal.")
-        if version != self._version or not self._asked <= now < self._fresh_until:
-            await self._refresh(version, now)
-        rendered = self._remembered.get(pet_id)
+        rendered = self.pages.find(pet_id, version, now)
         if rendered is None:
-            rendered = await self._read(pet_id, self._render_pet(pet_id))
+            rendered = await self.pages.read(pet_id, version, now, partial(self._render_pet, pet_id))
         return Reply(200, JSON, rendered.body)
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
@@ -154,62 +134,3 @@ class PetOperations:
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
         kept = f"&status={status}" if status else ""
         return f'<{self._pets_url}?limit={limit}{kept}&cursor={write_cursor(last)}>; rel="next"'
-
-    # What is remembered belongs to one version of the catalogue, and goes with it.
-
-    async def _refresh(self, version: int, now: float) -> None:
-        """Forget what is no longer true.
-
-        Once a second the store itself is asked as well: a process may have died between a commit and the new version.
-        """
-        if version != self._version:
-            self._version = version
-            self._forget()
-        if not self._asked <= now < self._fresh_until:
-            self._asked, self._fresh_until = now, now + FRESH_SECONDS  # one request asks, the others go on
-            try:
-                stamp = await self._catalogue.stamp()
-            except BaseException:
-                self._fresh_until = 0.0
-                raise
-            if stamp != self._stamp:
-                self._forget()
-                self._stamp = stamp
-
-    def take_misses(self) -> int:
-        """How many pages and animals were not at hand, since the last time."""
-        misses, self._misses = self._misses, 0
-        return misses
-
-    def _forget(self) -> None:
-        self._remembered = {}
-        self._remembered_bytes = 0
-        self._being_read = {}
-        self._stamp = None
-
-    async def _read(self, name: ListQuery | int, work: Coroutine[Any, Any, Rendered]) -> Rendered:
-        """From the store, and remembered unless something has changed meanwhile.
-
-        Where a read takes its time, those who want the same at the same time share it: a new version of a page that a
-        thousand clients ask for is read once.
-        """
-        remembered = self._remembered
-        if self._catalogue.immediate:
-            rendered = await work
-        else:
-            being_read = self._being_read
-            reading = being_read.get(name)
-            if reading is None:
-                reading = being_read[name] = asyncio.ensure_future(work)
-                reading.add_done_callback(lambda done: (being_read.pop(name), done.exception()))
-            else:
-                work.close()
-            rendered = await asyncio.shield(reading)
-        self._misses += 1  # not of what is not there, or cannot be read: that will not be a page
-        if remembered is self._remembered:
-            size = len(rendered.body) + ABOUT_A_PAGE
-            if self._remembered_bytes + size > REMEMBERED_BYTES:
-                self._forget()
-            self._remembered_bytes += size
-            self._remembered[name] = rendered
-        return rendered

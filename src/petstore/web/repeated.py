@@ -55,7 +55,7 @@ class Repeated:
         memo = Memo()
         memo.credential = like.memo.credential
         if path == like.path:
-            memo.location, memo.tally = like.memo.location, like.memo.tally
+            memo.route, memo.tally = like.memo.route, like.memo.tally
         return Head("GET", path, query, like.fields, like.keep_alive, like.expects_continue, like.length, memo)
 
     # One object for equal names and values of headers: what thousands of heads remember should fit a cache.

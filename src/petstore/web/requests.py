@@ -28,7 +28,7 @@ class Memo(msgspec.Struct, gc=False):
     """What was worked out from a head alone. A host may share it between requests with equal heads."""
 
     credential: tuple[str | None, bytes] | None = None
-    location: Any = None
+    route: Any = None  # app.py's `Route`
     query: "ListQuery | None" = None
     pet_id: int | None = None
     token: str | None = None
@@ -188,7 +188,7 @@ class BodyReader:
         if sized and int(declared) > BODY_MAX:
             raise too_large()
         task = asyncio.current_task()
-        assert task is not None  # a request is always handled in a task
+        assert task is not None  # whoever has to wait for a body is a task: see http1.py, _handle
         self._due[task] = time.monotonic() + BODY_SECONDS
         try:
             return await request.whole_body() if sized else await _collect(request.body())

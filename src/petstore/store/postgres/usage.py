@@ -57,15 +57,6 @@ class PostgresUsage(PostgresBase):
                 newest - kept,
             )
 
-    async def usage(self, *, since: int, key_id: str | None = None) -> list[Usage]:
-        where, values = ("", (since,)) if key_id is None else (" AND key_id = $2", (since, key_id))
-        rows = await self._rows(
-            f"SELECT key_id, hour, answer, count FROM {self._schema}.usage WHERE hour >= $1{where}"
-            " ORDER BY hour, key_id",
-            *values,
-        )
-        return [Usage(*row) for row in rows]
-
     async def usage_of(self, key_ids: Sequence[str], step: Step, starts: Sequence[int]) -> list[Usage]:
         table, column = USAGE_TABLES[step]
         rows = await self._rows(

@@ -38,13 +38,6 @@ class SqliteUsage(SqliteBase):
 
         await self._writer.call(work, patience=60)  # nobody waits for it, and given up it would be counted twice
 
-    async def usage(self, *, since: int, key_id: str | None = None) -> list[Usage]:
-        where, bindings = ("", (since,)) if key_id is None else (" AND key_id = ?", (since, key_id))
-        rows = self._rows(
-            f"SELECT key_id, hour, answer, count FROM usage WHERE hour >= ?{where} ORDER BY hour, key_id", bindings
-        )
-        return [Usage(*row) for row in rows]
-
     async def usage_of(self, key_ids: Sequence[str], step: Step, starts: Sequence[int]) -> list[Usage]:
         table, column = USAGE_TABLES[step]
         rows = self._rows(

@@ -26,7 +26,7 @@ BUSIEST = 8
 FIELDS_MAX = 2_000  # of a form: more than an operator may tick at once
 
 
-class House:
+class Shared:
     """All that outlives a request."""
 
     def __init__(
@@ -76,21 +76,21 @@ class House:
         return Desk(self.stores[environment], self.gate, actor, self.clock)
 
 
-class Room:
+class Visit:
     """One request of somebody who is signed in, about one environment. Raises HTTPException for a third one."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.house: House = request.app.state.house
+        self.shared: Shared = request.app.state.shared
         self.session: Session = request.scope["session"]
         environment = request.path_params["environment"]
         if environment not in ENVIRONMENTS:
             raise HTTPException(404)
         self.environment: Environment = environment
-        self.store: Store = self.house.stores[self.environment]
-        self.gate = self.house.gate
-        self.desk = self.house.desk(self.environment, self.session.actor)
-        self.now = self.house.clock()
+        self.store: Store = self.shared.stores[self.environment]
+        self.gate = self.shared.gate
+        self.desk = self.shared.desk(self.environment, self.session.actor)
+        self.now = self.shared.clock()
 
     @property
     def span(self) -> SpanName:
@@ -120,7 +120,7 @@ class Room:
         return self.part(template, status, section=section, operator=self.session.actor, notes=notes, **context)
 
     def part(self, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
-        return self.house.pages.html(
+        return self.shared.pages.html(
             template, status, environment=self.environment, base=f"/{self.environment}", now=self.now,
             degraded=self.gate.degraded(), **context,
         )  # fmt: skip
