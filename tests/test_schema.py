@@ -13,11 +13,24 @@ import msgspec
 import pytest
 import yaml
 
-from petstore.errors import STATUS_OF_CODE
+from petstore.errors import STATUS_OF_CODE, InvalidBody
+from petstore.pets import NAME_PATTERN, parse_new_pet
 from tests.servers import Key, Server
 
 CONFIGURATION = Path(__file__).parent.parent / "schemathesis.toml"
 EXAMPLES = os.environ.get("PETSTORE_TEST_EXAMPLES", "10")  # `make prove` generates 100,000 cases
+
+
+def test_the_pattern_of_a_name_takes_what_the_service_takes_in_every_language() -> None:
+    """So nothing in it may be a shorthand: \\s, for one, has U+FEFF in JavaScript and not in Python."""
+    assert not re.search(r"\\[a-zA-Z]", NAME_PATTERN.replace("\\u", ""))
+    for character in [*map(chr, range(0x3100)), "\ufeff", "\U0001f415"]:
+        body = json.dumps({"name": character, "categoryId": 1}, ensure_ascii=False).encode()
+        try:
+            taken = bool(parse_new_pet(body))
+        except InvalidBody:
+            taken = False
+        assert taken == bool(re.search(NAME_PATTERN, character)), ascii(character)
 
 
 def test_the_document_names_the_three_operations_and_the_five_schemas(server: Server, client: httpx.Client) -> None:

@@ -178,6 +178,31 @@ def test_in_an_outage_of_the_gate_the_headers_speak_of_the_next_second(
     use_app(tmp_path, work)
 
 
+def test_one_look_serves_all_who_ask_whether_the_service_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(app: App, store: Store, secret: str) -> None:
+        looks = 0
+
+        async def slow() -> None:
+            nonlocal looks
+            looks += 1
+            await asyncio.sleep(0.01)
+            if looks == 2:
+                raise Unavailable("a test")
+
+        monkeypatch.setattr(store, "ping", slow)
+
+        async def ask_at_once() -> list[int]:
+            return [reply.status for reply in await asyncio.gather(*(app.answer(request("/readyz")) for _ in range(9)))]
+
+        assert (await ask_at_once(), looks) == ([200] * 9, 1)
+        assert (await ask_at_once(), looks) == ([503] * 9, 2)
+        assert (await ask_at_once(), looks) == ([200] * 9, 3)
+
+    use_app(tmp_path, work)
+
+
 def test_keys_are_remembered_up_to_a_number_and_the_oldest_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,11 @@ def test_every_form_of_an_http_date_is_read_as_utc(text: str) -> None:
     assert retry_after({"retry-after": text}, DATE.timestamp()) == 60
 
 
+@pytest.mark.parametrize("zone", ["+99999999999999999999", "-9999"])
+def test_a_date_in_no_zone_of_this_world_is_none(zone: str) -> None:
+    assert retry_after({"retry-after": f"Fri, 31 Dec 9999 23:59:59 {zone}"}, DATE.timestamp()) is None
+
+
 def test_a_date_is_compared_with_the_answers_own_clock_before_ours() -> None:
     headers = {"retry-after": "Sat, 14 Nov 2026 12:01:00 GMT", "date": "Sat, 14 Nov 2026 12:00:30 GMT"}
     assert retry_after(headers, DATE.timestamp()) == 30

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, TypeGuard, get_args
 
@@ -14,7 +15,9 @@ from petstore.ledger import Deed
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 255
 # As a regular expression for readers of the schema: no control character, and at least one that is not white space.
-NAME_PATTERN = r"^[^\u0000-\u001f\u007f]*[^\s\u0085\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
+# That is spelled out, since languages do not agree on what \s stands for.
+_WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
 
 
 PetStatus = Literal["available", "pending", "sold"]
@@ -115,14 +118,14 @@ def parse_new_pet(body: bytes) -> NewPet:
     try:
         plain = _decode_plain(body)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
-        return new_pet(parse_object(body))
+        return _strictly(body)
     # msgspec is several times faster than the strict parser but takes duplicate members. Without escapes, name and
     # categoryId have six quotes and status four more: one more quote is a duplicate, or something else worth a look.
     if b"\\" in body or body.count(b'"') != (6 if plain.status is msgspec.UNSET else 10):
-        return new_pet(parse_object(body))
+        return _strictly(body)
     name = plain.name
     if not 0 < len(name) <= NAME_MAX or _NAME_FAULT(name) or name.isspace():
-        return new_pet(parse_object(body))
+        return _strictly(body)
     return NewPet(name, plain.category_id, "available" if plain.status is msgspec.UNSET else plain.status)
 
 
@@ -135,12 +138,16 @@ class _Plain(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=Fals
 _decode_plain = msgspec.json.Decoder(_Plain).decode
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
-    """A JSON object by the strict reading: UTF-8, no duplicate members, no NaN. Raises InvalidBody."""
+def _strictly(body: bytes) -> NewPet:
+    """UTF-8, an object, no NaN, no member twice. Raises InvalidBody."""
     if not body:
         raise InvalidBody("The body is missing: send a JSON object with name and categoryId.")
+    repeated = _Repeated()
+    decoder = json.JSONDecoder(
+        object_pairs_hook=repeated.members_of, parse_constant=_no_constant, parse_int=_integer, parse_float=_number
+    )
     try:
-        value = _strict_json.decode(body.decode())
+        value = decoder.decode(body.decode())
     except UnicodeDecodeError:
         raise InvalidBody("The body is not valid UTF-8.") from None
     except RecursionError:
@@ -149,15 +156,32 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise InvalidBody("The body is not valid JSON.") from None
     if not isinstance(value, dict):
         raise InvalidBody("The body must be a JSON object with name and categoryId.")
-    return value
+    return new_pet(value, repeated.names)
 
 
-def new_pet(members: Mapping[str, Any]) -> NewPet:
-    """Raises InvalidBody. Unknown members are ignored, a client's `id` among them."""
+class _Repeated:
+    """Members that came more than once: those of the outermost object by their names, others without."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def members_of(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Called for each object after those within it."""
+        within = {""} if self.names else set()
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            times = Counter(name for name, _ in pairs)
+            within |= {name for name, n in times.items() if n > 1}
+        self.names = within
+        return members
+
+
+def new_pet(members: Mapping[str, Any], repeated: Set[str] = frozenset()) -> NewPet:
+    """Raises InvalidBody. Unknown members are ignored, a client's `id` among them, unless they are repeated."""
     name = members.get("name", _MISSING)
     category_id = members.get("categoryId", _MISSING)
     status = members.get("status", "available")
-    # One pass over what is nearly always right; `_faults` is only for telling what is wrong.
+    # One pass over what is nearly always right; what is wrong is told apart only where something is.
     if (
         type(name) is str
         and 0 < len(name) <= NAME_MAX
@@ -166,41 +190,42 @@ def new_pet(members: Mapping[str, Any]) -> NewPet:
         and type(category_id) is int
         and INT64_MIN <= category_id <= INT64_MAX
         and is_status(status)
+        and not repeated
     ):
         return NewPet(name, category_id, status)
-    raise InvalidBody("; ".join(_faults(name, category_id, status)) + ".")
+    faults = {"name": _name_fault(name), "categoryId": _category_fault(category_id), "status": _status_fault(status)}
+    told = [f"{member} {fault}" for member, fault in faults.items() if fault and member not in repeated]
+    told += [f"{member} must be given at most once" for member in faults if member in repeated]
+    if repeated - faults.keys():
+        told.append("a member must be given at most once")
+    raise InvalidBody("; ".join(told) + ".")
 
 
-def _faults(name: object, category_id: object, status: object) -> Iterable[str]:
+def _name_fault(name: object) -> str | None:
     if name is _MISSING:
-        yield "name is required"
-    elif not isinstance(name, str):
-        yield "name must be a string"
-    elif not name or name.isspace():
-        yield "name must not be empty or only white space"
-    elif len(name) > NAME_MAX:
-        yield f"name must have at most {NAME_MAX} characters"
-    elif _NAME_FAULT(name):
-        yield "name must not contain control characters or lone surrogates"
+        return "is required"
+    if not isinstance(name, str):
+        return "must be a string"
+    if not name or name.isspace():
+        return "must not be empty or only white space"
+    if len(name) > NAME_MAX:
+        return f"must have at most {NAME_MAX} characters"
+    return "must not contain control characters or lone surrogates" if _NAME_FAULT(name) else None
+
+
+def _category_fault(category_id: object) -> str | None:
     if category_id is _MISSING:
-        yield "categoryId is required"
-    elif type(category_id) is not int or not INT64_MIN <= category_id <= INT64_MAX:
-        yield "categoryId must be a whole number that fits in 64 bits"
-    if not is_status(status):
-        yield "status must be one of available, pending, sold"
+        return "is required"
+    whole = type(category_id) is int and INT64_MIN <= category_id <= INT64_MAX
+    return None if whole else "must be a whole number that fits in 64 bits"
+
+
+def _status_fault(status: object) -> str | None:
+    return None if is_status(status) else "must be one of available, pending, sold"
 
 
 _MISSING = object()
 _NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
-
-
-def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = [name for name in ("name", "categoryId", "status") if names.count(name) > 1]
-        raise InvalidBody(f"The body has {' and '.join(twice) or 'a member'} twice.")
-    return members
 
 
 def _no_constant(_: str) -> NoReturn:
@@ -221,8 +246,3 @@ def _number(text: str) -> int | float:
         return int(exact) if abs(exact) < _BEYOND and exact == int(exact) else float(text)
     except ArithmeticError:  # an exponent of twenty digits
         return float(text)
-
-
-_strict_json = json.JSONDecoder(
-    object_pairs_hook=_unique_members, parse_constant=_no_constant, parse_int=_integer, parse_float=_number
-)

@@ -63,6 +63,6 @@ def _timestamp(text: str) -> float | None:
 
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):  # a zone may be a million years away
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,5 +1,6 @@
 """What the server answers outside the base addresses: the document, the reference page, the probes, the metrics."""
 
+import asyncio
 import functools
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -38,6 +39,7 @@ class Site:
         self._stores = stores
         self._gate = gate
         self._scrape = scrape
+        self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
         document = openapi.document(settings.public_base)
@@ -64,9 +66,7 @@ class Site:
         if path == "/healthz":
             return _probe(b'{"status":"alive"}')
         if path == "/readyz":
-            for store in self._stores.values():
-                await store.ping()
-            await self._gate.keys_version("live")
+            await self._ready()
             # A node whose Redis is away still serves, if its operator wants that: then it is ready, and says so.
             return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
         if path == "/metrics" and self._scrape is not None:
@@ -76,6 +76,27 @@ class Site:
         if etag_matches(request.headers("if-none-match"), file.etag):
             return Reply(304, file.headers)
         return Reply(200, file.media_type + file.headers, file.body)
+
+    async def _ready(self) -> None:
+        """One look serves all who ask meanwhile: nobody can take the store away from others by asking on and on.
+
+        Raises Unavailable.
+        """
+        looking = self._looking
+        if looking is None:
+            looking = self._looking = asyncio.ensure_future(self._look())
+            looking.add_done_callback(self._looked)
+        await asyncio.shield(looking)
+
+    async def _look(self) -> None:
+        for store in self._stores.values():
+            await store.ping()
+        await self._gate.keys_version("live")
+
+    def _looked(self, look: asyncio.Future[None]) -> None:
+        self._looking = None
+        if not look.cancelled():
+            look.exception()  # whoever asked is told
 
     def _may_scrape(self, request: Request) -> bool:
         """Whether the metrics are for this client: from this machine and not through a proxy on it, or by setting."""
