@@ -163,6 +163,23 @@ def test_an_outage_is_complained_of_with_the_id_of_the_request(tmp_path: Path, m
     use_app(tmp_path, work)
 
 
+def test_in_an_outage_the_headers_speak_of_the_environment_that_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def out(*_: object) -> None:
+        raise Unavailable("a test")
+
+    async def work(app: App, store: Store, secret: str) -> None:
+        staging = app.places[1]
+        assert staging.environment == "staging"
+        monkeypatch.setattr(staging.admission._store, "find_key", out)
+        assert (await app.answer(request("/v1/pets"))).status == 401  # one less at the live address
+        reply = await app.answer(request("/staging/v1/pets", authorization=f"Bearer {mint('staging')}"))
+        assert (reply.status, dict(pairs(reply.headers))["x-ratelimit-remaining"]) == (503, "600")
+
+    use_app(tmp_path, work)
+
+
 def test_in_an_outage_of_the_gate_the_headers_speak_of_the_next_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,7 +135,7 @@ class App:
 
         # The one place that every response goes through.
         if decision is None:
-            decision = await self._decision_on_a_stranger(request, now)
+            decision = await self._decision_on_a_stranger(request, place, now)
         headers = reply.headers + common_headers(decision, request_id)
         if item is not None and place is not None:
             headers += place.pets.deprecation
@@ -190,10 +190,11 @@ class App:
                 return Route(place, (), None, "other")
         return Route(None, (), None, "site")
 
-    async def _decision_on_a_stranger(self, request: Request, now: float) -> Decision:
+    async def _decision_on_a_stranger(self, request: Request, place: Place | None, now: float) -> Decision:
         """For the headers of answers that no decision came before: outside the interface, or in an outage."""
         try:
-            return await self._gate.peek_address("live", self.address_of(request), now)
+            environment = "live" if place is None else place.environment
+            return await self._gate.peek_address(environment, self.address_of(request), now)
         except Unavailable:
             return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 
