@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from petstore import folder
+from petstore.gate import trust
 from tests.backends import free_port
 from tests.commands import Commands
 from tests.served import wait_for
@@ -62,6 +63,19 @@ def test_the_first_command_after_a_power_cut_does_not_believe_the_gate(used: Com
     assert len(list(used.data.glob("gate.mdb.damaged-*"))) == 1
     used.text("keys", "list")
     assert len(list(used.data.glob("gate.mdb.damaged-*"))) == 1
+
+
+def test_whoever_cannot_tell_the_boot_works_on_a_gate_together_with_those_who_can(
+    used: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service in a sandbox that hides it, and commands outside."""
+    hold = folder.Hold(used.data)
+    for seen in (trust._BOOT, Path("nowhere"), trust._BOOT, Path("nowhere")):
+        monkeypatch.setattr(trust, "_BOOT", seen)
+        used.text("keys", "list")
+        assert (used.data / "gate.mdb-boot").read_text() != trust.SYNCED
+    hold.release()
+    assert list(used.data.glob("gate.mdb.damaged-*")) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

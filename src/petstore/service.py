@@ -149,7 +149,7 @@ def mend_gate(settings: Settings, *, thoroughly: bool = False) -> None:
                 aside = set_aside_if_damaged(path)
             break
         except InUse:
-            if believed(path):
+            if believed(path, in_use=True):
                 return  # by someone who has looked at it, and is using it
             if time.monotonic() > deadline:
                 raise
