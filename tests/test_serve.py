@@ -16,9 +16,14 @@ from typing import Any
 import httpx
 import pytest
 
+from petstore import logs
+from petstore.cli import serve as serve_command
 from petstore.hosting import AsgiService
 from petstore.settings import Settings
+from petstore.store import PATIENCE
+from petstore.store.postgres import pool
 from tests.backends import free_port
+from tests.places import StorePlace
 from tests.served import Served, listens, wait_for
 from tests.servers import PETSTORE, Server
 
@@ -117,6 +122,25 @@ def test_another_asgi_server_starts_while_the_store_is_away(tmp_path: Path) -> N
     code = "from petstore.cli.serve import asgi; asgi()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_store_that_is_away_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    store = f"postgresql://127.0.0.1:{free_port()}/x"
+    fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--store", store])
+
+
+def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
+    place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = tmp_path / "9999_slow.sql"
+    slow.write_text(f"SELECT pg_sleep({0.6 * PATIENCE})")  # for each of the two schemas
+    monkeypatch.setattr(pool, "MIGRATIONS", [*pool.MIGRATIONS, slow])
+    monkeypatch.setattr(serve_command, "TOLD_AFTER", 0.1)
+    monkeypatch.setattr(logs.logger, "propagate", True)
+    with caplog.at_level("INFO", "petstore"):
+        first_key = asyncio.run(serve_command._first_key(Settings(data=place.data, store=place.url)))
+    assert first_key is not None and SECRET.fullmatch(first_key)
+    assert caplog.messages == ["store opening"]
 
 
 def test_first_key_that_cannot_be_printed_is_told_of(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """`petstore serve`: the service itself."""
 
+import asyncio
 import contextlib
 import errno
 import ipaddress
+import logging
 import re
 import resource
 import socket
@@ -20,8 +22,12 @@ from petstore.cli import common_options, run, shown_once
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import Deed
+from petstore.logs import event
 from petstore.settings import Settings
+from petstore.store.tables import COUNTERS
 from petstore.web.app import BASES
+
+TOLD_AFTER = 3.0  # seconds that the store may take to open without a word
 
 _default = Settings()
 _file = click.Path(path_type=Path, dir_okay=False)
@@ -159,21 +165,33 @@ async def _look_at_stores(settings: Settings) -> None:
     """Raises OperatorError. A store that is away will do: it may be back soon."""
     with contextlib.suppress(Unavailable):
         async with service.Backends(settings) as backends:
-            await _refuse_half_a_copy(backends)
+            await _opened(backends)
 
 
-async def _refuse_half_a_copy(backends: service.Backends) -> None:
-    """Raises OperatorError and Unavailable."""
-    for store in backends.stores.values():
-        unfinished = await store.copying_from()
-        if unfinished is not None:
-            raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
+async def _opened(backends: service.Backends) -> None:
+    """Waits until the schema is up to date, however long that takes: a store that is closed meanwhile begins anew.
+
+    Raises OperatorError, also for half a copy, and Unavailable.
+    """
+    told = asyncio.get_running_loop().call_later(TOLD_AFTER, _tell_of_opening)
+    try:
+        for store in backends.stores.values():
+            await store.rows(COUNTERS, None, 1)  # with the patience of a copy, not with a request's
+            unfinished = await store.copying_from()
+            if unfinished is not None:
+                raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
+    finally:
+        told.cancel()
+
+
+def _tell_of_opening() -> None:
+    event(logging.INFO, "store opening", hint="the schema is brought up to date; the service starts when it is")
 
 
 async def _first_key(settings: Settings) -> str | None:
     """On an empty data folder: one free key, so that the first request can be made at once."""
     async with service.Backends(settings) as backends:
-        await _refuse_half_a_copy(backends)
+        await _opened(backends)
         for store in backends.stores.values():
             if await store.keys(limit=1):
                 return None
