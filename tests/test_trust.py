@@ -100,9 +100,7 @@ def test_where_boots_have_no_name_a_file_is_believed_that_can_be_read(
     assert trust.set_aside_if_damaged(file) is not None
 
 
-def test_a_file_in_use_in_a_boot_without_a_name_is_not_one_at_rest(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_use_in_a_boot_without_a_name_is_not_one_at_rest(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as hidden:
         hidden.setattr(trust, "_BOOT", file.with_name("no such file"))
         trust.mark_in_use(file)
