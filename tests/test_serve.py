@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from petstore import logs
+from petstore import folder, logs
 from petstore.cli import serve as serve_command
 from petstore.hosting import AsgiService
 from petstore.settings import Settings
@@ -24,7 +25,7 @@ from petstore.store import PATIENCE
 from petstore.store.postgres import pool
 from tests.backends import free_port
 from tests.places import StorePlace
-from tests.served import Served, listens, wait_for
+from tests.served import Served, is_running, listens, wait_for
 from tests.servers import PETSTORE, Server
 
 SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
@@ -227,3 +228,39 @@ def test_a_websocket_is_refused_under_another_asgi_server(tmp_path: Path) -> Non
 
     asyncio.run(AsgiService(Settings(data=tmp_path / "data"))({"type": "websocket", "path": "/v1/pets"}, hear, say))
     assert said == [{"type": "websocket.close"}]
+
+
+def test_a_start_that_fails_is_told_to_another_asgi_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "PATIENCE", 0.1)
+    said: list[MutableMapping[str, Any]] = []
+
+    async def hear() -> MutableMapping[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def say(message: MutableMapping[str, Any]) -> None:
+        said.append(message)
+
+    with folder.claimed(tmp_path):
+        asyncio.run(AsgiService(Settings(data=tmp_path))({"type": "lifespan"}, hear, say))
+    assert [message["type"] for message in said] == ["lifespan.startup.failed"]
+    assert str(tmp_path) in said[0]["message"]
+
+
+def test_another_asgi_server_goes_on_when_the_shell_that_started_it_ends(tmp_path: Path) -> None:
+    port = free_port()
+    uvicorn = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi", "--port", str(port)]
+    shell = subprocess.Popen(
+        ["sh", "-c", '"$@" > "$PETSTORE_DATA.log" 2>&1 < /dev/null & echo $!; read line', "sh", *uvicorn],
+        env={**os.environ, "PETSTORE_DATA": str(tmp_path / "data")}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert shell.stdin is not None and shell.stdout is not None
+    server = int(shell.stdout.readline())
+    try:
+        assert wait_for(lambda: listens(port)), (tmp_path / "data.log").read_text()
+        shell.communicate(b"\n", timeout=10)
+        ended = wait_for(lambda: not is_running(server), 2.5)  # a worker looks once a second
+        assert not ended and httpx.get(f"http://127.0.0.1:{port}/healthz", verify=False).status_code == 200
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server, signal.SIGTERM)
+        assert wait_for(lambda: not is_running(server))
