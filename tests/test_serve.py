@@ -78,6 +78,8 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
         ["--trusted-proxy", "10.0.0.0/99"], ["--tls-cert", __file__], ["--tls-key", __file__],
         ["--tls-cert", "missing.pem", "--tls-key", "missing.pem"], ["--address-per-minute", "0"],
         ["--ban-seconds", "0"], ["--ban-seconds", "60", "--ban-ceiling", "59"], ["--cors-origin", "shop.example.com"],
+        ["--cors-origin", "https://bücher.example"], ["--cors-origin", "https://me@shop.example.com"],
+        ["--address-per-minute", str(10**12 + 1)], ["--ban-strikes", str(10**12 + 1)],
         ["--gate", "redis://127.0.0.1:6379/abc"], ["--store", "mysql://x"],
         ["--store", "postgresql://me:secret@[::1]:5432,db:none/petstore"], ["--gate", "memcached://x"], ["surplus"],
     ],
@@ -85,6 +87,20 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
 )  # fmt: skip
 def test_bad_option_is_one_line_and_exit_code_2(tmp_path: Path, options: list[str]) -> None:
     fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), *options])
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("https://Shop.example.com:443", "https://shop.example.com"), ("HTTP://shop:80", "http://shop"),
+        ("http://[::1]:80", "http://[::1]"), ("http://[::80]", "http://[::80]"),
+        ("http://shop:443", "http://shop:443"), ("https://shop:80", "https://shop:80"),
+        ("http://localhost:3000", "http://localhost:3000"), ("*", "*"),
+    ],
+)  # fmt: skip
+def test_an_origin_is_taken_as_browsers_send_it(written: str, sent: str) -> None:
+    options = serve_command.serve.make_context("petstore", ["--cors-origin", written]).params
+    assert options["cors_origins"] == (sent,)
 
 
 @pytest.mark.parametrize("below", ["file", "file/data"])

@@ -20,7 +20,7 @@ import click
 from petstore import hosting, logs, service
 from petstore.cli import common_options, run, shown_once
 from petstore.errors import OperatorError, PetstoreError, Unavailable
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import LIMIT_MAX, digest_of, mint, new_key
 from petstore.ledger import Deed
 from petstore.logs import event
 from petstore.settings import Settings
@@ -31,6 +31,11 @@ TOLD_AFTER = 3.0  # seconds that the store may take to open without a word
 
 _default = Settings()
 _file = click.Path(path_type=Path, dir_okay=False)
+
+
+def _as_sent(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
+    """As browsers write origins: in small letters, and without the port that is the usual one."""
+    return tuple(re.sub("^(http://.+):80$|^(https://.+):443$", r"\1\2", origin.lower()) for origin in origins)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "PETSTORE"})
@@ -45,7 +50,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
-@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Allow a web origin; repeatable.")
+@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent,
+              help="Allow a web origin; repeatable.")  # fmt: skip
 @click.option(
     "--trusted-proxy",
     "trusted_proxies",
@@ -57,7 +63,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
               help="Who else than this machine may read /metrics; repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy.")
 @click.option(
-    "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(min=1),
+    "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(1, LIMIT_MAX),
     help="Requests without a valid key, per client address.",
 )  # fmt: skip
 @click.option("--ban-seconds", default=_default.ban_seconds, show_default=True, type=click.IntRange(1, 10**9),
@@ -65,7 +71,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--ban-ceiling", default=_default.ban_ceiling, show_default=True, type=click.IntRange(1, 10**9),
               help="The longest ban, in seconds.")  # fmt: skip
 @click.option("--ban-strikes", default=_default.ban_strikes, show_default="the key's limit per minute",
-              type=click.IntRange(min=0), help="Refused requests in one window before a ban.")  # fmt: skip
+              type=click.IntRange(0, LIMIT_MAX), help="Refused requests in one window before a ban.")  # fmt: skip
 @click.option("--gate-outage", default=_default.gate_outage, show_default=True,
               type=click.Choice(["degrade", "refuse"]),
               help="While Redis is away: go on with limits per node, or answer 503.")  # fmt: skip
@@ -119,7 +125,7 @@ def check_settings(settings: Settings) -> None:
     if settings.ban_seconds > settings.ban_ceiling:
         raise OperatorError("--ban-seconds may not be more than --ban-ceiling")
     for origin in settings.cors_origins:
-        if origin != "*" and not re.fullmatch("[a-z][a-z0-9+.-]*://[^/]+", origin):
+        if origin != "*" and not (origin.isascii() and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin)):
             raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
     if settings.public_url is not None:
         if not settings.public_url.isascii():
