@@ -103,6 +103,7 @@ def _uvicorn_options(settings: Settings) -> dict[str, Any]:
     return {
         "host": settings.host,
         "port": settings.port,
+        "http": "h11",  # it ends a head at 64 KiB; httptools takes all that anyone sends, before they are known
         "ssl_certfile": settings.tls_cert,
         "ssl_keyfile": settings.tls_key,
         "lifespan": "off",
