@@ -37,13 +37,13 @@ def test_restore_is_refused_while_a_service_or_a_command_works_on_the_folder(tmp
     commands.text("restore", str(tmp_path / "backup.zip"), "--force")
 
 
-def test_nobody_starts_while_a_restore_is_under_way(
+def test_nobody_starts_while_a_restore_or_a_copy_is_under_way(
     used: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "PATIENCE", 0.1)
     with folder.claimed(used.data):
         for words in (["serve", "--port", str(free_port())], ["pets", "list"], ["backup", str(tmp_path / "x.zip")]):
-            assert "restore is under way" in used.fails_in_one_line(*words)
+            assert "a restore or a copy is under way" in used.fails_in_one_line(*words)
 
 
 def test_whoever_comes_waits_a_moment_for_who_has_the_folder_alone(used: Commands) -> None:
