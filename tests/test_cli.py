@@ -13,7 +13,7 @@ import pytest
 from petstore.cli import cli, when
 from petstore.plans import Limits
 from tests.commands import Commands, Processes
-from tests.servers import Host, Key, Server
+from tests.servers import Host, Key, Server, serving
 from tests.wire import asking
 
 COMMANDS = [
@@ -190,6 +190,18 @@ def test_running_service_takes_a_rotated_key(server: Server, overlap: list[str],
     assert status_of(server, rotated["key"]) == 200
     assert status_of(server, key.secret) == old_status
     assert last_deed(petstore) == ("rotate key", key.id)
+
+
+@pytest.mark.parametrize("host", ["own", "cluster"])
+def test_a_secret_without_overlap_ends_at_once_though_the_services_clock_is_behind(host: Host, tmp_path: Path) -> None:
+    with serving(tmp_path / "data", host) as server:
+        petstore, key = Commands(server), server.key()
+        server.move_clock(-30)
+        assert status_of(server, key.secret) == 200
+        rotated = petstore.json("keys", "rotate", key.id)
+        assert (status_of(server, key.secret), status_of(server, rotated["key"])) == (401, 200)
+        assert abs(rotated["old_secret_until"] - time.time()) < 60
+        assert petstore.json("keys", "show", key.id)["expires"] is None
 
 
 def test_rotated_key_as_text_shows_the_new_secret(petstore: Commands) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from petstore.pet_files import batches
+from petstore.errors import OperatorError
+from petstore.pet_files import BATCH, LINE_MAX, batches, write_pets
+from petstore.service import Backends
 from tests.commands import Commands
 from tests.servers import Key, Server
 from tests.wire import asking
@@ -175,8 +177,72 @@ def test_progress_of_an_import_ends_at_the_size_of_the_file() -> None:
     assert len(heard) == 3 and heard == sorted(heard) and heard[-1] == len(content)
 
 
+def test_a_line_that_is_too_long_is_a_bad_row_and_those_behind_it_are_read(petstore: Commands, tmp_path: Path) -> None:
+    good, bad = b'{"name": "Rex", "categoryId": 1', b'{"name": "Rex"}\n'
+    file = tmp_path / "animals.jsonl"
+    longest = good.ljust(LINE_MAX - 1) + b"}\n"
+    file.write_bytes(b"".join([longest, good.ljust(LINE_MAX) + b"}\n", good.ljust(3 * LINE_MAX) + b"}\n", bad]))
+    too_long = "longer than 64 KiB; one animal a line"
+    second, third, fourth = import_fails(petstore, file)
+    assert (second, third) == (f"line 2: {too_long}", f"line 3: {too_long}")
+    assert fourth.startswith("line 4: ")
+    file.write_bytes(longest)
+    assert petstore.json("pets", "import", str(file)) == {"imported": 1}
+
+
+def test_a_csv_line_that_is_too_long_is_refused(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_bytes(b"name,categoryId\nRex,1\nRex,".ljust(LINE_MAX + 100, b"1"))
+    assert import_fails(petstore, file) == ["line 3: longer than 64 KiB; one animal a line"]
+
+
+def test_a_file_of_one_long_line_is_never_in_memory_as_a_whole() -> None:
+    class Endless(io.RawIOBase):
+        """Ten megabytes without an end of line, and how much of them was asked for at once."""
+
+        left, most = 10_000_000, 0
+
+        def readline(self, size: int | None = -1, /) -> bytes:
+            self.most = max(self.most, size or 0) if size != -1 else self.left
+            count = min(self.left, size or 0)
+            self.left -= count
+            return b"[" * count
+
+    source, heard = Endless(), list[int]()
+
+    async def read() -> None:
+        async for _ in batches("x.jsonl", source, heard.append):  # type: ignore[arg-type]  # has all that is needed
+            pass
+
+    with pytest.raises(OperatorError, match="1 bad row"):
+        asyncio.run(read())
+    assert (source.left, source.most) == (0, LINE_MAX + 1)
+
+
+def test_others_have_their_turn_while_animals_are_written(tmp_path: Path) -> None:
+    pages = 5
+    server = Server(tmp_path / "data")
+    server.fill(pages * BATCH)
+
+    async def work(backends: Backends) -> int:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        await write_pets(backends.stores["live"], "jsonl", io.StringIO())
+        beside.cancel()
+        return turns
+
+    assert server.act(work) >= pages
+
+
 def test_deeply_nested_value_is_a_bad_row(petstore: Commands, tmp_path: Path) -> None:
-    nested = "[" * 100_000
+    nested = "[" * 60_000
     (tmp_path / "animals.csv").write_text(f"name,categoryId\nRex,{nested}\n")
     (tmp_path / "animals.jsonl").write_text(f'{{"name": "Rex", "categoryId": {nested}\n')
     assert import_fails(petstore, tmp_path / "animals.csv")[0].startswith("line 2: categoryId")

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import pytest
 
 from petstore.plans import Limits
-from tests.backends import Postgres, Process, Redis, free_port, missing, running, shared
+from tests.backends import Postgres, Process, Redis, missing, running, shared
 from tests.nodes import Node, nodes_running
 from tests.served import listens, wait_for
 
@@ -87,13 +88,17 @@ def test_a_node_may_do_no_more_than_a_service_on_one_machine() -> None:
     assert len(rules) > 20 and rules <= set(node)
 
 
-def test_the_command_of_the_unit_is_one_that_petstore_understands(tmp_path: Path) -> None:
-    (line,) = re.findall(r"^ExecStart=\S+ (.+)$", (DEPLOY / "petstore-node.service").read_text(), re.MULTILINE)
-    words = line.split()
-    words[words.index("--host") + 1], words[words.index("--port") + 1] = "127.0.0.1", str(free_port())
-    node = Node(tmp_path / "node", shared(Postgres).url(), shared(Redis).url(), *words[words.index("--host") :])
-    node.port = int(words[words.index("--port") + 1])
-    node.origin = f"http://127.0.0.1:{node.port}"
+def test_the_unit_serves_with_settings_that_the_environment_file_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = (DEPLOY / "petstore-node.service").read_text()
+    # An option would prevail over the file, whatever that says.
+    assert re.findall(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE) == ["serve"]
+    own = dict(line.split("=", 1) for line in re.findall(r"^Environment=(.+)$", unit, re.MULTILINE))
+    assert own["PETSTORE_HOST"] == "0.0.0.0"
+    node = Node(tmp_path / "node", shared(Postgres).url(), shared(Redis).url(), workers=int(own["PETSTORE_WORKERS"]))
+    for name, value in (own | {"PETSTORE_HOST": "127.0.0.1"}).items():
+        monkeypatch.setenv(name, value)
     try:
         node.start()
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from petstore import folder
+from petstore.gate import trust
 from tests.backends import free_port
 from tests.commands import Commands
 from tests.served import wait_for
@@ -36,13 +37,13 @@ def test_restore_is_refused_while_a_service_or_a_command_works_on_the_folder(tmp
     commands.text("restore", str(tmp_path / "backup.zip"), "--force")
 
 
-def test_nobody_starts_while_a_restore_is_under_way(
+def test_nobody_starts_while_a_restore_or_a_copy_is_under_way(
     used: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "PATIENCE", 0.1)
     with folder.claimed(used.data):
         for words in (["serve", "--port", str(free_port())], ["pets", "list"], ["backup", str(tmp_path / "x.zip")]):
-            assert "restore is under way" in used.fails_in_one_line(*words)
+            assert "a restore or a copy is under way" in used.fails_in_one_line(*words)
 
 
 def test_whoever_comes_waits_a_moment_for_who_has_the_folder_alone(used: Commands) -> None:
@@ -62,6 +63,19 @@ def test_the_first_command_after_a_power_cut_does_not_believe_the_gate(used: Com
     assert len(list(used.data.glob("gate.mdb.damaged-*"))) == 1
     used.text("keys", "list")
     assert len(list(used.data.glob("gate.mdb.damaged-*"))) == 1
+
+
+def test_whoever_cannot_tell_the_boot_works_on_a_gate_together_with_those_who_can(
+    used: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service in a sandbox that hides it, and commands outside."""
+    hold = folder.Hold(used.data)
+    for seen in (trust._BOOT, Path("nowhere"), trust._BOOT, Path("nowhere")):
+        monkeypatch.setattr(trust, "_BOOT", seen)
+        used.text("keys", "list")
+        assert (used.data / "gate.mdb-boot").read_text() != trust.SYNCED
+    hold.release()
+    assert list(used.data.glob("gate.mdb.damaged-*")) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

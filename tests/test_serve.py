@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -16,10 +17,15 @@ from typing import Any
 import httpx
 import pytest
 
+from petstore import folder, logs
+from petstore.cli import serve as serve_command
 from petstore.hosting import AsgiService
 from petstore.settings import Settings
+from petstore.store import PATIENCE
+from petstore.store.postgres import pool
 from tests.backends import free_port
-from tests.served import Served, listens, wait_for
+from tests.places import StorePlace
+from tests.served import Served, is_running, listens, wait_for
 from tests.servers import PETSTORE, Server
 
 SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
@@ -72,6 +78,8 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
         ["--trusted-proxy", "10.0.0.0/99"], ["--tls-cert", __file__], ["--tls-key", __file__],
         ["--tls-cert", "missing.pem", "--tls-key", "missing.pem"], ["--address-per-minute", "0"],
         ["--ban-seconds", "0"], ["--ban-seconds", "60", "--ban-ceiling", "59"], ["--cors-origin", "shop.example.com"],
+        ["--cors-origin", "https://bücher.example"], ["--cors-origin", "https://me@shop.example.com"],
+        ["--address-per-minute", str(10**12 + 1)], ["--ban-strikes", str(10**12 + 1)],
         ["--gate", "redis://127.0.0.1:6379/abc"], ["--store", "mysql://x"],
         ["--store", "postgresql://me:secret@[::1]:5432,db:none/petstore"], ["--gate", "memcached://x"], ["surplus"],
     ],
@@ -79,6 +87,20 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
 )  # fmt: skip
 def test_bad_option_is_one_line_and_exit_code_2(tmp_path: Path, options: list[str]) -> None:
     fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), *options])
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("https://Shop.example.com:443", "https://shop.example.com"), ("HTTP://shop:80", "http://shop"),
+        ("http://[::1]:80", "http://[::1]"), ("http://[::80]", "http://[::80]"),
+        ("http://shop:443", "http://shop:443"), ("https://shop:80", "https://shop:80"),
+        ("http://localhost:3000", "http://localhost:3000"), ("*", "*"),
+    ],
+)  # fmt: skip
+def test_an_origin_is_taken_as_browsers_send_it(written: str, sent: str) -> None:
+    options = serve_command.serve.make_context("petstore", ["--cors-origin", written]).params
+    assert options["cors_origins"] == (sent,)
 
 
 @pytest.mark.parametrize("below", ["file", "file/data"])
@@ -117,6 +139,25 @@ def test_another_asgi_server_starts_while_the_store_is_away(tmp_path: Path) -> N
     code = "from petstore.cli.serve import asgi; asgi()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_store_that_is_away_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    store = f"postgresql://127.0.0.1:{free_port()}/x"
+    fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--store", store])
+
+
+def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
+    place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = tmp_path / "9999_slow.sql"
+    slow.write_text(f"SELECT pg_sleep({0.6 * PATIENCE})")  # for each of the two schemas
+    monkeypatch.setattr(pool, "MIGRATIONS", [*pool.MIGRATIONS, slow])
+    monkeypatch.setattr(serve_command, "TOLD_AFTER", 0.1)
+    monkeypatch.setattr(logs.logger, "propagate", True)
+    with caplog.at_level("INFO", "petstore"):
+        first_key = asyncio.run(serve_command._first_key(Settings(data=place.data, store=place.url)))
+    assert first_key is not None and SECRET.fullmatch(first_key)
+    assert caplog.messages == ["store opening"]
 
 
 def test_first_key_that_cannot_be_printed_is_told_of(tmp_path: Path) -> None:
@@ -203,3 +244,39 @@ def test_a_websocket_is_refused_under_another_asgi_server(tmp_path: Path) -> Non
 
     asyncio.run(AsgiService(Settings(data=tmp_path / "data"))({"type": "websocket", "path": "/v1/pets"}, hear, say))
     assert said == [{"type": "websocket.close"}]
+
+
+def test_a_start_that_fails_is_told_to_another_asgi_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "PATIENCE", 0.1)
+    said: list[MutableMapping[str, Any]] = []
+
+    async def hear() -> MutableMapping[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def say(message: MutableMapping[str, Any]) -> None:
+        said.append(message)
+
+    with folder.claimed(tmp_path):
+        asyncio.run(AsgiService(Settings(data=tmp_path))({"type": "lifespan"}, hear, say))
+    assert [message["type"] for message in said] == ["lifespan.startup.failed"]
+    assert str(tmp_path) in said[0]["message"]
+
+
+def test_another_asgi_server_goes_on_when_the_shell_that_started_it_ends(tmp_path: Path) -> None:
+    port = free_port()
+    uvicorn = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi", "--port", str(port)]
+    shell = subprocess.Popen(
+        ["sh", "-c", '"$@" > "$PETSTORE_DATA.log" 2>&1 < /dev/null & echo $!; read line', "sh", *uvicorn],
+        env={**os.environ, "PETSTORE_DATA": str(tmp_path / "data")}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert shell.stdin is not None and shell.stdout is not None
+    server = int(shell.stdout.readline())
+    try:
+        assert wait_for(lambda: listens(port)), (tmp_path / "data.log").read_text()
+        shell.communicate(b"\n", timeout=10)
+        ended = wait_for(lambda: not is_running(server), 2.5)  # a worker looks once a second
+        assert not ended and httpx.get(f"http://127.0.0.1:{port}/healthz", verify=False).status_code == 200
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server, signal.SIGTERM)
+        assert wait_for(lambda: not is_running(server))

@@ -162,9 +162,12 @@ def converse(own: Served) -> list[str]:
 def test_log_is_json_lines_and_without_access_log_silent_on_requests(serve: Callable[..., Served]) -> None:
     own = serve()
     converse(own)
+    assert own.process is not None
+    (worker,) = Path(f"/proc/{own.process.pid}/task/{own.process.pid}/children").read_text().split()
+    os.kill(int(worker), signal.SIGKILL)  # of which there is something to say
+    assert wait_for(lambda: own.log.read_text().endswith("\n"))
     own.stop()
-    said = [entry["event"] for entry in own.events]
-    assert said and "request" not in said
+    assert [entry["event"] for entry in own.events] == ["worker died"]
 
 
 def test_access_log_tells_each_request_and_the_keys_id(serve: Callable[..., Served]) -> None:

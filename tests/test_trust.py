@@ -100,6 +100,31 @@ def test_where_boots_have_no_name_a_file_is_believed_that_can_be_read(
     assert trust.set_aside_if_damaged(file) is not None
 
 
+def test_a_file_in_use_in_a_boot_without_a_name_is_not_one_at_rest(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as hidden:
+        hidden.setattr(trust, "_BOOT", file.with_name("no such file"))
+        trust.mark_in_use(file)
+    assert note(file).read_text() not in (trust.SYNCED, BOOT)
+    assert trust.believed(file, in_use=True)
+    assert not trust.believed(file)  # whoever used it is gone, and perhaps the machine went down with them
+
+
+def test_whoever_cannot_tell_the_boot_believes_those_who_use_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trust.mark_in_use(file)
+    monkeypatch.setattr(trust, "_BOOT", file.with_name("no such file"))
+    assert trust.believed(file, in_use=True)
+    assert not trust.believed(file)
+    trust.mark_synced(file)
+    assert trust.believed(file)
+
+
+def test_a_file_that_is_in_use_in_another_boot_is_believed_by_nobody(file: Path) -> None:
+    note(file).write_text("another boot")
+    assert not trust.believed(file) and not trust.believed(file, in_use=True)
+
+
 def test_a_note_is_on_disk_with_its_name_before_the_file_is_used(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[str, str]] = []
     fsync = os.fsync

@@ -1,6 +1,8 @@
 """Four workers are one service: one quota, one catalogue, one set of keys."""
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -14,6 +16,7 @@ import pytest
 from petstore.ledger import HOUR
 from petstore.plans import Limits
 from petstore.settings import Settings
+from petstore.workers import STOP_SECONDS
 from tests.servers import DEED, Server, serving
 
 WORKERS = 4
@@ -131,3 +134,36 @@ def test_the_sockets_of_the_workers_are_open_only_on_the_chosen_address(many: Se
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.2", many.port), timeout=2).close()
     assert Settings().host == "127.0.0.1"
+
+
+# Two workers, and a signal that comes with the second of them.
+_SUPERVISED = """
+import os, signal, sys, time
+from petstore.workers import supervise
+
+count, mask = 0, signal.pthread_sigmask
+def second():
+    global count
+    count += 1
+    if count == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def masked(how, numbers):
+    if how == signal.SIG_BLOCK:
+        second()
+    return mask(how, numbers)
+
+if sys.argv[1] == "before":
+    signal.pthread_sigmask = masked
+else:
+    os.register_at_fork(before=second)
+supervise(2, lambda: time.sleep(60))
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "during"])
+def test_a_stop_that_comes_with_a_fork_misses_no_worker(moment: str) -> None:
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", _SUPERVISED, moment], capture_output=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < STOP_SECONDS, "somebody had to be killed"

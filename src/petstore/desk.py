@@ -54,7 +54,8 @@ class Desk:
         until = min(now + overlap, key.expires or math.inf)
         shown = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(until))
         deed = Deed(now, self._actor, "rotate key", key_id, f"old secret until {shown}")
-        await self._store.rotate_key(key_id, digest_of(secret), until, deed)
+        # Without overlap it is over on every clock: a node whose own is behind would honour the old one for a while.
+        await self._store.rotate_key(key_id, digest_of(secret), until if overlap else 0.0, deed)
         return key, secret
 
     async def last_rotation(self, key_id: str) -> Deed | None:

@@ -1,8 +1,9 @@
 """The data folder: what is in it, who works on it, and how a restore replaces all of it at once.
 
-Whoever works on the data holds a shared lock, which the kernel releases whenever and however the process ends. A
-restore wants the folder for itself. It lays the new data ready and then renames one folder, which is the moment that
-counts: before it the old data stand, after it the new ones do, and whoever comes next finishes what a crash cut short.
+Whoever works on the data holds a shared lock, which the kernel releases whenever and however the process ends. A copy
+wants the folder for itself, and so does a restore. That lays the new data ready and then renames one folder, which is
+the moment that counts: before it the old data stand, after it the new ones do, and whoever comes next finishes what a
+crash cut short.
 """
 
 import contextlib
@@ -79,7 +80,7 @@ class Hold:
     """Says that someone works on the data. Children of a process that holds it hold it too."""
 
     def __init__(self, data: Path) -> None:
-        """Raises OperatorError while a restore is under way."""
+        """Raises OperatorError while somebody has the folder alone."""
         self._file = _opened_lock(data)
         try:
             self._take(data)
@@ -99,7 +100,7 @@ class Hold:
             except BlockingIOError:
                 fcntl.flock(self._file, fcntl.LOCK_UN)  # of two who want it alone, each would wait for the other
                 if time.monotonic() > deadline:
-                    raise InUse(f"--data {data}: a restore is under way there; wait for its end") from None
+                    raise InUse(f"--data {data}: a restore or a copy is under way there; wait for its end") from None
                 time.sleep(0.01 + os.getpid() % 20 / 1000)  # not in step with the other
 
     def release(self) -> None:

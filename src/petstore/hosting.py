@@ -9,9 +9,9 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
-from petstore.errors import OperatorError, to_install
+from petstore.errors import OperatorError, PetstoreError, to_install
 from petstore.folder import Hold
-from petstore.logs import configuration
+from petstore.logs import configuration, logger
 from petstore.service import Backends, Service, clock_of, rest_gate
 from petstore.settings import Settings
 from petstore.web import asgi
@@ -41,7 +41,7 @@ def _work(settings: Settings) -> None:
 
 
 async def _serve_http(settings: Settings) -> None:
-    service = Service(settings)
+    service = Service(settings, supervised=True)
     server = HttpServer(await service.start())
     service.every_second.append(server.tick)
     loop = asyncio.get_running_loop()
@@ -103,6 +103,7 @@ def _uvicorn_options(settings: Settings) -> dict[str, Any]:
     return {
         "host": settings.host,
         "port": settings.port,
+        "http": "h11",  # it ends a head at 64 KiB; httptools takes all that anyone sends, before they are known
         "ssl_certfile": settings.tls_cert,
         "ssl_keyfile": settings.tls_key,
         "lifespan": "off",
@@ -165,7 +166,7 @@ class RsgiService:
     """What Granian runs in a worker process."""
 
     def __init__(self, settings: Settings) -> None:
-        self._service = Service(settings)
+        self._service = Service(settings, supervised=True)
 
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         from petstore.web import rsgi
@@ -183,7 +184,7 @@ class AsgiService:
     """The same service for any ASGI server that speaks the lifespan protocol."""
 
     def __init__(self, settings: Settings) -> None:
-        self._service = Service(settings)
+        self._service = Service(settings, supervised=False)  # whoever started the server may go: a shell, say
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         if scope["type"] == "websocket":
@@ -193,7 +194,13 @@ class AsgiService:
             await asgi.respond(self._service.app, scope, receive, send)
         elif scope["type"] == "lifespan":
             await receive()
-            await self._service.start()
+            try:
+                await self._service.start()
+            except Exception as error:  # a server that is not told takes it for an app without a lifespan, and serves
+                if not isinstance(error, PetstoreError):
+                    logger.exception("worker failed")
+                await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})
+                return
             await send({"type": "lifespan.startup.complete"})
             await receive()
             await self._service.stop()

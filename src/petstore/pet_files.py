@@ -14,6 +14,7 @@ from petstore.pets import Catalogue, NewPet, Pet, new_pet, parse_new_pet
 
 BATCH = 2_000
 NAMED = 100  # bad rows
+LINE_MAX = 64 * 1024  # bytes: a file that is one long line must not fill the memory
 COLUMNS = ["id", "name", "categoryId", "status"]
 TAKEN = COLUMNS[1:]  # from a file; the catalogue gives its own ids
 Form = Literal["jsonl", "csv"]
@@ -75,6 +76,7 @@ async def write_pets(
         after = page[-1].id if page else after
         count += len(page)
         progress(count)
+        await asyncio.sleep(0)  # others have their turn: not every catalogue waits for its pages
     return count
 
 
@@ -92,21 +94,39 @@ _LINES: dict[Form, Callable[[Sequence[Pet]], str]] = {"jsonl": _as_jsonl, "csv":
 
 
 class _Counted:
-    """The lines of a file, and the bytes of those that were read: not every source can tell where it is."""
+    """The lines of a file, and the bytes of those that were read: not every source can tell where it is.
 
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = lines
+    Of a line that is too long only the beginning comes, one byte more than LINE_MAX.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
         self.bytes = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        for line in self._lines:
-            self.bytes += len(line)
+        while line := self._piece():
             yield line
+            while _too_long(line):
+                line = self._piece()
+
+    def _piece(self) -> bytes:
+        piece = self._file.readline(LINE_MAX + 1)
+        self.bytes += len(piece)
+        return piece
+
+
+def _too_long(line: bytes) -> bool:
+    return len(line) > LINE_MAX and not line.endswith(b"\n")
+
+
+_TOO_LONG = f"longer than {LINE_MAX // 1024} KiB; one animal a line"
 
 
 def _jsonl_rows(source: Iterable[bytes]) -> Iterator[Row]:
     for number, line in enumerate(source, 1):
-        if line.strip():
+        if _too_long(line):
+            yield number, _TOO_LONG
+        elif line.strip():
             try:
                 yield number, parse_new_pet(line)
             except InvalidBody as error:
@@ -114,8 +134,7 @@ def _jsonl_rows(source: Iterable[bytes]) -> Iterator[Row]:
 
 
 def _csv_rows(source: Iterable[bytes]) -> Iterator[Row]:
-    lines = (line.decode("utf-8" if number else "utf-8-sig") for number, line in enumerate(source))
-    table = csv.DictReader(lines, strict=True)
+    table = csv.DictReader(_texts(source), strict=True)
     try:
         names = table.fieldnames or ()
         if fault := _fault_of(names):
@@ -134,8 +153,21 @@ def _csv_rows(source: Iterable[bytes]) -> Iterator[Row]:
                 yield table.line_num, error.message
     except UnicodeDecodeError:
         yield table.line_num + 1, "not valid UTF-8"
+    except _LineTooLong:
+        yield table.line_num + 1, _TOO_LONG
     except csv.Error as error:
         yield table.line_num, f"not valid CSV: {error}"
+
+
+class _LineTooLong(Exception):
+    """What comes behind it in a table cannot be told apart."""
+
+
+def _texts(source: Iterable[bytes]) -> Iterator[str]:
+    for number, line in enumerate(source):
+        if _too_long(line):
+            raise _LineTooLong
+        yield line.decode("utf-8" if number else "utf-8-sig")
 
 
 def _fault_of(header: Sequence[str]) -> str | None:

@@ -64,8 +64,10 @@ class Backends:
 class Service:
     """One worker: the app over its backends, and what it does once a second."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, supervised: bool) -> None:
+        """`supervised`: its parent process is a supervisor, without which it must not go on."""
         self._settings = settings
+        self._supervised = supervised
         self._clock = clock_of(settings)
         self.every_second: list[Callable[[], None]] = []
 
@@ -106,7 +108,7 @@ class Service:
             due = time.perf_counter() + 1
             await asyncio.sleep(1)
             tick += 1
-            if os.getppid() != parent:  # the supervisor was killed: a worker on its own would hold the port for ever
+            if self._supervised and os.getppid() != parent:  # it was killed: a worker would hold the port for ever
                 event(logging.ERROR, "supervisor gone")
                 os._exit(1)
             for chore in self.every_second:
@@ -149,7 +151,7 @@ def mend_gate(settings: Settings, *, thoroughly: bool = False) -> None:
                 aside = set_aside_if_damaged(path)
             break
         except InUse:
-            if believed(path):
+            if believed(path, in_use=True):
                 return  # by someone who has looked at it, and is using it
             if time.monotonic() > deadline:
                 raise

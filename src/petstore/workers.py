@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from petstore.logs import event
@@ -33,13 +33,18 @@ def supervise(count: int, work: Callable[[], None]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def start() -> None:
+        with _signals_held():  # until the new one is known: whoever is told to stop tells all
+            if not stopping:
+                born[_fork(work)] = time.monotonic()
+
     born: dict[int, float] = {}  # process id → when it started
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGALRM, insist)
     crashes = 0
     while not stopping and len(born) < count:
-        born[_fork(work)] = time.monotonic()
+        start()
     while born:
         pid, status = os.wait()
         started = born.pop(pid, None)
@@ -52,15 +57,23 @@ def supervise(count: int, work: Callable[[], None]) -> None:
             stop(0, None)
             crashes = -1
         else:
-            born[_fork(work)] = time.monotonic()
+            start()
     signal.setitimer(signal.ITIMER_REAL, 0)
     if crashes < 0:
         sys.exit(1)
 
 
-def _fork(work: Callable[[], None]) -> int:
-    # A signal that comes between the fork and the child's own handlers must not run the supervisor's.
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+
+
+def _fork(work: Callable[[], None]) -> int:
+    """With signals held: one that comes before the child has its own handlers must not run the supervisor's."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -76,5 +89,4 @@ def _fork(work: Callable[[], None]) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
     return pid

@@ -1,6 +1,8 @@
 """Who gets in: the link, tokens, sessions, and what is refused before any page is made."""
 
+import contextlib
 import re
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -207,6 +209,16 @@ def test_a_sign_in_takes_no_files_and_nothing_large(console: Console) -> None:
     assert visitor.client.post("/sign-in", files={"token": ("x", b"x")}, headers=headers).status_code == 400
     assert visitor.post("/sign-in", token="x", next="x" * 70_000).status_code == 400
     assert visitor.client.post("/sign-in", content=iter([b"token=x"]), headers=headers).status_code == 400
+
+
+def test_whoever_sends_headers_without_end_is_hung_up_on(console: Console) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", console.port), timeout=10) as connection,
+        contextlib.suppress(ConnectionError),  # at the end there is nobody left to be sent to
+    ):
+        connection.sendall(b"GET /sign-in HTTP/1.1\r\nHost: here\r\n" + b"X-More: and more\r\n" * 10_000)
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+        assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 def test_after_signing_in_the_page_asked_for_is_shown(console: Console, new_name: Callable[[], str]) -> None:

@@ -80,6 +80,11 @@ def test_a_rotated_key_has_a_new_secret(server: Server, ada: Visitor, overlap: s
     assert (status_of(server, new), status_of(server, old)) == (200, old_status)
 
 
+def test_without_a_choice_the_old_secret_ends_at_once(ada: Visitor) -> None:
+    key_id, _ = ada.create_key()
+    assert re.findall(r'name="overlap"[^>]* value="([^"]*)"', ada.get(f"/live/keys/{key_id}").text) == ["0s"]
+
+
 def test_a_wrong_overlap_is_refused_and_stays(ada: Visitor) -> None:
     key_id, _ = ada.create_key()
     refused = ada.post(f"/live/keys/{key_id}/rotate", overlap="a while")

@@ -1,11 +1,14 @@
 """The console while PostgreSQL or Redis does not answer: it says so, keeps what was typed, and heals by itself."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from petstore.console.jobs import Job, Jobs
+from petstore.errors import Unavailable
 from tests.backends import Postgres, Process, Redis
 from tests.consoles import Console, cells, running_console, shown
 from tests.served import wait_for
@@ -53,3 +56,22 @@ def test_without_postgres_the_console_says_so_and_heals(console: Console, postgr
         assert guest.get(console.link).status_code == 503
     assert wait_for(lambda: ada.get("/live/animals").status_code == 200)
     assert guest.get(console.link).status_code == 303  # the link was not used up by the outage
+
+
+def test_a_job_that_met_an_outage_does_not_claim_to_know_what_came_of_it() -> None:
+    """The answer to a commit may be what was lost."""
+
+    async def work(_: Job) -> str:
+        raise Unavailable("the connection was lost")
+
+    async def run() -> Job:
+        with Jobs() as jobs:
+            job = jobs.start(Job("live", "Importing animals.jsonl", 1), work)
+            assert job.task is not None
+            await job.task
+            return job
+
+    job = asyncio.run(run())
+    assert (job.state, job.outcome) == (
+        "failed", "The store did not answer, so nothing may have changed. Look, then try again."
+    )  # fmt: skip

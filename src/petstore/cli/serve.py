@@ -1,8 +1,10 @@
 """`petstore serve`: the service itself."""
 
+import asyncio
 import contextlib
 import errno
 import ipaddress
+import logging
 import re
 import resource
 import socket
@@ -18,13 +20,22 @@ import click
 from petstore import hosting, logs, service
 from petstore.cli import common_options, run, shown_once
 from petstore.errors import OperatorError, PetstoreError, Unavailable
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import LIMIT_MAX, digest_of, mint, new_key
 from petstore.ledger import Deed
+from petstore.logs import event
 from petstore.settings import Settings
+from petstore.store.tables import COUNTERS
 from petstore.web.app import BASES
+
+TOLD_AFTER = 3.0  # seconds that the store may take to open without a word
 
 _default = Settings()
 _file = click.Path(path_type=Path, dir_okay=False)
+
+
+def _as_sent(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
+    """As browsers write origins: in small letters, and without the port that is the usual one."""
+    return tuple(re.sub("^(http://.+):80$|^(https://.+):443$", r"\1\2", origin.lower()) for origin in origins)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "PETSTORE"})
@@ -39,7 +50,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
-@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Allow a web origin; repeatable.")
+@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent,
+              help="Allow a web origin; repeatable.")  # fmt: skip
 @click.option(
     "--trusted-proxy",
     "trusted_proxies",
@@ -51,7 +63,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
               help="Who else than this machine may read /metrics; repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy.")
 @click.option(
-    "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(min=1),
+    "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(1, LIMIT_MAX),
     help="Requests without a valid key, per client address.",
 )  # fmt: skip
 @click.option("--ban-seconds", default=_default.ban_seconds, show_default=True, type=click.IntRange(1, 10**9),
@@ -59,7 +71,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--ban-ceiling", default=_default.ban_ceiling, show_default=True, type=click.IntRange(1, 10**9),
               help="The longest ban, in seconds.")  # fmt: skip
 @click.option("--ban-strikes", default=_default.ban_strikes, show_default="the key's limit per minute",
-              type=click.IntRange(min=0), help="Refused requests in one window before a ban.")  # fmt: skip
+              type=click.IntRange(0, LIMIT_MAX), help="Refused requests in one window before a ban.")  # fmt: skip
 @click.option("--gate-outage", default=_default.gate_outage, show_default=True,
               type=click.Choice(["degrade", "refuse"]),
               help="While Redis is away: go on with limits per node, or answer 503.")  # fmt: skip
@@ -113,7 +125,7 @@ def check_settings(settings: Settings) -> None:
     if settings.ban_seconds > settings.ban_ceiling:
         raise OperatorError("--ban-seconds may not be more than --ban-ceiling")
     for origin in settings.cors_origins:
-        if origin != "*" and not re.fullmatch("[a-z][a-z0-9+.-]*://[^/]+", origin):
+        if origin != "*" and not (origin.isascii() and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin)):
             raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
     if settings.public_url is not None:
         if not settings.public_url.isascii():
@@ -159,21 +171,33 @@ async def _look_at_stores(settings: Settings) -> None:
     """Raises OperatorError. A store that is away will do: it may be back soon."""
     with contextlib.suppress(Unavailable):
         async with service.Backends(settings) as backends:
-            await _refuse_half_a_copy(backends)
+            await _opened(backends)
 
 
-async def _refuse_half_a_copy(backends: service.Backends) -> None:
-    """Raises OperatorError and Unavailable."""
-    for store in backends.stores.values():
-        unfinished = await store.copying_from()
-        if unfinished is not None:
-            raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
+async def _opened(backends: service.Backends) -> None:
+    """Waits until the schema is up to date, however long that takes: a store that is closed meanwhile begins anew.
+
+    Raises OperatorError, also for half a copy, and Unavailable.
+    """
+    told = asyncio.get_running_loop().call_later(TOLD_AFTER, _tell_of_opening)
+    try:
+        for store in backends.stores.values():
+            await store.rows(COUNTERS, None, 1)  # with the patience of a copy, not with a request's
+            unfinished = await store.copying_from()
+            if unfinished is not None:
+                raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
+    finally:
+        told.cancel()
+
+
+def _tell_of_opening() -> None:
+    event(logging.INFO, "store opening", hint="the schema is brought up to date; the service starts when it is")
 
 
 async def _first_key(settings: Settings) -> str | None:
     """On an empty data folder: one free key, so that the first request can be made at once."""
     async with service.Backends(settings) as backends:
-        await _refuse_half_a_copy(backends)
+        await _opened(backends)
         for store in backends.stores.values():
             if await store.keys(limit=1):
                 return None

@@ -92,7 +92,7 @@ class Jobs:
                 job.faults.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
         except Unavailable as error:
             event(logging.ERROR, "unavailable", job=job.title, cause=str(error))
-            job.outcome = "The store did not answer, so nothing was changed. Try again."
+            job.outcome = "The store did not answer, so nothing may have changed. Look, then try again."
         except OSError as error:
             job.outcome = f"The file could not be written: {error.strerror}."
         except Exception:

@@ -15,7 +15,8 @@ import lmdb
 from petstore.errors import OperatorError
 
 SYNCED = "synced"
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # where there is none, every file is believed that can be read
+UNTOLD = "untold"  # in use, and in which boot could not be told: a sandbox may hide it
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def mark_in_use(path: Path) -> None:
@@ -69,19 +70,23 @@ def readable(path: Path, *, in_use: bool = False) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def believed(path: Path) -> bool:
-    """Not a file that was in use when its machine went down."""
+def believed(path: Path, *, in_use: bool = False) -> bool:
+    """Not a file that was in use when its machine went down.
+
+    A boot that cannot be told is not another one while somebody has the file in use: they have seen no power cut.
+    """
     try:
-        return _note_of(path).read_text() in (SYNCED, _boot())
+        noted, boot = _note_of(path).read_text(), _boot()
     except OSError:  # there is no note, or whoever opens the file will be told why it cannot be read
         return True
+    return noted in (SYNCED, boot) or (in_use and UNTOLD in (noted, boot))
 
 
 def _boot() -> str:
     try:
         return _BOOT.read_text().strip()
     except OSError:
-        return SYNCED
+        return UNTOLD
 
 
 def _note_of(path: Path) -> Path:
