@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import AskError, MovedError, NoScriptError
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError
 
 from petstore.errors import Unavailable
 from petstore.gate.redis import (
@@ -33,7 +33,7 @@ from petstore.logs import event
 
 SHARD_SECONDS = 0.6  # that an exchange with one shard may take: the others' answers wait for it, once
 LOOK_SECONDS = 0.3  # the same, for a look at the Cluster itself
-LOOK_EVERY = 0.2  # seconds between two looks while a shard does not answer
+LOOK_EVERY = 0.2  # seconds between two looks, however many find that they need one
 
 _SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis' name of the script
 _LOAD = ("SCRIPT", "LOAD", SCRIPT)
@@ -191,11 +191,16 @@ class ClusterLink:
             return [Unavailable("a shard of the gate is down")] * len(commands)
         try:
             async with asyncio.timeout(SHARD_SECONDS):
-                return await self._link(place).replies(commands)
+                replies = await self._link(place).replies(commands)
         except (Unavailable, TimeoutError) as error:
             cause = str(error) or "a shard of the gate did not answer in time"
             self._lost(place, cause)
             return [Unavailable(cause)] * len(commands)
+        if any(isinstance(reply, ClusterDownError) for reply in replies):
+            # It was taken out of the Cluster or is cut off from it, and knows less than the others.
+            self._ask_last(place)
+            self._look()
+        return replies
 
     # Who has what
 
@@ -226,16 +231,18 @@ class ClusterLink:
                     shards = await self._link(place).command("CLUSTER", "SLOTS")
             except (Unavailable, TimeoutError) as error:
                 failure = error
-                # To the end: who asks has patience for some of them only.
-                self._seeds.sort(key=lambda each: each == place)
+                self._ask_last(place)  # who asks has patience for some of them only
                 continue
             self._owners = _owners(shards, place[0])
-            # Last of all one that has no slots: it may have been taken out of the Cluster, and know of nobody.
-            known = dict.fromkeys([place, *filter(None, self._owners), *self._hosts])
-            self._seeds = sorted(known, key=lambda each: each == place and place not in self._owners)
+            self._seeds = list(dict.fromkeys([place, *filter(None, self._owners), *self._hosts]))
+            if None in self._owners:  # it may have been taken out of the Cluster or be cut off, and know of nobody
+                self._ask_last(place)
             await self._forget()
             return
         raise _outage(failure)
+
+    def _ask_last(self, place: Place) -> None:
+        self._seeds.sort(key=lambda each: each == place)
 
     async def _forget(self) -> None:
         """Servers that have no slots any more."""
@@ -261,9 +268,9 @@ class ClusterLink:
             await asyncio.gather(*(self._greet(place) for place in self._away))
             with contextlib.suppress(Exception):  # whatever it is, the next look may be better
                 await self._learn()
-                if not self._away and None not in self._owners:
-                    return
             await asyncio.sleep(LOOK_EVERY)
+            if not self._away and None not in self._owners:
+                return
 
     async def _greet(self, place: Place) -> None:
         with contextlib.suppress(Unavailable, TimeoutError):
