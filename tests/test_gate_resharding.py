@@ -1,5 +1,6 @@
 """A Redis Cluster that changes under a gate in use: shards that leave, are cut off, take no writes, or hand slots on."""
 
+import asyncio
 import contextlib
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import pytest
 from redis import Redis as Client
 from redis.crc import key_slot
 
+from petstore.errors import Unavailable
 from petstore.gate import Gate
 from petstore.gate.redis import VERSIONS, name_of
+from petstore.gate.redis_cluster import ClusterLink
 from petstore.plans import Limits
 from tests.backends import Redis, running
 from tests.places import GatePlace
@@ -97,3 +100,34 @@ def test_a_primary_that_is_cut_off_from_its_peers_is_believed_no_more(tmp_path: 
         GatePlace(tmp_path, cluster.url()).use(in_use, REFUSE)
         cut_off_first = [*cluster.nodes[cut:], *cluster.nodes[:cut]]
         GatePlace(tmp_path, cluster_url(cut_off_first)).use(later, REFUSE)
+
+
+def test_a_shard_that_takes_no_writes_is_down_until_it_does(
+    redis_cluster: RedisCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As during a failover that an operator asks for: it still answers to PING."""
+    paused = (shard_of(VERSIONS) + 1) % 3
+    client, greet, greeted = redis_cluster.clients[paused], ClusterLink._greet, 0
+
+    async def counted(link: ClusterLink, place: tuple[str, int]) -> None:
+        nonlocal greeted
+        await greet(link, place)
+        greeted += 1
+
+    async def work(gate: Gate) -> None:
+        for shard in range(3):
+            await ask(gate, key_on(shard), PLENTY)
+        client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        try:
+            async with asyncio.timeout(30):
+                while greeted < 4:
+                    with contextlib.suppress(Unavailable):
+                        await ask(gate, key_on(paused), PLENTY)
+                    await ask(gate, key_on(shard_of(VERSIONS)), PLENTY)
+        finally:
+            client.execute_command("CLIENT", "UNPAUSE")
+        assert await healed(gate, key_on(paused))
+
+    monkeypatch.setattr(ClusterLink, "_greet", counted)
+    GatePlace(tmp_path, redis_cluster.url()).use(work, REFUSE)
+    assert [record.message for record in caplog.records] == ["shard down", "shard back"]
