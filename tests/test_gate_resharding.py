@@ -131,3 +131,22 @@ def test_a_shard_that_takes_no_writes_is_down_until_it_does(
     monkeypatch.setattr(ClusterLink, "_greet", counted)
     GatePlace(tmp_path, redis_cluster.url()).use(work, REFUSE)
     assert [record.message for record in caplog.records] == ["shard down", "shard back"]
+
+
+@pytest.mark.parametrize("what", ["a record", "the versions"])
+def test_a_slot_that_has_moved_and_moves_on_is_followed_all_the_way(tmp_path: Path, what: str) -> None:
+    async def work(gate: Gate) -> None:
+        version = await gate.keys_version("live")
+        assert (await ask(gate, "key_0", Limits(9, 9))).remaining == 8
+        cluster.begin_move(slot, name, first, second)
+        cluster.end_move([slot], second)
+        cluster.begin_move(slot, name, second, third)
+        after = await gate.keys_version("live")
+        assert (after > version) == (what == "the versions")  # another server may not know the newest
+        assert (await ask(gate, "key_0", Limits(9, 9))).remaining == 7
+
+    name = name_of("key_0") if what == "a record" else VERSIONS
+    slot = key_slot(name.encode())
+    first, second, third = ((shard_of(name) + step) % 3 for step in range(3))
+    with cluster_running() as cluster:
+        GatePlace(tmp_path, cluster.url()).use(work, REFUSE)

@@ -33,6 +33,7 @@ from petstore.logs import event
 
 SHARD_SECONDS = 0.6  # that an exchange with one shard may take: the others' answers wait for it, once
 LOOK_SECONDS = 0.3  # the same, for a look at the Cluster itself
+DIRECTIONS_MAX = 3  # from shard to shard that one command follows: a slot that has moved may be on its way again
 LOOK_EVERY = 0.2  # seconds between two looks, however many find that they need one
 
 _SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis' name of the script
@@ -101,11 +102,11 @@ class ClusterLink:
     async def _versions(self, now: str, bans: Sequence[int], raised: int) -> Versions:
         await self._know()
         place = self._place(VERSIONS)
-        (reply,) = await self._evaluated(place, [_script([VERSIONS], [now, *bans, raised, b""])])
+        command, moved = (_script([VERSIONS], [now, *bans, bits, b""]) for bits in (raised, ALL_VERSIONS))
+        (reply,) = await self._evaluated(place, [command])
         if isinstance(reply, AskError):
-            if isinstance(reply, MovedError):
-                raised = ALL_VERSIONS  # whoever has them now may not know the newest
-            reply = await self._followed(place, reply, _script([VERSIONS], [now, *bans, raised, b""]))
+            # Whoever has them now may not know the newest.
+            reply = await self._followed(place, reply, command, moved)
         if isinstance(reply, Exception):
             raise _outage(reply)
         self._link(place).stepped()
@@ -169,13 +170,23 @@ class ClusterLink:
             replies[number] = reply
         return replies
 
-    async def _followed(self, asked: Place, direction: AskError, command: Command) -> Any:
-        """A slot that has moved, or is about to, and was not touched where it was looked for."""
-        place = (_host(direction.host, asked[0]), direction.port)
-        if isinstance(direction, MovedError):
-            self._look()
-            return (await self._asked(place, [_LOAD, command]))[-1]
-        return (await self._asked(place, [_LOAD, ("ASKING",), command]))[-1]
+    async def _followed(self, asked: Place, reply: Any, command: Command, moved: Command | None = None) -> Any:
+        """A slot that has moved, or is about to, and was not touched where it was looked for.
+
+        `moved`: what to say instead to one that has it for good.
+        """
+        for _ in range(DIRECTIONS_MAX):
+            if not isinstance(reply, AskError):
+                break
+            asked = (_host(reply.host, asked[0]), reply.port)
+            if isinstance(reply, MovedError):
+                self._look()
+                command = moved or command
+                commands = [_LOAD, command]
+            else:
+                commands = [_LOAD, ("ASKING",), command]
+            reply = (await self._asked(asked, commands))[-1]
+        return reply
 
     async def _evaluated(self, place: Place, commands: Sequence[Command]) -> list[Any]:
         replies = await self._asked(place, commands)
