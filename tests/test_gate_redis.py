@@ -167,6 +167,7 @@ def test_the_script_is_sent_once(own_redis: Redis, tmp_path: Path) -> None:
 def test_after_an_exchange_that_was_given_up_nobody_gets_its_answer(redis: Redis) -> None:
     async def work() -> None:
         link = open_link(redis.url())
+        assert isinstance(link, SingleLink)
         slow = asyncio.create_task(link.command("BLPOP", "nothing", "0.2"))
         await asyncio.sleep(0.05)  # until it is sent
         slow.cancel()

@@ -1,4 +1,4 @@
-"""A Redis Cluster that changes under a gate in use: shards that leave, are cut off, take no writes, or hand slots on."""
+"""A Redis Cluster that changes under a gate in use: shards leave, are cut off, take no writes, or hand slots on."""
 
 import asyncio
 import contextlib

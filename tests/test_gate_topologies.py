@@ -130,6 +130,22 @@ def test_a_cluster_that_cannot_be_reached_is_an_outage(tmp_path: Path) -> None:
     assert "does not answer" in asyncio.run(inspect_redis(url)).faults[0]
 
 
+def test_a_shard_that_forgets_is_found_whichever_it_is(redis_cluster: RedisCluster) -> None:
+    for client, node in zip(redis_cluster.clients, redis_cluster.nodes, strict=True):
+        client.config_set("appendonly", "no")
+        try:
+            faults = asyncio.run(inspect_redis(redis_cluster.url())).faults
+        finally:
+            client.config_set("appendonly", "yes")
+        assert faults == [f"Redis at 127.0.0.1:{node.port} forgets counters when it is restarted: set appendonly yes"]
+
+
+def test_a_cluster_without_an_owner_for_some_slots_does_not_pass_for_well_set() -> None:
+    with running(Redis("--cluster-enabled", "yes", "--databases", "1")) as alone:
+        faults = asyncio.run(inspect_redis(f"redis+cluster://127.0.0.1:{alone.port}")).faults
+    assert faults == ["Redis does not answer: some slots belong to no shard"]
+
+
 def test_shards_that_have_lost_the_script_get_it_again(redis_cluster: RedisCluster, tmp_path: Path) -> None:
     async def work(gate: Gate) -> list[int]:
         await asyncio.gather(*(ask(gate, name, Limits(9, 9)) for name in NAMES))

@@ -85,10 +85,12 @@ class ClusterLink:
         commands = [("SET", name, value, "PX", life) for name, value, life in records]
         await self._whole(commands, [name for name, _, _ in records])
 
-    async def command(self, *words: str) -> Any:
-        """Any command, to the shard of the versions. Raises Unavailable."""
+    async def servers(self) -> dict[str, SingleLink]:
+        """Each server that keeps records, by what to call it. Raises Unavailable."""
         await self._know()
-        return await self._link(self._place(VERSIONS)).command(*words)
+        if None in self._owners:
+            raise Unavailable("some slots belong to no shard")
+        return {f"Redis at {place[0]}:{place[1]}": self._link(place) for place in set(filter(None, self._owners))}
 
     async def close(self) -> None:
         if self._looking is not None:
