@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ from petstore.logs import event
 SHARD_SECONDS = 0.6  # that an exchange with one shard may take: the others' answers wait for it, once
 LOOK_SECONDS = 0.3  # the same, for a look at the Cluster itself
 DIRECTIONS_MAX = 3  # from shard to shard that one command follows: a slot that has moved may be on its way again
-LOOK_EVERY = 0.2  # seconds between two looks, however many find that they need one
+LOOK_EVERY = 0.2  # seconds between two looks while a shard does not answer, or says that the Cluster is down
 
 _SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis' name of the script
 _LOAD = ("SCRIPT", "LOAD", SCRIPT)
@@ -59,6 +60,7 @@ class ClusterLink:
         self._seeds = list(hosts)  # whom to ask who has what, the most promising first
         self._links: dict[Place, SingleLink] = {}
         self._owners: list[Place | None] = []  # of each slot
+        self._learned = 0.0  # when
         self._away: set[Place] = set()
         self._looking: asyncio.Task[None] | None = None
 
@@ -212,7 +214,8 @@ class ClusterLink:
         if any(isinstance(reply, ClusterDownError) for reply in replies):
             # It was taken out of the Cluster or is cut off from it, and knows less than the others.
             self._ask_last(place)
-            self._look()
+            if time.monotonic() - self._learned > LOOK_EVERY:  # it may say so in every step
+                self._look()
         return replies
 
     # Who has what
@@ -247,6 +250,7 @@ class ClusterLink:
                 self._ask_last(place)  # who asks has patience for some of them only
                 continue
             self._owners = _owners(shards, place[0])
+            self._learned = time.monotonic()
             self._seeds = list(dict.fromkeys([place, *filter(None, self._owners), *self._hosts]))
             if None in self._owners:  # it may have been taken out of the Cluster or be cut off, and know of nobody
                 self._ask_last(place)
@@ -281,9 +285,9 @@ class ClusterLink:
             await asyncio.gather(*(self._greet(place) for place in self._away))
             with contextlib.suppress(Exception):  # whatever it is, the next look may be better
                 await self._learn()
+                if not self._away and None not in self._owners:
+                    return
             await asyncio.sleep(LOOK_EVERY)
-            if not self._away and None not in self._owners:
-                return
 
     async def _greet(self, place: Place) -> None:
         """With the script, for nobody: while a shard takes no writes, in a failover say, it still answers to PING."""
