@@ -5,7 +5,7 @@ import contextlib
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.backends import Redis, running
 from tests.served import wait_for
 
 SLOTS = 16_384
+CLUSTER_NODE = ("--cluster-enabled", "yes", "--databases", "1", "--cluster-node-timeout", "2000")
 
 
 class RedisCluster:
@@ -39,14 +40,33 @@ class RedisCluster:
         """The cluster, emptied."""
         for client in self.clients:
             client.flushall()
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return cluster_url(self.nodes)
+
+    def begin_move(self, slot: int, name: str, source: int, target: int) -> None:
+        """The slot is still the source's, but its record is not."""
+        here, there = self.clients[source], self.clients[target]
+        there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", here.execute_command("CLUSTER MYID"))
+        here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", there.execute_command("CLUSTER MYID"))
+        here.migrate("127.0.0.1", self.nodes[target].port, name, 0, 1_000)
+
+    def end_move(self, slots: Iterable[int], target: int) -> None:
+        """Told to all, the new owner first: it must not hear that its slots are another's."""
+        owner = self.clients[target].execute_command("CLUSTER MYID")
+        for client in [self.clients[target], *self.clients]:
+            told = client.pipeline(transaction=False)
+            for slot in slots:
+                told.execute_command("CLUSTER SETSLOT", slot, "NODE", owner)
+            told.execute(raise_on_error=False)  # who has lost its last slot may be a replica by now, and hears of it
+
+
+def cluster_url(nodes: Iterable[Redis]) -> str:
+    return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
 
 
 @contextlib.contextmanager
 def cluster_running() -> Iterator[RedisCluster]:
     with contextlib.ExitStack() as stack:
-        options = ("--cluster-enabled", "yes", "--databases", "1", "--cluster-node-timeout", "2000")
-        cluster = RedisCluster([stack.enter_context(running(Redis(*options))) for _ in range(3)])
+        cluster = RedisCluster([stack.enter_context(running(Redis(*CLUSTER_NODE))) for _ in range(3)])
         yield cluster
         for client in cluster.clients:
             client.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import multiprocessing
 import os
 import random
@@ -54,6 +55,51 @@ def test_a_sweep_looks_at_some_records_and_the_next_goes_on_behind_them(tmp_path
         assert gate.records - 2 == 600
 
     GatePlace(tmp_path).use(work)
+
+
+def test_a_sweep_keeps_up_with_callers_from_ever_new_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a tenth of the numbers that hold outside tests."""
+    monkeypatch.setattr(local_gate, "SWEEP_STEP", 25)
+    each_second = 100
+
+    async def work(gate: Gate) -> int:
+        assert isinstance(gate, LocalGate)
+        networks, most = itertools.count(), 0
+        for second in range(600):
+            for number in itertools.islice(networks, each_second):
+                await gate.admit_address("live", f"2001:db8:{number >> 16:x}:{number & 0xFFFF:x}::1", NOW + second)
+            await gate.sweep(NOW + second)
+            most = max(most, gate.records)
+        return most
+
+    assert GatePlace(tmp_path).use(work) < each_second * (60 + 150)  # the minute that matters, and a round of sweeping
+
+
+def test_a_large_sweep_has_an_end_and_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_gate, "SWEEP_TURNS", 4)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def work(gate: Gate) -> int:
+        nonlocal turns
+        assert isinstance(gate, LocalGate)
+        await gate.put_windows((f"key_{number}", Windows(1)) for number in range(150_000))
+        before, beside = gate.records, asyncio.create_task(others())
+        await asyncio.sleep(0)
+        turns = 0
+        await gate.sweep(NOW)
+        beside.cancel()
+        return before - gate.records
+
+    assert GatePlace(tmp_path).use(work) == 1_000
+    assert turns >= 3
 
 
 def test_all_keys_are_read_a_thousand_at_a_time(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from redis import Redis as Client
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
-from petstore.gate.redis import RedisGate, Step
+from petstore.gate.redis import Crowded, RedisGate, Step
 from petstore.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
 from tests.backends import Redis
@@ -170,6 +170,37 @@ def test_at_most_20_000_requests_wait_for_the_gate(redis: Redis, tmp_path: Path)
         await ask(gate, "key_a", PLENTY)
 
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+
+
+def test_a_crowd_is_no_outage(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is decided on by the node's own file, and a version is raised for all nodes before that is told."""
+    monkeypatch.setattr("petstore.gate.redis.WAITING_MAX", 100)
+    url = redis.url()
+
+    async def catalogue(gate: Gate) -> int:
+        passed = await gate.admit("live", "key_other", PLENTY, await gate.keys_version("live"), NOW)
+        assert passed is not None
+        return passed[1]
+
+    async def work(gate: Gate) -> None:
+        other = GatePlace(tmp_path / "other", url).open()
+        before, version = await catalogue(other), await gate.keys_version("live")
+        crowd = [asyncio.ensure_future(gate.admit("live", "key_a", PLENTY, version, NOW)) for _ in range(100)]
+        await asyncio.sleep(0)
+        late = [
+            gate.admit("live", "key_a", PLENTY, version, NOW),
+            gate.admit_address("live", "192.0.2.1", NOW),
+            gate.peek_address("live", "192.0.2.1", NOW),
+        ]
+        outcomes = await asyncio.gather(*late, gate.raise_version("live", "catalogue"), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Crowded, Crowded, Crowded, type(None)]
+        assert await catalogue(other) > before
+        assert await gate.keys_version("live") == version and not gate.degraded()
+        assert all(passed and passed[1] > 0 for passed in await asyncio.gather(*crowd))
+        await other.close()
+
+    GatePlace(tmp_path, url).use(work)
+    assert not (tmp_path / "gate-outage.mdb").exists()
 
 
 @pytest.mark.parametrize("outage", ["refuse", "degrade"])

@@ -6,6 +6,7 @@ import inspect
 import os
 import random
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import lmdb
@@ -14,14 +15,14 @@ from redis import Redis as Client
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 
 from petstore.errors import OperatorError, Unavailable
-from petstore.gate import Gate, GatePolicy, open_gate
+from petstore.gate import Gate, GatePolicy, bans_in_force, open_gate
 from petstore.gate import redis as redis_module
 from petstore.gate.local import LocalGate
 from petstore.gate.outage import DegradingGate
 from petstore.gate.redis import KEY_LIVE, RedisGate, Request, answers_in, name_of, versions_in
 from petstore.gate.redis_links import TLS_OPTIONS, SingleLink, open_link
 from petstore.plans import Limits
-from petstore.windows import ADMITTED, DAY, LIMITED, MINUTE, BanPolicy, Outcome, Windows, admit
+from petstore.windows import ADMITTED, DAY, LIMITED, MINUTE, SECOND, BanPolicy, Outcome, Windows, admit
 from tests.backends import Redis
 from tests.places import GatePlace
 from tests.test_gate import NOW, PLENTY, ask, versions
@@ -166,6 +167,7 @@ def test_the_script_is_sent_once(own_redis: Redis, tmp_path: Path) -> None:
 def test_after_an_exchange_that_was_given_up_nobody_gets_its_answer(redis: Redis) -> None:
     async def work() -> None:
         link = open_link(redis.url())
+        assert isinstance(link, SingleLink)
         slow = asyncio.create_task(link.command("BLPOP", "nothing", "0.2"))
         await asyncio.sleep(0.05)  # until it is sent
         slow.cancel()
@@ -287,6 +289,25 @@ def test_the_stand_in_counts_addresses_is_swept_and_is_closed(own_redis: Redis, 
     GatePlace(tmp_path, own_redis.url()).use(work)
     with pytest.raises(lmdb.Error):
         stand_in[0]._env.stat()
+
+
+def test_a_ban_that_redis_names_twice_is_listed_once(
+    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCAN may do so while the table of names grows or shrinks."""
+    names = SingleLink.names
+
+    async def twice(link: SingleLink, pattern: str) -> AsyncIterator[list[bytes]]:
+        async for found in names(link, pattern):
+            yield found
+            yield found
+
+    async def work(gate: Gate) -> list[str]:
+        await gate.put_windows((key, Windows(ban_end=int(NOW + 60) * SECOND, bans=1)) for key in ("key_a", "key_b"))
+        return sorted(ban.key_id for ban in await bans_in_force(gate, NOW))
+
+    monkeypatch.setattr(SingleLink, "names", twice)
+    assert GatePlace(tmp_path, redis.url()).use(work, REFUSE) == ["key_a", "key_b"]
 
 
 async def until(condition: object) -> bool:

@@ -130,6 +130,22 @@ def test_a_cluster_that_cannot_be_reached_is_an_outage(tmp_path: Path) -> None:
     assert "does not answer" in asyncio.run(inspect_redis(url)).faults[0]
 
 
+def test_a_shard_that_forgets_is_found_whichever_it_is(redis_cluster: RedisCluster) -> None:
+    for client, node in zip(redis_cluster.clients, redis_cluster.nodes, strict=True):
+        client.config_set("appendonly", "no")
+        try:
+            faults = asyncio.run(inspect_redis(redis_cluster.url())).faults
+        finally:
+            client.config_set("appendonly", "yes")
+        assert faults == [f"Redis at 127.0.0.1:{node.port} forgets counters when it is restarted: set appendonly yes"]
+
+
+def test_a_cluster_without_an_owner_for_some_slots_does_not_pass_for_well_set() -> None:
+    with running(Redis("--cluster-enabled", "yes", "--databases", "1")) as alone:
+        faults = asyncio.run(inspect_redis(f"redis+cluster://127.0.0.1:{alone.port}")).faults
+    assert faults == ["Redis does not answer: some slots belong to no shard"]
+
+
 def test_shards_that_have_lost_the_script_get_it_again(redis_cluster: RedisCluster, tmp_path: Path) -> None:
     async def work(gate: Gate) -> list[int]:
         await asyncio.gather(*(ask(gate, name, Limits(9, 9)) for name in NAMES))
@@ -234,13 +250,10 @@ def test_a_slot_is_followed_to_the_shard_that_it_moves_to(tmp_path: Path, what: 
     async def work(gate: Gate) -> None:
         version = await gate.keys_version("live")
         assert (await ask(gate, "key_0", Limits(9, 9))).remaining == 8
-        there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", here.execute_command("CLUSTER MYID"))
-        here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", there.execute_command("CLUSTER MYID"))
-        here.migrate("127.0.0.1", cluster.nodes[target].port, name, 0, 1_000)
+        cluster.begin_move(slot, name, shard_of(name), target)
         assert (await ask(gate, "key_0", Limits(9, 9))).remaining == 7
         assert await gate.keys_version("live") == version
-        for client in (there, here):
-            client.execute_command("CLUSTER SETSLOT", slot, "NODE", there.execute_command("CLUSTER MYID"))
+        cluster.end_move([slot], target)
         async with asyncio.timeout(10):
             while (after := await gate.keys_version("live")) != await gate.keys_version("live"):
                 pass  # until the gate has heard of it
@@ -251,9 +264,8 @@ def test_a_slot_is_followed_to_the_shard_that_it_moves_to(tmp_path: Path, what: 
     slot = key_slot(name.encode())
     with cluster_running() as cluster:
         target = (shard_of(name) + 1) % 3
-        here, there = cluster.clients[shard_of(name)], cluster.clients[target]
         GatePlace(tmp_path, cluster.url()).use(work, REFUSE)
-        assert there.get(name) is not None
+        assert cluster.clients[target].get(name) is not None
 
 
 def test_a_cluster_that_is_formed_after_the_start_is_found(tmp_path: Path) -> None:

@@ -111,12 +111,13 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
     """Raises Unavailable."""
-    return [
-        Ban(key_id, w.ban_start / SECOND, w.ban_end / SECOND, w.bans)
+    found = {  # by key: Redis may name a record twice
+        key_id: Ban(key_id, w.ban_start / SECOND, w.ban_end / SECOND, w.bans)
         async for rows in gate.all_windows()
         for key_id, w in rows
         if w.ban_end > now * SECOND
-    ]
+    }
+    return list(found.values())
 
 
 def bucket_of(address: str) -> bytes:

@@ -4,9 +4,12 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from petstore.errors import Unavailable
+
+if TYPE_CHECKING:
+    from petstore.gate.redis_links import SingleLink
 
 CLOCKS_APART = 2.0  # seconds
 PATIENCE = 2.0
@@ -31,30 +34,36 @@ def inspect_file(path: Path, *, in_use: bool) -> Inspection:
 
 
 async def inspect_redis(url: str) -> Inspection:
-    """Raises OperatorError for a URL that cannot be understood."""
+    """All of its servers that keep records. Raises OperatorError for a URL that cannot be understood."""
     from petstore.gate.redis_links import open_link
 
     link = open_link(url)
     try:
         async with asyncio.timeout(PATIENCE):
-            before = time.time()
-            seconds, microseconds = map(int, await link.command("TIME"))
-            ahead = seconds + microseconds / 1e6 - (before + time.time()) / 2
-            told = _fields(await link.command("INFO"))
-            return Inspection(_forgets(told), f"Redis {told.get('redis_version', '?')}", ahead)
+            each = [await _inspect_server(name, server) for name, server in (await link.servers()).items()]
     except (Unavailable, TimeoutError) as error:
         return Inspection([f"Redis does not answer: {str(error) or 'it takes too long'}"], "")
     finally:
         await link.close()
+    about = ", ".join(sorted({seen.about for seen in each}))
+    return Inspection([fault for seen in each for fault in seen.faults], about, max((s.ahead for s in each), key=abs))
 
 
-def _forgets(told: dict[str, str]) -> list[str]:
+async def _inspect_server(name: str, link: "SingleLink") -> Inspection:
+    before = time.time()
+    seconds, microseconds = map(int, await link.command("TIME"))
+    ahead = seconds + microseconds / 1e6 - (before + time.time()) / 2
+    told = _fields(await link.command("INFO"))
+    return Inspection(_forgets(name, told), f"Redis {told.get('redis_version', '?')}", ahead)
+
+
+def _forgets(name: str, told: dict[str, str]) -> list[str]:
     """Settings under which counters get lost. A Redis that does not tell them is believed to be well set."""
     faults = []
     if told.get("maxmemory", "0") != "0" and told.get("maxmemory_policy") != "noeviction":
-        faults.append("Redis throws records away when its memory is full: set maxmemory-policy noeviction")
+        faults.append(f"{name} throws records away when its memory is full: set maxmemory-policy noeviction")
     if told.get("aof_enabled") == "0":
-        faults.append("Redis forgets counters when it is restarted: set appendonly yes")
+        faults.append(f"{name} forgets counters when it is restarted: set appendonly yes")
     return faults
 
 

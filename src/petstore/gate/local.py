@@ -5,9 +5,11 @@ what a process has written is the kernel's, so only a power cut can lose counter
 file is allocated before it is mapped, so that a full disk is an error and not a SIGBUS. All calls come from one thread.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import itertools
+import math
 import os
 import struct
 import time
@@ -28,7 +30,9 @@ from petstore.plans import Limits
 from petstore.windows import ADMITTED, SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
 
 INITIAL_SIZE = 16 * 1024 * 1024
-SWEEP_STEP = 250
+SWEEP_STEP = 250  # records that a sweep looks at in one turn of the event loop, which takes half a millisecond
+SWEEP_SECONDS = 120  # in which a worker looks at all records once,
+SWEEP_TURNS = 40  # unless that took more turns a second
 SOME = 1_000
 
 KEY, ADDRESS, VERSION = b"k", b"a", b"v"  # the first byte of a record's name tells its kind
@@ -167,7 +171,10 @@ class LocalGate:
         return False
 
     async def sweep(self, now: float) -> None:
-        self._sweep_from = self._step(lambda txn: _sweep(txn, self._sweep_from, SWEEP_STEP, int(now * SECOND)))
+        # The more is remembered, the more has to be forgotten: callers without a key may come from ever new addresses.
+        for _ in range(min(math.ceil(self.records / SWEEP_STEP / SWEEP_SECONDS), SWEEP_TURNS)):
+            self._sweep_from = self._step(lambda txn: _sweep(txn, self._sweep_from, SWEEP_STEP, int(now * SECOND)))
+            await asyncio.sleep(0)
         self._env.reader_check()
         if self._health.down:
             self._health.worked()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, Subject
-from petstore.gate.redis import RedisGate
+from petstore.gate.redis import Crowded, RedisGate
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.windows import Decision, Windows
@@ -18,6 +18,8 @@ class DegradingGate:
     an outage begins and when it ends, and once a second in between. Where one shard of a Cluster fails, this is so for
     its keys alone, which Redis still says to be the newest. Of the catalogue no version is the same twice: no page is
     served from memory.
+
+    Where too many wait for a Redis that answers, they are told so: a limit of N would admit more than N otherwise.
     """
 
     def __init__(self, shared: RedisGate, open_own: Callable[[], Gate]) -> None:
@@ -31,10 +33,12 @@ class DegradingGate:
     ) -> tuple[Decision, int] | None:
         try:
             return await self._shared.admit(environment, key_id, limits, keys_version, now)
+        except Crowded:
+            raise
         except Unavailable:
             if not self._shared.down:
-                # Redis answers, but not for this key. It has just found the version to be the newest, or too many wait,
-                # and the key is at most a second old. Compared with the file's it would be read again for ever.
+                # Redis answers, but not for this key. It has just found the version to be the newest. Compared with
+                # the file's, the key would be read again for ever.
                 keys_version = await self._own.keys_version(environment)
             passed = await self._own.admit(environment, key_id, limits, keys_version, now)
             return passed and (passed[0], next(self._no_version))
@@ -42,12 +46,16 @@ class DegradingGate:
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
         try:
             return await self._shared.admit_address(environment, address, now)
+        except Crowded:
+            raise
         except Unavailable:
             return await self._own.admit_address(environment, address, now)
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
         try:
             return await self._shared.peek_address(environment, address, now)
+        except Crowded:
+            raise
         except Unavailable:
             return await self._own.peek_address(environment, address, now)
 

@@ -83,6 +83,10 @@ class Step(NamedTuple):
     answers: "Sequence[Answer | Unavailable]"
 
 
+class Crowded(Unavailable):
+    """Redis answers, but too many wait for it. No outage: nobody but Redis may decide meanwhile."""
+
+
 class RedisGate:
     """See `Gate` for what each method promises."""
 
@@ -178,12 +182,15 @@ class RedisGate:
     ) -> tuple[Versions, Answer]:
         future: asyncio.Future[tuple[Versions, Answer]] = self._loop.create_future()
         self._check()
+        if len(self._waiting) >= WAITING_MAX:
+            raise Crowded("too many requests wait for the gate")
         self._now = now
         self._waiting.append(Request(name, what, asked_under, *limits, future))
         self._soon()
         return await future
 
     async def _raise(self, bits: int) -> Versions:
+        """However many wait: all of these are one number of the next step."""
         future: asyncio.Future[Versions] = self._loop.create_future()
         self._check()
         self._raised.append((bits, future))
@@ -193,8 +200,6 @@ class RedisGate:
     def _check(self) -> None:
         if self._down is not None:
             raise Unavailable("the gate is down")
-        if len(self._waiting) >= WAITING_MAX:
-            raise Unavailable("too many requests wait for the gate")
 
     def _soon(self) -> None:
         if self._stepping is None and not self._starting:

@@ -7,11 +7,12 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import AskError, MovedError, NoScriptError
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError
 
 from petstore.errors import Unavailable
 from petstore.gate.redis import (
@@ -33,7 +34,8 @@ from petstore.logs import event
 
 SHARD_SECONDS = 0.6  # that an exchange with one shard may take: the others' answers wait for it, once
 LOOK_SECONDS = 0.3  # the same, for a look at the Cluster itself
-LOOK_EVERY = 0.2  # seconds between two looks while a shard does not answer
+DIRECTIONS_MAX = 3  # from shard to shard that one command follows: a slot that has moved may be on its way again
+LOOK_EVERY = 0.2  # seconds between two looks while a shard does not answer, or says that the Cluster is down
 
 _SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis' name of the script
 _LOAD = ("SCRIPT", "LOAD", SCRIPT)
@@ -58,6 +60,7 @@ class ClusterLink:
         self._seeds = list(hosts)  # whom to ask who has what, the most promising first
         self._links: dict[Place, SingleLink] = {}
         self._owners: list[Place | None] = []  # of each slot
+        self._learned = 0.0  # when
         self._away: set[Place] = set()
         self._looking: asyncio.Task[None] | None = None
 
@@ -84,10 +87,12 @@ class ClusterLink:
         commands = [("SET", name, value, "PX", life) for name, value, life in records]
         await self._whole(commands, [name for name, _, _ in records])
 
-    async def command(self, *words: str) -> Any:
-        """Any command, to the shard of the versions. Raises Unavailable."""
+    async def servers(self) -> dict[str, SingleLink]:
+        """Each server that keeps records, by what to call it. Raises Unavailable."""
         await self._know()
-        return await self._link(self._place(VERSIONS)).command(*words)
+        if None in self._owners:
+            raise Unavailable("some slots belong to no shard")
+        return {f"Redis at {place[0]}:{place[1]}": self._link(place) for place in set(filter(None, self._owners))}
 
     async def close(self) -> None:
         if self._looking is not None:
@@ -101,11 +106,11 @@ class ClusterLink:
     async def _versions(self, now: str, bans: Sequence[int], raised: int) -> Versions:
         await self._know()
         place = self._place(VERSIONS)
-        (reply,) = await self._evaluated(place, [_script([VERSIONS], [now, *bans, raised, b""])])
+        command, moved = (_script([VERSIONS], [now, *bans, bits, b""]) for bits in (raised, ALL_VERSIONS))
+        (reply,) = await self._evaluated(place, [command])
         if isinstance(reply, AskError):
-            if isinstance(reply, MovedError):
-                raised = ALL_VERSIONS  # whoever has them now may not know the newest
-            reply = await self._followed(place, reply, _script([VERSIONS], [now, *bans, raised, b""]))
+            # Whoever has them now may not know the newest.
+            reply = await self._followed(place, reply, command, moved)
         if isinstance(reply, Exception):
             raise _outage(reply)
         self._link(place).stepped()
@@ -169,13 +174,23 @@ class ClusterLink:
             replies[number] = reply
         return replies
 
-    async def _followed(self, asked: Place, direction: AskError, command: Command) -> Any:
-        """A slot that has moved, or is about to, and was not touched where it was looked for."""
-        place = (_host(direction.host, asked[0]), direction.port)
-        if isinstance(direction, MovedError):
-            self._look()
-            return (await self._asked(place, [_LOAD, command]))[-1]
-        return (await self._asked(place, [_LOAD, ("ASKING",), command]))[-1]
+    async def _followed(self, asked: Place, reply: Any, command: Command, moved: Command | None = None) -> Any:
+        """A slot that has moved, or is about to, and was not touched where it was looked for.
+
+        `moved`: what to say instead to one that has it for good.
+        """
+        for _ in range(DIRECTIONS_MAX):
+            if not isinstance(reply, AskError):
+                break
+            asked = (_host(reply.host, asked[0]), reply.port)
+            if isinstance(reply, MovedError):
+                self._look()
+                command = moved or command
+                commands = [_LOAD, command]
+            else:
+                commands = [_LOAD, ("ASKING",), command]
+            reply = (await self._asked(asked, commands))[-1]
+        return reply
 
     async def _evaluated(self, place: Place, commands: Sequence[Command]) -> list[Any]:
         replies = await self._asked(place, commands)
@@ -191,11 +206,17 @@ class ClusterLink:
             return [Unavailable("a shard of the gate is down")] * len(commands)
         try:
             async with asyncio.timeout(SHARD_SECONDS):
-                return await self._link(place).replies(commands)
+                replies = await self._link(place).replies(commands)
         except (Unavailable, TimeoutError) as error:
             cause = str(error) or "a shard of the gate did not answer in time"
             self._lost(place, cause)
             return [Unavailable(cause)] * len(commands)
+        if any(isinstance(reply, ClusterDownError) for reply in replies):
+            # It was taken out of the Cluster or is cut off from it, and knows less than the others.
+            self._ask_last(place)
+            if time.monotonic() - self._learned > LOOK_EVERY:  # it may say so in every step
+                self._look()
+        return replies
 
     # Who has what
 
@@ -226,16 +247,19 @@ class ClusterLink:
                     shards = await self._link(place).command("CLUSTER", "SLOTS")
             except (Unavailable, TimeoutError) as error:
                 failure = error
-                # To the end: who asks has patience for some of them only.
-                self._seeds.sort(key=lambda each: each == place)
+                self._ask_last(place)  # who asks has patience for some of them only
                 continue
             self._owners = _owners(shards, place[0])
-            # Last of all one that has no slots: it may have been taken out of the Cluster, and know of nobody.
-            known = dict.fromkeys([place, *filter(None, self._owners), *self._hosts])
-            self._seeds = sorted(known, key=lambda each: each == place and place not in self._owners)
+            self._learned = time.monotonic()
+            self._seeds = list(dict.fromkeys([place, *filter(None, self._owners), *self._hosts]))
+            if None in self._owners:  # it may have been taken out of the Cluster or be cut off, and know of nobody
+                self._ask_last(place)
             await self._forget()
             return
         raise _outage(failure)
+
+    def _ask_last(self, place: Place) -> None:
+        self._seeds.sort(key=lambda each: each == place)
 
     async def _forget(self) -> None:
         """Servers that have no slots any more."""
@@ -266,9 +290,10 @@ class ClusterLink:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _greet(self, place: Place) -> None:
+        """With the script, for nobody: while a shard takes no writes, in a failover say, it still answers to PING."""
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
-                await self._link(place).command("PING")
+                await self._link(place).replies([_script([], ["", 0, 0, 0, "", b""])])  # a complaint is an answer too
                 self._away.discard(place)
                 event(logging.WARNING, "shard back", shard=f"{place[0]}:{place[1]}")
 

@@ -150,6 +150,10 @@ class SingleLink:
         """Any command, for those who look at the server itself. Raises Unavailable."""
         return await self._call(*words)
 
+    async def servers(self) -> "dict[str, SingleLink]":
+        """Each server that keeps records, by what to call it. Raises Unavailable."""
+        return {"Redis": self}
+
     async def close(self) -> None:
         await self._drop(nowait=False)  # TLS says goodbye, and is answered
         for sentinel in self._sentinels.sentinels if self._sentinels else ():
