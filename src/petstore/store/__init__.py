@@ -19,6 +19,8 @@ OnCommit = Callable[[Subject], Awaitable[None]]
 PRUNE_MAX = 1_000  # records of idempotency keys that are forgotten at once
 IDEMPOTENCY_LIFE = 86_400.0
 PATIENCE = 1.5  # seconds a write may wait for its turn: an answer is due within two
+COMMIT_SECONDS = 0.3  # and so long it may take then, before it is given up
+TICK = 0.1  # seconds between two looks at who has waited too long
 
 
 class Transfer(Protocol):
