@@ -53,10 +53,11 @@ class Store(Catalogue, KeyStore, Ledger, Operators, Transfer, Protocol):
 
 
 class StorePolicy(NamedTuple):
-    """What the operator may set for PostgreSQL."""
+    """What the operator may set for PostgreSQL. `serving`: those who call are clients, not an operator."""
 
     pool_size: int = 8
     pgbouncer: bool = False
+    serving: bool = False
 
 
 def open_stores(
@@ -84,7 +85,7 @@ def open_stores(
     except ImportError as error:
         raise OperatorError(f"--store {scheme} needs {error.name}: {to_install('cluster')}") from None
     schemas = [schema_of(each) for each in ENVIRONMENTS]
-    pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas)
+    pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas, serving=policy.serving)
     return {each: PostgresStore(pool, each, on_commit(each)) for each in ENVIRONMENTS}
 
 
