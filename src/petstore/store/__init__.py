@@ -71,13 +71,7 @@ def open_stores(
         from petstore.store.sqlite import SqliteStore
 
         return {each: SqliteStore(data / f"{each}.db", each, on_commit(each)) for each in ENVIRONMENTS}
-    scheme = url.partition("://")[0] if "://" in url else "without a scheme"
-    if scheme not in ("postgresql", "postgres"):
-        raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
-    for host in _hosts(url):
-        port = host.rpartition("]")[2].partition(":")[2]
-        if port and not port.isdigit():
-            raise OperatorError("--store: the port must be a number; write / and ? in a password as %2F and %3F")
+    scheme = check_url(url)
     try:
         from petstore.store.postgres import PostgresStore
         from petstore.store.postgres.base import schema_of
@@ -87,6 +81,18 @@ def open_stores(
     schemas = [schema_of(each) for each in ENVIRONMENTS]
     pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas, serving=policy.serving)
     return {each: PostgresStore(pool, each, on_commit(each)) for each in ENVIRONMENTS}
+
+
+def check_url(url: str) -> str:
+    """Its scheme. Raises OperatorError, without the password: whoever else reads such a URL may tell part of it."""
+    scheme = url.partition("://")[0] if "://" in url else "without a scheme"
+    if scheme not in ("postgresql", "postgres"):
+        raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
+    for host in _hosts(url):
+        port = host.rpartition("]")[2].partition(":")[2]
+        if port and not port.isdigit():
+            raise OperatorError("--store: the port must be a number; write / and ? in a password as %2F and %3F")
+    return scheme
 
 
 def _hosts(url: str) -> list[str]:

@@ -35,7 +35,7 @@ class PostgresPool:
 
     def __init__(self, url: str, *, size: int, pgbouncer: bool, schemas: Sequence[str], serving: bool = False) -> None:
         self._url = url
-        self._hosts = _each_host(url)
+        self._hosts = each_host(url)
         self._size = size
         self._pgbouncer = pgbouncer
         self._schemas = schemas
@@ -176,7 +176,7 @@ class PostgresPool:
                 await asyncio.wait_for(self._pool.close(), PATIENCE)
 
 
-def _each_host(url: str) -> list[str]:
+def each_host(url: str) -> list[str]:
     """The same URL, with one of its hosts each."""
     parts = urlsplit(url)
     login, at, hosts = parts.netloc.rpartition("@")
