@@ -113,7 +113,7 @@ class PostgresWriter:
         now = self._loop.time()
         for job in self._waiting:
             if job.due < now and not job.future.done():
-                late = Unavailable("the writer did not answer in time")
+                late = Unavailable("the store did not answer in time")
                 self._health.failed(late)
                 job.future.set_exception(late)
 
