@@ -4,27 +4,19 @@ import asyncio
 import hashlib
 import json
 import os
-import re
 import shutil
-import signal
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import apsw
-import asyncpg
 import pytest
 
 from petstore import checks, folder
 from petstore.cli.check import check
-from petstore.gate.inspect import inspect_file, inspect_redis
 from petstore.settings import Settings
-from petstore.store.postgres.inspect import NEWEST_SCHEMA, inspect
-from tests.backends import Postgres, Redis, running, shared
 from tests.commands import Commands
-from tests.places import GatePlace
-from tests.redis_topologies import RedisCluster
 from tests.servers import Server, serving
 from tests.users import as_nobody, only_as_root
 
@@ -144,6 +136,13 @@ def test_a_file_of_another_user_is_found(embedded: Commands) -> None:
     assert "live.db" in fault and "nobody" in fault
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_a_file_system_keeps_at_its_root_is_no_fault(embedded: Commands) -> None:
+    (embedded.data / "lost+found").mkdir()
+    shutil.chown(embedded.data / "lost+found", "nobody")
+    assert faults(embedded) == {}
+
+
 def test_a_restore_that_was_cut_short_is_found(embedded: Commands) -> None:
     ready = embedded.data / folder.READY
     for name in (folder.NEW, folder.OLD):
@@ -192,141 +191,6 @@ def test_a_certificate_that_ends_soon_is_found(
     )  # fmt: skip
     found = faults(embedded, tls_cert=certificate, tls_key=private)
     assert (wrong is None and found == {}) or (wrong is not None and wrong in found["certificate"][0])
-
-
-# PostgreSQL and Redis
-
-
-def cluster(tmp_path: Path) -> Commands:
-    server = Server(tmp_path / "data", "cluster")
-    server.fill(1)
-    return Commands(server)
-
-
-def test_a_database_that_could_lose_animals_is_found(tmp_path: Path) -> None:
-    """The tests' own server runs with fsync = off, which is all that is wrong with it."""
-    found = faults(cluster(tmp_path))
-    assert set(found) == {"postgresql"}
-    assert found["postgresql"] == ["PostgreSQL runs with fsync = off: a power cut can lose animals"]
-
-
-def test_a_schema_that_is_not_there_is_found_and_not_made(tmp_path: Path) -> None:
-    server = Server(tmp_path / "data", "cluster")
-    server.data.mkdir(mode=0o700)
-    found = faults(Commands(server))
-    assert {"store, live", "store, staging"} <= set(found)
-    made = shared(Postgres).execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'petstore%'", server.store)
-    assert made == []
-
-
-def test_a_sequence_that_is_behind_is_found(tmp_path: Path) -> None:
-    commands = cluster(tmp_path)
-    shared(Postgres).execute("INSERT INTO petstore_live.pets VALUES (100, 'Mia', 1, 'sold')", commands.server.store)
-    assert "given twice" in faults(commands)["store, live"][0]
-
-
-def test_more_connections_than_the_database_takes_are_found(tmp_path: Path) -> None:
-    commands = cluster(tmp_path)
-    (row,) = shared(Postgres).execute(
-        "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
-    )
-    most = int(row[0])
-    assert not any("connections" in fault for fault in faults(commands, workers=most, postgres_pool=1)["postgresql"])
-    found = faults(commands, workers=1, postgres_pool=most + 1)["postgresql"]
-    assert any(f"{most + 1} connections" in fault and f"takes {most}" in fault for fault in found)
-
-
-def test_a_database_of_an_older_or_a_newer_version_is_told_of(tmp_path: Path) -> None:
-    commands = cluster(tmp_path)
-
-    def about() -> str:
-        return asyncio.run(inspect(str(commands.server.store), 1)).about["live"]
-
-    assert about() == f"schema {NEWEST_SCHEMA}"
-    postgres = shared(Postgres)
-    postgres.execute(f"DELETE FROM petstore_live.migrations WHERE number = {NEWEST_SCHEMA}", commands.server.store)
-    assert about() == f"schema {NEWEST_SCHEMA - 1}; the next start brings it to {NEWEST_SCHEMA}"
-    postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", commands.server.store)
-    assert "newer" in faults(commands)["store, live"][0]
-
-
-def test_a_replica_is_found() -> None:
-    with running(Postgres()) as server:
-        server.stop()
-        (server.folder / "data/standby.signal").touch()
-        server.start()
-        found = asyncio.run(inspect(server.url_of("postgres"), 1))
-        assert any("is a replica" in fault for fault in found.server)
-
-
-def test_a_look_leaves_no_connection_open(postgres: Postgres) -> None:
-    url = postgres.url()
-    here = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-
-    async def look() -> None:
-        other = await asyncpg.connect(url)
-        await inspect(url, 1)
-        async with asyncio.timeout(10):  # the server notices when it comes to it
-            while await other.fetchval(here) > 1:
-                await asyncio.sleep(0.01)
-        await other.close()
-
-    asyncio.run(look())
-
-
-def test_servers_that_do_not_answer_are_found(tmp_path: Path) -> None:
-    server = Server(tmp_path / "data")
-    server.data.mkdir(mode=0o700)
-    found = faults(Commands(server), store="postgresql://127.0.0.1:1/x", gate="redis://127.0.0.1:1")
-    assert set(found) == {"postgresql", "gate"}
-
-
-def test_a_look_at_the_gate_says_what_is_there(redis: Redis, redis_cluster: RedisCluster, tmp_path: Path) -> None:
-    path = tmp_path / "gate.mdb"
-    faults, about, _ = inspect_file(path, in_use=False)
-    assert faults == [] and "no file yet" in about
-    GatePlace(tmp_path).use(lambda gate: gate.keys_version("live"))
-    assert inspect_file(path, in_use=False) == ([], "16 MiB", 0.0)
-    path.write_bytes(b"no gate" * 1000)
-    (fault,), *_ = inspect_file(path, in_use=False)
-    assert "is damaged" in fault
-
-    for url in (redis.url(), redis_cluster.url()):
-        faults, about, ahead = asyncio.run(inspect_redis(url))
-        assert faults == [] and re.fullmatch(r"Redis [0-9]+\.[0-9]+\.[0-9]+", about) and abs(ahead) < 1
-
-
-def test_a_redis_that_forgets_is_found(tmp_path: Path) -> None:
-    """Also where CONFIG is not to be had, as with many who rent one out."""
-    forgetful = ("--appendonly", "no", "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")
-    with running(Redis(*forgetful, "--rename-command", "CONFIG", "")) as redis:
-        server = Server(tmp_path / "data")
-        server.gate = redis.url()
-        server.data.mkdir(mode=0o700)
-        found = faults(Commands(server))
-        assert [word for fault in found["gate"] for word in ("noeviction", "appendonly") if word in fault] == [
-            "noeviction",
-            "appendonly",
-        ]
-
-
-def test_clocks_that_are_apart_are_found(monkeypatch: pytest.MonkeyPatch, redis: Redis, tmp_path: Path) -> None:
-    real = time.time
-    monkeypatch.setattr("petstore.gate.inspect.time.time", lambda: real() + 60)
-    server = Server(tmp_path / "data")
-    server.data.mkdir(mode=0o700)
-    (fault,) = faults(Commands(server), gate=redis.url())["clock"]
-    assert "60 s apart" in fault
-
-
-def test_a_server_that_hangs_is_a_fault_and_not_a_hang(tmp_path: Path) -> None:
-    with running(Redis()) as redis:
-        server = Server(tmp_path / "data")
-        server.gate = redis.url()
-        server.data.mkdir(mode=0o700)
-        redis.signal(signal.SIGSTOP)
-        assert set(faults(Commands(server))) == {"gate"}
-        redis.signal(signal.SIGCONT)
 
 
 def test_a_file_that_comes_and_goes_meanwhile_is_no_fault(embedded: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +38,22 @@ def test_on_a_terminal_nothing_that_a_client_sends_looks_like_another_line_or_mo
     record.fields = {"path": "/v1/x\n12:00:00 error  \x1b[2J", "name": "Zoë"}
     line = Readable().format(record)
     assert line.endswith(r" request path='/v1/x\n12:00:00 error  \x1b[2J' name=Zoë")
+
+
+def test_what_libraries_log_is_in_the_same_form_and_without_the_traces_of_an_outage() -> None:
+    program = """
+import asyncio, logging, asyncpg.pool
+from petstore.logs import configure
+configure()
+try:
+    raise OSError("nobody answers")
+except OSError:
+    asyncpg.pool.logger.warning("Failed to restore the pool connection floor", exc_info=True)
+    logging.getLogger("asyncio").error("a task has failed", exc_info=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert line["event"] == "a task has failed" and "nobody answers" in line["trace"]
 
 
 def told(lines: list[dict[str, Any]]) -> int:

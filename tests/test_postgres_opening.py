@@ -9,12 +9,16 @@ import asyncpg
 import pytest
 
 from petstore.errors import OperatorError, Unavailable
+from petstore.pets import NewPet
+from petstore.service import Backends
+from petstore.settings import Settings
 from petstore.store import Store, StorePolicy
 from petstore.store.postgres import PostgresStore
 from petstore.store.postgres import pool as pool_module
 from tests.backends import Postgres
 from tests.places import StorePlace
 from tests.test_postgres_pool import nobody_is_connected
+from tests.test_store import NOW
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,20 @@ def test_a_schema_that_cannot_be_used_leaves_no_connection_open(postgres: Postgr
         await nobody_is_connected(other)
         await other.close()
         await store.close()
+
+    asyncio.run(work())
+
+
+def test_requests_that_meet_a_newer_schema_are_told_of_an_outage(postgres: Postgres, place: StorePlace) -> None:
+    """A worker opens its pool when it is first asked: by then a node of the next version may have been here."""
+    place.use(lambda store: store.ping())
+    postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", place.url)
+
+    async def work() -> None:
+        async with Backends(Settings(data=place.data, store=place.url), serving=True) as backends:
+            for call in (backends.stores["live"].ping(), backends.stores["live"].add(NewPet("Rex", 1), NOW)):
+                with pytest.raises(Unavailable, match="newer"):
+                    await call
 
     asyncio.run(work())
 

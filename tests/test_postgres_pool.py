@@ -13,7 +13,7 @@ import pytest
 from petstore import health as health_module
 from petstore.errors import Unavailable
 from petstore.health import Health
-from petstore.pets import NewPet
+from petstore.pets import NewPet, Once
 from petstore.store import Store, StorePolicy
 from petstore.store.postgres import PostgresStore
 from petstore.store.postgres import pool as pool_module
@@ -49,6 +49,68 @@ def test_nobody_waits_longer_for_a_connection_than_patience_allows(place: StoreP
         assert nobody_is_left(store)
 
     place.use(work, policy=ONE)
+
+
+def test_nobody_waits_longer_behind_a_batch_that_takes_long_than_patience_allows(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "TICK", 0.01)
+
+    async def work(store: Store) -> None:
+        assert isinstance(store, PostgresStore)
+        await store.ping()
+        hog = await asyncpg.connect(place.url)
+        await hog.execute("BEGIN; LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
+        slow = store._writer.add(NewPet("slow", 1), NOW, None)
+        while store._writer._waiting:
+            await asyncio.sleep(0)
+        monkeypatch.setattr(writer_module, "PATIENCE", 0.1)
+        with pytest.raises(Unavailable, match="in time"):
+            await store._writer.add(NewPet("behind it", 1), NOW, None)
+        assert not slow.done()
+        await hog.close()
+        assert (await slow).pet.name == "slow"
+        assert sum((await store.count()).values()) == 1
+
+    place.use(work)
+
+
+def test_whoever_has_waited_too_long_is_refused_before_a_batch_begins(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(store: Store) -> None:
+        assert isinstance(store, PostgresStore)
+        await store.ping()
+        with monkeypatch.context() as hurry:
+            hurry.setattr(writer_module, "PATIENCE", -1)
+            late = store._writer.add(NewPet("late", 1), NOW, None)
+        assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
+        with pytest.raises(Unavailable, match="in time"):
+            await late
+        assert sum((await store.count()).values()) == 1
+
+    place.use(work)
+
+
+def test_what_is_refused_with_little_time_left_is_not_added_when_the_lock_comes(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(store: Store) -> None:
+        await store.ping()
+        hog = await asyncpg.connect(place.url)
+        await hog.execute("BEGIN; LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
+        with monkeypatch.context() as hurry:
+            hurry.setattr(writer_module, "PATIENCE", 0.5)
+            with pytest.raises(Unavailable, match="QueryCanceled"):
+                await store.add(NewPet("late", 1), NOW)
+        await hog.close()
+        once = Once("key_a", "token", bytes(32))
+        monkeypatch.setattr(writer_module, "PATIENCE", 1.3)  # less than a connection's statements have
+        added = [await store.add(NewPet("Rex", 1), NOW, once) for _ in range(2)]
+        assert [each.replayed for each in added] == [False, True]
+        assert sum((await store.count()).values()) == 1
+
+    place.use(work)
 
 
 def test_the_queue_for_connections_is_finite(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:

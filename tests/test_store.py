@@ -85,7 +85,7 @@ def test_a_token_is_free_again_after_exactly_a_day(store_at: StorePlace) -> None
 
 
 def test_what_nobody_has_set_is_the_same_everywhere() -> None:
-    assert (Settings().postgres_pool, Settings().pgbouncer) == StorePolicy()
+    assert StorePolicy(Settings().postgres_pool, Settings().pgbouncer) == StorePolicy()
 
 
 def test_commit_tells_what_has_changed_before_the_caller_hears(store_at: StorePlace) -> None:

@@ -210,7 +210,7 @@ def test_a_promise_that_vanishes_while_it_is_looked_for_is_an_outage(place: Stor
 
     async def work(store: Store) -> list[Any]:
         assert isinstance(store, PostgresStore)
-        job = writer_module._Job(asyncio.Future(), NewPet("Rex", 1), NOW, Once("key_a", "once", bytes(32)))
+        job = writer_module._Job(asyncio.Future(), 0.0, NewPet("Rex", 1), NOW, Once("key_a", "once", bytes(32)))
         return await store._pool.run(lambda connection: store._writer._earlier(connection, [job]))
 
     (outcome,) = place.use(work)

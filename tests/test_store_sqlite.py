@@ -1,9 +1,11 @@
 """What is special about the SQLite store: files, migrations, copies, reads."""
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -189,6 +191,42 @@ def test_a_look_at_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path
     assert fault.startswith("it is no database; bring a backup back") and nothing == [0, {}, None]
     (fault,), *rest = inspect(tmp_path)
     assert fault.startswith("it cannot be read: ") and rest == [0, {}, None]
+
+
+def test_an_import_that_is_given_up_while_it_is_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    async def batches() -> AsyncIterator[list[NewPet]]:
+        yield [NewPet("x", 1)] * 5_000
+
+    def pausing(_: object, row: Any) -> Any:
+        reading.set()
+        go_on.wait(timeout=10)
+        return row
+
+    async def work(store: Store) -> None:
+        await store.add(NewPet("Rex", 1), NOW)  # so that the writer has its connection
+        staging = apsw.Connection("")
+        staging.set_row_trace(pausing)
+        with monkeypatch.context() as slow:
+            slow.setattr(apsw, "Connection", lambda _: staging)
+            importing = asyncio.create_task(store.import_pets(batches(), DEED))
+            assert await asyncio.to_thread(reading.wait, 10)
+        importing.cancel()
+        try:
+            done, _ = await asyncio.wait([importing], timeout=0.1)
+            assert not done  # the writer's thread still has the rows
+        finally:
+            go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await importing
+        assert await store.newest() == 1
+        with pytest.raises(apsw.ConnectionClosedError):
+            staging.pragma("page_count")
+
+    StorePlace(tmp_path).use(work)
 
 
 def test_an_import_without_room_for_its_rows_is_an_outage_that_leaves_nothing(

@@ -15,6 +15,7 @@ from petstore.gate import GATE_FILE
 from petstore.gate.inspect import CLOCKS_APART, inspect_file, inspect_redis
 from petstore.keys import ENVIRONMENTS
 from petstore.settings import Settings
+from petstore.store import check_url
 
 LOW_SPACE = 256 * 1024 * 1024
 LOW_FILES = 1_000
@@ -73,9 +74,12 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
     except ImportError as error:
         return [Finding("postgresql", [f"{error.name} is not installed: {to_install('cluster')}"])]
     try:
+        check_url(url)
         seen = await inspect(url, settings.workers * settings.postgres_pool)
+    except OperatorError as error:
+        return [Finding("postgresql", [str(error)])]
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        return [Finding("postgresql", [f"PostgreSQL does not answer: {error or type(error).__name__}"])]
+        return [Finding("postgresql", [f"PostgreSQL does not answer: {str(error) or 'not in time'}"])]
     _compare("PostgreSQL", seen.ahead, clocks)
     stores = [Finding(f"store, {e}", seen.stores[e], seen.about[e]) for e in ENVIRONMENTS]
     return [Finding("postgresql", seen.server), *stores]
@@ -106,6 +110,8 @@ def _folder(data: Path) -> list[str]:
     if not os.access(data, os.W_OK):
         faults.append("the user of this command may not write there; run this, and the service, as its owner")
     for path in sorted(data.iterdir()):
+        if path.name == "lost+found":  # where a disk is mounted: root's, and as it should be
+            continue
         with contextlib.suppress(FileNotFoundError):  # commands that work there make notes that come and go
             owner = path.lstat().st_uid
             if owner != there.st_uid:

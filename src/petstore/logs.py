@@ -79,7 +79,7 @@ def _shown(value: Any) -> str:
 
 
 def configuration() -> dict[str, Any]:
-    """For logging.config: our events, and the HTTP server's warnings, in the same form."""
+    """For logging.config: our events, and the warnings of all that we use, in the same form."""
     form = Readable if sys.stderr.isatty() else JsonLines
     return {
         "version": 1,
@@ -89,7 +89,9 @@ def configuration() -> dict[str, Any]:
         "loggers": {
             "petstore": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
             "_granian": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+            "asyncpg": {"level": "ERROR"},  # its warnings are stack traces of an outage that we tell of ourselves
         },
+        "root": {"handlers": ["stderr"], "level": "WARNING"},
     }
 
 

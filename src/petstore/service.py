@@ -29,8 +29,11 @@ FLUSH_EVERY = 5  # seconds, and ticks
 class Backends:
     """The stores of both environments and the gate, opened inside a running event loop."""
 
-    def __init__(self, settings: Settings, *, alone: bool = False) -> None:
-        """`alone`: nobody else may work on the data folder meanwhile. Raises OperatorError and Unavailable."""
+    def __init__(self, settings: Settings, *, alone: bool = False, serving: bool = False) -> None:
+        """`alone`: nobody else may work on the data folder meanwhile; `serving`: no operator looks on.
+
+        Raises OperatorError and Unavailable.
+        """
         self._settings = settings
         self._folder = contextlib.ExitStack()
         mend_gate(settings)
@@ -40,7 +43,7 @@ class Backends:
             self._folder.callback(Hold(settings.data).release)
         try:
             self.gate = open_gate_for(settings)
-            self.stores = open_stores_for(settings, self.gate)
+            self.stores = open_stores_for(settings, self.gate, serving=serving)
         except BaseException:
             self._folder.close()
             raise
@@ -73,7 +76,7 @@ class Service:
 
     async def start(self) -> App:
         self._monitoring = Monitoring(self._settings)
-        self._backends = Backends(self._settings)
+        self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self.every_second += [place.pets.bodies.sweep for place in self.app.places]
         self._flushing = asyncio.create_task(self._flush_usage())
@@ -196,7 +199,7 @@ def open_gate_for(settings: Settings) -> Gate:
     return open_gate(settings.gate, settings.data, policy)
 
 
-def open_stores_for(settings: Settings, gate: Gate | None) -> dict[Environment, Store]:
+def open_stores_for(settings: Settings, gate: Gate | None, *, serving: bool = False) -> dict[Environment, Store]:
     """Stores that raise the gate's versions with every commit. Raises OperatorError."""
 
     def on_commit(environment: Environment) -> OnCommit:
@@ -206,5 +209,5 @@ def open_stores_for(settings: Settings, gate: Gate | None) -> dict[Environment, 
 
         return raise_version
 
-    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer)
+    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving)
     return open_stores(settings.store, settings.data, policy, on_commit)

@@ -19,6 +19,8 @@ OnCommit = Callable[[Subject], Awaitable[None]]
 PRUNE_MAX = 1_000  # records of idempotency keys that are forgotten at once
 IDEMPOTENCY_LIFE = 86_400.0
 PATIENCE = 1.5  # seconds a write may wait for its turn: an answer is due within two
+COMMIT_SECONDS = 0.3  # and so long it may take then, before it is given up
+TICK = 0.1  # seconds between two looks at who has waited too long
 
 
 class Transfer(Protocol):
@@ -51,10 +53,11 @@ class Store(Catalogue, KeyStore, Ledger, Operators, Transfer, Protocol):
 
 
 class StorePolicy(NamedTuple):
-    """What the operator may set for PostgreSQL."""
+    """What the operator may set for PostgreSQL. `serving`: those who call are clients, not an operator."""
 
     pool_size: int = 8
     pgbouncer: bool = False
+    serving: bool = False
 
 
 def open_stores(
@@ -68,13 +71,7 @@ def open_stores(
         from petstore.store.sqlite import SqliteStore
 
         return {each: SqliteStore(data / f"{each}.db", each, on_commit(each)) for each in ENVIRONMENTS}
-    scheme = url.partition("://")[0] if "://" in url else "without a scheme"
-    if scheme not in ("postgresql", "postgres"):
-        raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
-    for host in _hosts(url):
-        port = host.rpartition("]")[2].partition(":")[2]
-        if port and not port.isdigit():
-            raise OperatorError("--store: the port must be a number; write / and ? in a password as %2F and %3F")
+    scheme = check_url(url)
     try:
         from petstore.store.postgres import PostgresStore
         from petstore.store.postgres.base import schema_of
@@ -82,8 +79,20 @@ def open_stores(
     except ImportError as error:
         raise OperatorError(f"--store {scheme} needs {error.name}: {to_install('cluster')}") from None
     schemas = [schema_of(each) for each in ENVIRONMENTS]
-    pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas)
+    pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas, serving=policy.serving)
     return {each: PostgresStore(pool, each, on_commit(each)) for each in ENVIRONMENTS}
+
+
+def check_url(url: str) -> str:
+    """Its scheme. Raises OperatorError, without the password: whoever else reads such a URL may tell part of it."""
+    scheme = url.partition("://")[0] if "://" in url else "without a scheme"
+    if scheme not in ("postgresql", "postgres"):
+        raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
+    for host in _hosts(url):
+        port = host.rpartition("]")[2].partition(":")[2]
+        if port and not port.isdigit():
+            raise OperatorError("--store: the port must be a number; write / and ? in a password as %2F and %3F")
+    return scheme
 
 
 def _hosts(url: str) -> list[str]:

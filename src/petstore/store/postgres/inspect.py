@@ -1,5 +1,6 @@
 """A look at the PostgreSQL store from outside, which changes nothing: not even the schema of an older version."""
 
+import contextlib
 import time
 from typing import NamedTuple
 
@@ -7,9 +8,17 @@ import asyncpg
 
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.store.postgres.base import schema_of
-from petstore.store.postgres.pool import CONNECT_SECONDS, MIGRATIONS, Connection, schema_version
+from petstore.store.postgres.pool import (
+    CONNECT_SECONDS,
+    FAREWELL_SECONDS,
+    MIGRATIONS,
+    Connection,
+    each_host,
+    schema_version,
+)
 
 NEWEST_SCHEMA = len(MIGRATIONS)
+STATEMENT_SECONDS = 5.0  # somebody may have locked what is looked at
 _SAFETY = {
     "fsync": "a power cut can lose animals",
     "full_page_writes": "a power cut can lose animals",
@@ -26,7 +35,7 @@ class Inspection(NamedTuple):
 
 async def inspect(url: str, connections: int) -> Inspection:
     """`connections` is how many this node may open. Raises OSError, TimeoutError and asyncpg.PostgresError."""
-    connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, statement_cache_size=0)
+    connection = await _connected(each_host(url))
     try:
         async with connection.transaction(readonly=True):
             before = time.time()
@@ -38,7 +47,26 @@ async def inspect(url: str, connections: int) -> Inspection:
                 stores[environment], about[environment] = await _store(connection, schema_of(environment))
             return Inspection(server, stores, about, ahead)
     finally:
-        await connection.close()
+        with contextlib.suppress(TimeoutError):
+            await connection.close(timeout=FAREWELL_SECONDS)
+
+
+async def _connected(hosts: list[str]) -> Connection:
+    """To the host that takes writes, which the service looks for too; where none does, to the first that answers."""
+    outage: Exception = OSError("no host")
+    for wanted in ("read-write", "any"):
+        for host in hosts:
+            try:
+                return await asyncpg.connect(
+                    host,
+                    timeout=CONNECT_SECONDS,
+                    command_timeout=STATEMENT_SECONDS,
+                    statement_cache_size=0,
+                    target_session_attrs=wanted,
+                )
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InternalClientError) as error:
+                outage = error
+    raise outage
 
 
 async def _server(connection: Connection, connections: int) -> list[str]:

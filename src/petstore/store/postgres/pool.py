@@ -33,12 +33,13 @@ Work = Callable[[Connection], Awaitable[T]]
 class PostgresPool:
     """The connections of one worker. Opened when first needed: a worker may start before its database."""
 
-    def __init__(self, url: str, *, size: int, pgbouncer: bool, schemas: Sequence[str]) -> None:
+    def __init__(self, url: str, *, size: int, pgbouncer: bool, schemas: Sequence[str], serving: bool = False) -> None:
         self._url = url
-        self._hosts = _each_host(url)
+        self._hosts = each_host(url)
         self._size = size
         self._pgbouncer = pgbouncer
         self._schemas = schemas
+        self._serving = serving
         self._pool: asyncpg.Pool | None = None
         self._opening: asyncio.Task[asyncpg.Pool] | None = None
         self._waiting = 0
@@ -47,7 +48,7 @@ class PostgresPool:
     async def run(self, work: Work[T], patience: float = PATIENCE) -> T:
         """What `work` returns. It runs in a task of its own: a client that goes away leaves no statement half sent.
 
-        Raises Unavailable, and whatever of ours `work` raises.
+        Raises Unavailable, and whatever of ours `work` raises; OperatorError only where an operator looks on.
         """
         if self._waiting >= WAITING_MAX:
             raise Unavailable("too many requests wait for a connection to the store")
@@ -55,7 +56,12 @@ class PostgresPool:
         task = asyncio.get_running_loop().create_task(self._run(work, patience))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except OperatorError as error:
+            if self._serving:  # a newer node has brought the schema on, say: the others go on until they are replaced
+                raise Unavailable(str(error)) from error
+            raise
 
     async def _run(self, work: Work[T], patience: float) -> T:
         waiting = True
@@ -170,7 +176,7 @@ class PostgresPool:
                 await asyncio.wait_for(self._pool.close(), PATIENCE)
 
 
-def _each_host(url: str) -> list[str]:
+def each_host(url: str) -> list[str]:
     """The same URL, with one of its hosts each."""
     parts = urlsplit(url)
     login, at, hosts = parts.netloc.rpartition("@")

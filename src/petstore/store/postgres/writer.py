@@ -12,9 +12,9 @@ from petstore.health import Health
 from petstore.keys import Environment
 from petstore.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, NewPet, Once, Pet
-from petstore.store import IDEMPOTENCY_LIFE, PRUNE_MAX, OnCommit
+from petstore.store import COMMIT_SECONDS, IDEMPOTENCY_LIFE, PATIENCE, PRUNE_MAX, TICK, OnCommit
 from petstore.store.postgres.base import watched
-from petstore.store.postgres.pool import Connection, PostgresPool
+from petstore.store.postgres.pool import STATEMENT_MILLISECONDS, Connection, PostgresPool
 
 BATCH_MAX = 500
 QUEUE_MAX = 10_000
@@ -61,10 +61,11 @@ JOIN {schema}.pets ON pets.id = known.pet_id
 
 
 class _Job:
-    __slots__ = ("future", "new", "now", "once")
+    __slots__ = ("due", "future", "new", "now", "once")
 
-    def __init__(self, future: "asyncio.Future[Added]", new: NewPet, now: float, once: Once | None) -> None:
+    def __init__(self, future: "asyncio.Future[Added]", due: float, new: NewPet, now: float, once: Once | None) -> None:
         self.future = future
+        self.due = due
         self.new = new
         self.now = now
         self.once = once
@@ -97,10 +98,24 @@ class PostgresWriter:
             self._health.error()
             raise Unavailable("the writer's queue is full")
         future: asyncio.Future[Added] = self._loop.create_future()
-        self._waiting.append(_Job(future, new, now, once))
+        self._waiting.append(_Job(future, self._loop.time() + PATIENCE, new, now, once))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
+            self._watchdog = self._loop.call_later(TICK, self._watch)
         return future
+
+    def _watch(self) -> None:
+        """Nobody waits longer than the patience behind a batch that takes long."""
+        self._watchdog = self._loop.call_later(TICK, self._watch)
+        self._refuse_late()
+
+    def _refuse_late(self) -> None:
+        now = self._loop.time()
+        for job in self._waiting:
+            if job.due < now and not job.future.done():
+                late = Unavailable("the store did not answer in time")
+                self._health.failed(late)
+                job.future.set_exception(late)
 
     async def close(self) -> None:
         if self._writing is not None:
@@ -110,6 +125,7 @@ class PostgresWriter:
         """Batch after batch until nobody waits. What comes while one is under way makes the next."""
         try:
             while self._waiting:
+                self._refuse_late()
                 batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
                 batch = [job for job in batch if not job.future.done()]  # without those that have given up
                 STORE_QUEUE.set(len(batch) + len(self._waiting), self._environment)
@@ -120,10 +136,13 @@ class PostgresWriter:
         finally:
             STORE_QUEUE.set(0, self._environment)
             self._writing = None
+            self._watchdog.cancel()
 
     async def _settle(self, batch: list[_Job]) -> None:
+        now = self._loop.time()
+        patience = min(PATIENCE, batch[0].due + COMMIT_SECONDS - now)  # the first of them has waited for the longest
         try:
-            done = self._pool.run(lambda connection: self._commit(connection, batch))
+            done = self._pool.run(lambda connection: self._commit(connection, batch, now + patience), patience)
             results: Sequence[Result] = await watched(self._health, done)
             STORE_BATCH.observe(len(batch), self._environment)
             if any(isinstance(result, Added) and not result.replayed for result in results):
@@ -154,14 +173,23 @@ class PostgresWriter:
                 return  # there are more: the next batch goes on
         self._pruned = now
 
-    async def _commit(self, connection: Connection, batch: list[_Job]) -> list[Result]:
+    async def _commit(self, connection: Connection, batch: list[_Job], until: float) -> list[Result]:
         try:
-            return await self._add(connection, batch)
+            return await self._add_until(until, connection, batch)
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
             if len(batch) == 1:
                 return [Unavailable(f"the store refused an animal: {error}")]
             # One bad row never fails its neighbours.
-            return [(await self._commit(connection, [job]))[0] for job in batch]
+            return [(await self._commit(connection, [job], until))[0] for job in batch]
+
+    async def _add_until(self, until: float, connection: Connection, batch: list[_Job]) -> list[Result]:
+        """The server must give up before we do: what waits there for a lock would be added after it was refused."""
+        milliseconds = int((until - self._loop.time()) * 1000)
+        if milliseconds > STATEMENT_MILLISECONDS:
+            return await self._add(connection, batch)  # one statement, whose limit is the connection's
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute(f"SET LOCAL statement_timeout = {max(1, milliseconds * 9 // 10)}")
+            return await self._add(connection, batch)
 
     async def _add(self, connection: Connection, batch: list[_Job]) -> list[Result]:
         now = max(job.now for job in batch)

@@ -82,6 +82,7 @@ class SqliteCatalogue(SqliteBase):
     async def import_pets(self, batches: AsyncIterator[list[NewPet]], deed: Deed) -> int:
         # The rows wait in a temporary file of SQLite's, so that the write lock is held only for one fast copy.
         staging = await asyncio.to_thread(apsw.Connection, "")
+        given_up = False
 
         def work(connection: apsw.Connection) -> int:
             rows = staging.execute("SELECT name, category_id, status FROM new ORDER BY rowid")
@@ -97,7 +98,14 @@ class SqliteCatalogue(SqliteBase):
             async for batch in batches:
                 rows = [(p.name, p.category_id, p.status) for p in batch]
                 staging.executemany("INSERT INTO new VALUES (?, ?, ?)", rows)
-            return await self._writer.call(work, "catalogue", patience=3600)
+            staging.set_progress_handler(lambda: given_up, 1_000)
+            writing = self._writer.call(work, "catalogue", patience=3600)
+            try:
+                return await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                given_up = True  # the writer's thread may be reading: it has to stop before the file is closed
+                await asyncio.wait([writing])
+                raise
         except apsw.Error as error:
             raise translated(error) from error
         finally:

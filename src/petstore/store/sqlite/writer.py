@@ -2,6 +2,9 @@
 
 SQLite releases the interpreter's lock at every step, and getting it back from a busy event loop costs far more than
 an insert. So a batch of animals is one statement, whatever its size: the rows travel as one JSON array.
+
+What was refused is not written: the thread writes nothing that is overdue, and the loop leaves what the thread has
+some time more for the commit. Only a disk that hangs for longer can make both happen.
 """
 
 import asyncio
@@ -9,7 +12,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,51 +24,17 @@ from petstore.health import Health
 from petstore.keys import Environment
 from petstore.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, NewPet, Once, Pet
-from petstore.store import IDEMPOTENCY_LIFE, PATIENCE, PRUNE_MAX, OnCommit, Subject
+from petstore.store import COMMIT_SECONDS, IDEMPOTENCY_LIFE, PATIENCE, PRUNE_MAX, TICK, OnCommit, Subject
 from petstore.store.sqlite.file import BUSY_MILLISECONDS, Turn, connect, translated
+from petstore.store.sqlite.jobs import Add, Call, Jobs, timely_of
 
 BATCH_MAX = 1_000
 QUEUE_MAX = 10_000
 WAL_MAX = 32 * 1024 * 1024
 PRUNE_EVERY = 60.0
-TICK = 0.25  # seconds between two looks at who has waited too long
 
 T = TypeVar("T")
 _encode = msgspec.json.encode
-
-
-class Add:
-    """An animal to be added."""
-
-    __slots__ = ("due", "future", "new", "now", "once", "result")
-
-    def __init__(self, future: "asyncio.Future[Added]", due: float, new: NewPet, now: float, once: Once | None) -> None:
-        self.future = future
-        self.due = due
-        self.new = new
-        self.now = now
-        self.once = once
-        self.result: Added | PetstoreError | None = None
-
-
-class Call:
-    """Any other write: a function of the connection, inside the transaction."""
-
-    __slots__ = ("changes", "due", "future", "result", "work")
-
-    def __init__(
-        self,
-        future: "asyncio.Future[Any]",
-        due: float,
-        work: Callable[[apsw.Connection], Any],
-        changes: Subject | None,
-    ) -> None:
-        self.future = future
-        self.due = due
-        self.work = work
-        self.changes = changes
-        self.result: Any = None
-
 
 Committed = tuple[set[Subject], int | None]
 
@@ -77,11 +46,11 @@ class Writer:
         self._on_commit = on_commit
         self._health = Health("store", environment, "write")
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[Add | Call] = []
-        self._in_hand: list[Add | Call] = []  # what the thread has at the moment
+        self._waiting: Jobs = []
+        self._in_hand: Jobs = []  # what the thread has at the moment
         self._handing_over = False
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._to_thread: queue.SimpleQueue[tuple[list[Add | Call], str | None] | None] = queue.SimpleQueue()
+        self._to_thread: queue.SimpleQueue[tuple[Jobs, str | None] | None] = queue.SimpleQueue()
         self._settling: set[asyncio.Task[None]] = set()
         self._pruned = 0.0
         self._batches = 0
@@ -97,9 +66,12 @@ class Writer:
     def call(
         self, work: Callable[[apsw.Connection], T], changes: Subject | None = None, patience: float = PATIENCE
     ) -> "asyncio.Future[T]":
-        """Run `work` in a transaction; `changes` names what readers must be told of."""
+        """Run `work` in a transaction; `changes` names what readers must be told of.
+
+        Whoever has more patience than a request may also take longer, so nobody else is in that transaction.
+        """
         future: asyncio.Future[T] = self._loop.create_future()
-        self._submit(Call(future, time.monotonic() + patience, work, changes))
+        self._submit(Call(future, time.monotonic() + patience, work, changes, alone=patience > PATIENCE))
         return future
 
     def _submit(self, job: Add | Call) -> None:
@@ -115,7 +87,8 @@ class Writer:
     def _hand_over(self) -> None:
         """Give the thread all that waits; it is woken once per batch."""
         self._handing_over = False
-        self._in_hand, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+        count = min(next((n for n, job in enumerate(self._waiting) if job.alone), BATCH_MAX) or 1, BATCH_MAX)
+        self._in_hand, self._waiting = self._waiting[:count], self._waiting[count:]
         if not self._in_hand:
             return
         # The thread should need the interpreter's lock as little as can be, so rows are made ready here.
@@ -126,10 +99,14 @@ class Writer:
     def _watch(self) -> None:
         """Nobody waits longer than the patience for a disk or a lock that hangs."""
         self._watchdog = self._loop.call_later(TICK, self._watch)
-        self._time = time.monotonic()
+        now = time.monotonic()
         STORE_QUEUE.set(len(self._in_hand) + len(self._waiting), self._environment)
-        for job in [*self._in_hand, *self._waiting]:
-            if job.due < self._time and not job.future.done():
+        self._refuse(job for job in self._waiting if job.due < now)
+        self._refuse(job for job in self._in_hand if job.due + COMMIT_SECONDS < now)
+
+    def _refuse(self, jobs: Iterable[Add | Call]) -> None:
+        for job in jobs:
+            if not job.future.done():
                 late = Unavailable("the writer did not answer in time")
                 self._health.failed(late)
                 job.future.set_exception(late)
@@ -142,14 +119,15 @@ class Writer:
         await self._closed
         self._watchdog.cancel()
 
-    def _settled(
-        self, batch: list[Add | Call], changed: set[Subject], first_id: int | None, fault: PetstoreError | None
-    ) -> None:
+    def _settled(self, batch: Jobs, changed: set[Subject], first_id: int | None, fault: PetstoreError | None) -> None:
+        """`batch` is those whose fate is decided; what else the thread had was overdue."""
+        if len(batch) < len(self._in_hand):
+            self._refuse(set(self._in_hand).difference(batch))
         self._in_hand = []
         self._hand_over()
         if fault is not None:
             self._health.failed(fault)
-        else:
+        elif batch:
             STORE_BATCH.observe(len(batch), self._environment)
             if self._health.down:
                 self._health.worked()
@@ -160,7 +138,7 @@ class Writer:
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
-    async def _tell(self, batch: list[Add | Call], changed: set[Subject]) -> None:
+    async def _tell(self, batch: Jobs, changed: set[Subject]) -> None:
         """The gate first, then everyone who waits."""
         failure: Exception | None = None
         for subject in changed:
@@ -193,7 +171,7 @@ class Writer:
                     connection.set_busy_timeout(0)
                     # It adds at the end and seldom looks back: a large cache would fill up for hours, to no use.
                     connection.pragma("cache_size", -1024)
-                changed, first_id = self._commit_in_turn(connection, batch, rows)
+                batch, (changed, first_id) = self._commit_in_turn(connection, batch, rows)
             except Exception as error:
                 fault = translated(error)
                 for job in batch:
@@ -208,23 +186,29 @@ class Writer:
             connection.close()
         self._loop.call_soon_threadsafe(self._closed.set_result, None)
 
-    def _commit_in_turn(self, connection: apsw.Connection, batch: list[Add | Call], rows: str | None) -> Committed:
+    def _commit_in_turn(self, connection: apsw.Connection, batch: Jobs, rows: str | None) -> tuple[Jobs, Committed]:
+        """Those of the batch that were not overdue, and what has come of them."""
+        timely = timely_of(batch)
+        if not timely:
+            return timely, (set(), None)
         try:
-            return self._commit(connection, batch, rows)
+            return timely, self._commit(connection, timely, rows if len(timely) == len(batch) else None)
         except apsw.BusyError:  # another process is writing, so nothing was begun: queue up
             with self._turn:
-                connection.set_busy_timeout(BUSY_MILLISECONDS)
-                try:
-                    return self._commit(connection, batch, rows)
-                finally:
-                    connection.set_busy_timeout(0)
+                _begin(connection, max(job.due for job in timely) - time.monotonic())
+                timely = timely_of(timely)  # once more: for some the lock may have come too late
+                return timely, self._write(connection, timely)
 
-    def _commit(self, connection: apsw.Connection, batch: list[Add | Call], rows: str | None) -> Committed:
+    def _commit(self, connection: apsw.Connection, batch: Jobs, rows: str | None) -> Committed:
         """What has changed and, for a batch of plain adds, the first of their ids."""
         if rows is not None:
             return {"catalogue"}, _insert(connection, rows, len(batch))  # one statement: a transaction of its own
-        changed: set[Subject] = set()
         connection.execute("BEGIN IMMEDIATE")
+        return self._write(connection, batch)
+
+    def _write(self, connection: apsw.Connection, batch: Jobs) -> Committed:
+        """The rest of a transaction that has begun."""
+        changed: set[Subject] = set()
         fresh = self._without_replays(connection, [job for job in batch if isinstance(job, Add)])
         if fresh:
             self._add(connection, fresh)
@@ -301,6 +285,15 @@ class Writer:
         with contextlib.suppress(apsw.Error, OSError):
             if self._path.with_name(self._path.name + "-wal").stat().st_size > WAL_MAX:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+
+def _begin(connection: apsw.Connection, patience: float) -> None:
+    """Have the write lock, in so many seconds. Raises apsw.BusyError."""
+    connection.set_busy_timeout(max(0, min(BUSY_MILLISECONDS, int(patience * 1000))))
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    finally:
+        connection.set_busy_timeout(0)
 
 
 def _rows(adds: Sequence[Add]) -> str:
