@@ -87,7 +87,7 @@ class Writer:
     def _hand_over(self) -> None:
         """Give the thread all that waits; it is woken once per batch."""
         self._handing_over = False
-        count = min(next((n for n, job in enumerate(self._waiting) if job.alone), BATCH_MAX) or 1, BATCH_MAX)
+        count = next((n for n, job in enumerate(self._waiting[:BATCH_MAX]) if job.alone), BATCH_MAX) or 1
         self._in_hand, self._waiting = self._waiting[:count], self._waiting[count:]
         if not self._in_hand:
             return
