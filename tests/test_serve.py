@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from petstore import folder, logs
+from petstore import folder
 from petstore.cli import serve as serve_command
 from petstore.hosting import AsgiService
 from petstore.settings import Settings
@@ -153,7 +153,6 @@ def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
     slow.write_text(f"SELECT pg_sleep({0.6 * PATIENCE})")  # for each of the two schemas
     monkeypatch.setattr(pool, "MIGRATIONS", [*pool.MIGRATIONS, slow])
     monkeypatch.setattr(serve_command, "TOLD_AFTER", 0.1)
-    monkeypatch.setattr(logs.logger, "propagate", True)
     with caplog.at_level("INFO", "petstore"):
         first_key = asyncio.run(serve_command._first_key(Settings(data=place.data, store=place.url)))
     assert first_key is not None and SECRET.fullmatch(first_key)

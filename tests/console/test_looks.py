@@ -1,4 +1,4 @@
-"""Every page in a real Chromium, wide and narrow, light and dark: pictures, axe-core, nothing cut, nothing covered."""
+"""Every page in a real Chromium, wide and light, narrow and dark: pictures, axe-core, nothing cut, nothing covered."""
 
 import time
 from collections.abc import Iterator
