@@ -6,6 +6,8 @@ two probes beside it tell: sleeps of 5 ms, and a sync twenty times a second.
 """
 
 import asyncio
+import bisect
+import itertools
 import os
 import socket
 import threading
@@ -14,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from prove.load import Answer, percentile, steady
-from prove.proof import Figures, Scale, folder, hold, progress
+from prove.proof import Figures, Scale, Skipped, folder, hold, progress
 from tests.servers import Key, Server, started
 
 PER_SECOND = 150
@@ -25,6 +27,7 @@ MEGABYTES_PER_HOUR = 1.0
 WAL_MAX = 64 * 1024 * 1024
 SLOW_WRITE = 0.250
 SLEEP, SLEEPS = 0.005, 10  # between two syncs
+TOO_LATE = 0.01  # of the time: then late moments that the probes do not meet are many too
 PROMPT = 0.005  # seconds in which a sync is done, and an end of sleep noticed, on a machine that has time for us
 
 
@@ -75,7 +78,9 @@ class Watch(threading.Thread):
     def seconds_late(self, answer: Answer) -> float:
         """For how long of the time of an answer the machine was."""
         begin, end = answer.due, answer.due + answer.seconds
-        return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in self.late)
+        first = bisect.bisect_left(self.late, begin, key=lambda span: span[1])
+        spans = itertools.takewhile(lambda span: span[0] < end, itertools.islice(self.late, first, None))
+        return sum(min(end, to) - max(begin, since) for since, to in spans)
 
     def stop(self) -> None:
         self._over.set()
@@ -123,14 +128,15 @@ async def _mixed(server: Server, key: Key, seconds: float) -> tuple[list[Answer]
 
 def _judge(scale: Scale, watch: Watch, reads: list[Answer], writes: list[Answer]) -> Figures:
     statuses = Counter(answer.status for answer in reads), Counter(answer.status for answer in writes)
+    begin, end = min(answer.due for answer in reads), max(answer.due for answer in reads)
     slow = [answer for answer in writes if answer.seconds > SLOW_WRITE]
-    ours = [answer for answer in slow if watch.seconds_late(answer) < answer.seconds / 2]
-    refused = sum(answer.status == 503 for answer in slow if answer not in ours)
+    machines = [answer for answer in slow if watch.seconds_late(answer) >= answer.seconds / 2]
+    refused = sum(answer.status == 503 for answer in machines)
+    late = sum(to - since for since, to in watch.late) / (end - begin)
     hold(
         set(statuses[0]) == {200} and statuses[1][201] == len(writes) - refused,
         f"all are answered as they should: {statuses}, {refused} refused when the machine was late",
     )
-    begin, end = min(answer.due for answer in reads), max(answer.due for answer in reads)
     settled = [sample for sample in watch.samples if begin + WARM_UP * (end - begin) < sample[0] < end]
     hold(len(settled) >= 2, "there are samples enough")
     times = [sample[0] / 3600 for sample in settled]
@@ -142,15 +148,19 @@ def _judge(scale: Scale, watch: Watch, reads: list[Answer], writes: list[Answer]
         "MiB at the end": round(settled[-1][1], 1), "MiB per hour": round(memory, 2),
         "descriptors": f"{min(descriptors):.0f} to {max(descriptors):.0f}", "log MiB": round(log / 2**20, 1),
         "p99 of writes ms": round(percentile(writes, 0.99), 1), "writes over 250 ms": len(slow),
-        "of them not the machine's": len(ours), "of them refused": refused,
-        "machine late s": round(sum(to - since for since, to in watch.late), 1),
+        "of them not the machine's": len(slow) - len(machines), "of them refused": refused,
+        "% of the time that the machine was late": round(100 * late, 1),
     }  # fmt: skip
     most = 2 if scale.full else 5
     hold(max(descriptors) - min(descriptors) <= most, f"descriptors are flat: {figures}")
     hold(log <= WAL_MAX, f"the log stays under 64 MiB: {figures}")
-    hold(not scale.full or not ours, f"no write takes over 250 ms unless the machine is late: {figures}")
     if scale.soak_minutes >= SLOPES_FROM_MINUTES:
         hold(memory < MEGABYTES_PER_HOUR, f"memory grows by less than 1 MiB an hour: {figures}")
+    if scale.full and late > TOO_LATE:
+        raise Skipped(
+            f"all but the times of writes holds, and the machine was late too often to tell of those: {figures}"
+        )
+    hold(not scale.full or len(slow) == len(machines), f"no write over 250 ms unless the machine is late: {figures}")
     return figures
 
 
