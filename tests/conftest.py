@@ -18,7 +18,7 @@ from tests.servers import HOSTS, Host, Key, Server, serving
 
 OTHER_HOSTS_TAKE_ONE_IN = 24
 CLUSTER_TAKES_ALL_OF = 6  # cases of one test, and every second one of the rest
-OWN_HOST_ONLY = ("test_browser.py", "test_schemathesis_finds_nothing")  # what takes many seconds each
+ONCE = ("test_browser.py", "console/test_actions.py", "test_schemathesis_finds_nothing")  # many seconds each
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -32,15 +32,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     spared = []
     for item in items:
         host = next((name for name in ("granian-rsgi", "uvicorn-asgi") if name in item.name), None)
-        if "own-postgres-redis" in item.name and any(part in item.nodeid for part in OWN_HOST_ONLY):
-            spared.append(item)  # the page and the document are the same
+        if (host or "postgres-redis" in item.name) and any(part in item.nodeid for part in ONCE):
+            spared.append(item)  # what a browser shows is the same
         elif "own-postgres-redis" in item.name and "start" not in getattr(item, "fixturenames", ()):
             case = (item.nodeid.partition("[")[0], "postgres-redis")
             if seen[case] >= CLUSTER_TAKES_ALL_OF and seen[case] % 2:
                 spared.append(item)
             seen[case] += 1
-        elif host is not None and any(part in item.nodeid for part in OWN_HOST_ONLY):
-            spared.append(item)
         elif host is not None:
             starts_its_own = "start" in getattr(item, "fixturenames", ())  # a second for each
             case = (item.nodeid.partition("::" if starts_its_own else "[")[0], host)
