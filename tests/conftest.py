@@ -17,6 +17,7 @@ from tests.served import Served
 from tests.servers import HOSTS, Host, Key, Server, serving
 
 OTHER_HOSTS_TAKE_ONE_IN = 24
+OTHER_HOSTS_START_ONE_IN = 12  # for tests that start a server of their own: a second or two for each
 CLUSTER_TAKES_ALL_OF = 6  # cases of one test, and every second one of the rest
 ONCE = ("test_browser.py", "console/test_actions.py", "test_schemathesis_finds_nothing")  # many seconds each
 
@@ -34,15 +35,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         host = next((name for name in ("granian-rsgi", "uvicorn-asgi") if name in item.name), None)
         if (host or "postgres-redis" in item.name) and any(part in item.nodeid for part in ONCE):
             spared.append(item)  # what a browser shows is the same
-        elif "own-postgres-redis" in item.name and "start" not in getattr(item, "fixturenames", ()):
-            case = (item.nodeid.partition("[")[0], "postgres-redis")
-            if seen[case] >= CLUSTER_TAKES_ALL_OF and seen[case] % 2:
+        elif "own-postgres-redis" in item.name:
+            starts_its_own = "start" in getattr(item, "fixturenames", ())
+            case = (item.nodeid.partition("::" if starts_its_own else "[")[0], f"postgres-redis {starts_its_own}")
+            if seen[case] % 2 and (starts_its_own or seen[case] >= CLUSTER_TAKES_ALL_OF):
                 spared.append(item)
             seen[case] += 1
         elif host is not None:
-            starts_its_own = "start" in getattr(item, "fixturenames", ())  # a second for each
+            starts_its_own = "start" in getattr(item, "fixturenames", ())
             case = (item.nodeid.partition("::" if starts_its_own else "[")[0], host)
-            if seen[case] % (4 if starts_its_own else OTHER_HOSTS_TAKE_ONE_IN):
+            if seen[case] % (OTHER_HOSTS_START_ONE_IN if starts_its_own else OTHER_HOSTS_TAKE_ONE_IN):
                 spared.append(item)
             seen[case] += 1
     if spared:
