@@ -18,7 +18,7 @@ from petstore.pets import NAME_PATTERN, parse_new_pet
 from tests.servers import Key, Server
 
 CONFIGURATION = Path(__file__).parent.parent / "schemathesis.toml"
-EXAMPLES = os.environ.get("PETSTORE_TEST_EXAMPLES", "6")  # `make prove` generates 100,000 cases
+EXAMPLES = os.environ.get("PETSTORE_TEST_EXAMPLES", "10")  # `make prove` generates 100,000 cases
 
 
 def test_the_pattern_of_a_name_takes_what_the_service_takes_in_every_language() -> None:

@@ -1,9 +1,10 @@
 """How long anyone waits for the writer of the SQLite store, and that what was refused is not written."""
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,16 @@ def test_nobody_waits_longer_than_the_patience_for_a_disk_that_hangs(
     StorePlace(tmp_path).use(work)
 
 
+@contextlib.contextmanager
+def another_writing(data: Path) -> Iterator[None]:
+    """Somebody else has the lock, and changes nothing."""
+    other = connect(data / "live.db")
+    other.execute("BEGIN IMMEDIATE")
+    yield
+    other.execute("ROLLBACK")
+    other.close()
+
+
 async def refused(*adding: Awaitable[Added]) -> bool:
     return all(isinstance(each, Unavailable) for each in await asyncio.gather(*adding, return_exceptions=True))
 
@@ -104,14 +115,11 @@ def test_whoever_was_refused_while_another_wrote_is_not_added_afterwards(
     async def work(store: Store) -> None:
         assert isinstance(store, SqliteStore)
         await store.add(NewPet("Rex", 1), NOW)
-        hog = connect(tmp_path / "live.db")
-        hog.execute("BEGIN IMMEDIATE")
-        in_hand = asyncio.ensure_future(store.add(NewPet("in hand", 1), NOW))
-        while not store._writer._in_hand:
-            await asyncio.sleep(0)
-        assert await refused(in_hand, store.add(NewPet("waiting behind", 1), NOW))
-        hog.execute("ROLLBACK")
-        hog.close()
+        with another_writing(tmp_path):
+            in_hand = asyncio.ensure_future(store.add(NewPet("in hand", 1), NOW))
+            while not store._writer._in_hand:
+                await asyncio.sleep(0)
+            assert await refused(in_hand, store.add(NewPet("waiting behind", 1), NOW))
         monkeypatch.setattr(writer_module, "PATIENCE", PATIENCE)
         await store.add(NewPet("Max", 1), NOW)
         assert await names(store) == ["Rex", "Max"]
@@ -129,16 +137,13 @@ def test_of_those_who_wait_for_a_lock_together_only_the_patient_are_added_when_i
     async def work(store: Store) -> None:
         assert isinstance(store, SqliteStore)
         await store.add(NewPet("Rex", 1), NOW)
-        hog = connect(tmp_path / "live.db")
-        hog.execute("BEGIN IMMEDIATE")
-        with monkeypatch.context() as hurry:
-            hurry.setattr(writer_module, "PATIENCE", 0.1)
-            late = store._writer.add(NewPet("late", 1), NOW, None)
-        patient = store._writer.add(NewPet("patient", 2), NOW, once)
-        assert await refused(late)
-        assert not patient.done()
-        hog.execute("ROLLBACK")
-        hog.close()
+        with another_writing(tmp_path):
+            with monkeypatch.context() as hurry:
+                hurry.setattr(writer_module, "PATIENCE", 0.1)
+                late = store._writer.add(NewPet("late", 1), NOW, None)
+            patient = store._writer.add(NewPet("patient", 2), NOW, once)
+            assert await refused(late)
+            assert not patient.done()
         assert (await patient).pet.name == "patient"
         assert await names(store) == ["Rex", "patient"]
 
