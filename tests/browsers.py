@@ -10,7 +10,9 @@ import axe_playwright_python
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Without a window it takes half the processor time, so that one first.
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 ARTIFACTS = Path(__file__).parent / "artifacts"

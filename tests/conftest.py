@@ -15,11 +15,16 @@ from tests.places import GatePlace, StorePlace
 from tests.redis_topologies import RedisCluster, cluster_running
 from tests.served import Served
 from tests.servers import HOSTS, Host, Key, Server, serving
+from tests.starting import fork_from_now_on
 
 OTHER_HOSTS_TAKE_ONE_IN = 24
 OTHER_HOSTS_START_ONE_IN = 12  # for tests that start a server of their own: a second or two for each
 CLUSTER_TAKES_ALL_OF = 6  # cases of one test, and every second one of the rest
 ONCE = ("test_browser.py", "console/test_actions.py", "test_schemathesis_finds_nothing")  # many seconds each
+
+
+def pytest_configure() -> None:
+    fork_from_now_on()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,9 +2,7 @@
 
 import contextlib
 import html
-import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +12,8 @@ import httpx
 from petstore.desk import Desk
 from petstore.keys import Environment
 from tests.backends import free_port
-from tests.servers import PETSTORE, READY_WITHIN, Server, takes_connections
+from tests.servers import READY_WITHIN, Server, takes_connections
+from tests.starting import launched
 
 
 class Console:
@@ -27,11 +26,8 @@ class Console:
         self.origin = f"{scheme}://127.0.0.1:{self.port}"
         self.cookie = f"petstore_console_{self.port}"
         self.output = server.data.parent / f"console-{self.port}.out"
-        command = [*PETSTORE, "console", "--port", str(self.port), "--clock-file", str(server.clock_file), *options]
-        with self.output.open("wb") as out:
-            self.process = subprocess.Popen(
-                command, stdout=out, stderr=out, env={**os.environ, **server.where}, start_new_session=True
-            )
+        words = ["petstore", "console", "--port", str(self.port), "--clock-file", str(server.clock_file), *options]
+        self.process = launched(words, server.where, self.output)
         began = time.monotonic()
         while not self._listens():
             printed = self.output.read_text()

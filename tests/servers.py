@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ from petstore.plans import Limits, Plan
 from petstore.service import Backends
 from petstore.settings import Settings
 from tests.backends import Postgres, Redis, free_port, shared
+from tests.starting import Running, launched
 
 # Our own HTTP server on the embedded files and on PostgreSQL and Redis, and two other hosts of the same app.
 Host = Literal["own", "cluster", "rsgi", "asgi"]
@@ -69,7 +69,7 @@ class Server:
         self.origin = f"http://127.0.0.1:{self.port}"
         self.clock_file = data.parent / f"{data.name}.clock"
         self.log = data.parent / f"{data.name}.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Running | None = None
         self._stock: list[Key] = []
         self.store = shared(Postgres).url() if host == "cluster" else None
         self.gate = shared(Redis).url() if host == "cluster" else None
@@ -88,16 +88,13 @@ class Server:
                     "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
         if self.host != "asgi":
             server = "granian" if self.host == "rsgi" else "own"
-            command, variables = [*PETSTORE, "serve", "--server", server, *settings], {}
+            words, variables = ["petstore", "serve", "--server", server, *settings], self.where
         else:
-            command = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi",
-                       "--port", str(self.port), "--no-server-header", "--no-proxy-headers",
-                       "--log-level", "warning", "--timeout-graceful-shutdown", "3"]  # fmt: skip
-            variables = _as_variables(settings)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **self.where, **variables}, start_new_session=True
-            )
+            words = ["uvicorn", "--factory", "petstore.cli.serve:asgi",
+                     "--port", str(self.port), "--no-server-header", "--no-proxy-headers",
+                     "--log-level", "warning", "--timeout-graceful-shutdown", "3"]  # fmt: skip
+            variables = {**self.where, **_as_variables(settings)}
+        self.process = launched(words, variables, self.log)
         if wait:
             self.wait_until_ready()
         return self

@@ -1,0 +1,74 @@
+"""How processes of the service start: as the command does, or forked from one that has imported everything already."""
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_forks = multiprocessing.get_context("forkserver")
+_forking = False
+
+
+def fork_from_now_on() -> None:
+    """For tests, where half of a server's time would be imports. Proofs, and tests of the start, run the command."""
+    global _forking
+    _forking = True
+    _forks.set_forkserver_preload(
+        [__name__, "petstore.cli.serve", "petstore.console.app", "petstore.store.sqlite",
+         "petstore.store.postgres.pool", "petstore.gate.local", "petstore.gate.redis_links",
+         "granian", "uvicorn", "uvloop"]
+    )  # fmt: skip
+
+
+class Forked:
+    """`python -m` with `words`, and as much of `subprocess.Popen` as is asked of it."""
+
+    def __init__(self, words: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
+        log.touch()
+        self._process = _forks.Process(target=_run, args=(words, variables, log))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout)
+        return self._process.exitcode
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+Running = subprocess.Popen[bytes] | Forked
+
+
+def launched(words: Sequence[str], variables: Mapping[str, str], log: Path) -> Running:
+    """`python -m` with `words`, in a session of its own, and with `variables` besides those that are set here."""
+    variables = {**os.environ, **variables}
+    if _forking:
+        return Forked(words, variables, log)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", *words], stdout=output, stderr=output, env=variables, start_new_session=True
+        )
+
+
+def _run(words: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
+    os.setsid()
+    with log.open("ab") as output:
+        for standard in (1, 2):
+            os.dup2(output.fileno(), standard)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = list(words)  # the first of them becomes the module's path
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
