@@ -132,22 +132,24 @@ def _fill(data: Path, count: int, go: Event, whose: str = "") -> None:
     GatePlace(data).use(work)
 
 
-def _spend_for_ever(data: Path) -> None:
-    GatePlace(data).use(lambda gate: _endless(gate))
+def _spend_for_ever(data: Path, counting: Event) -> None:
+    async def work(gate: Gate) -> None:
+        while True:
+            await ask(gate, "key_a", PLENTY)
+            counting.set()
 
-
-async def _endless(gate: Gate) -> None:
-    while True:
-        await ask(gate, "key_a", PLENTY)
+    GatePlace(data).use(work)
 
 
 def test_processes_killed_while_counting_leave_a_gate_that_works(tmp_path: Path) -> None:
     dice = random.Random(7)
     used = []
     for _ in range(20):
-        process = multiprocessing.Process(target=_spend_for_ever, args=(tmp_path,))
+        counting = multiprocessing.Event()
+        process = multiprocessing.Process(target=_spend_for_ever, args=(tmp_path, counting))
         process.start()
-        time.sleep(dice.uniform(0.01, 0.05))  # a random moment to be killed at, not a wait for anything
+        assert counting.wait(timeout=60)
+        time.sleep(dice.uniform(0, 0.02))  # a random moment to be killed at, not a wait for anything
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
