@@ -1,5 +1,6 @@
 """How processes of the service start: as the command does, or forked from one that has imported everything already."""
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -64,6 +65,7 @@ def launched(words: Sequence[str], variables: Mapping[str, str], log: Path) -> R
 
 
 def _run(words: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
+    gc.freeze()
     os.setsid()
     with log.open("ab") as output:
         for standard in (1, 2):
