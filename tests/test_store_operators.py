@@ -1,13 +1,15 @@
 """What the store keeps for operators, on every backend: searches, figures, the audit log, operators."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import cast
 
 import pytest
 
+from petstore.errors import Unavailable
 from petstore.keys import ApiKey, digest_of, mint, new_key
 from petstore.ledger import DAY, HOUR, HOURS_KEPT, MINUTE, MINUTES_KEPT, Deed, KeyTotal, Traffic, Usage
 from petstore.operators import Operator
-from petstore.pets import STATUSES, NewPet, PetStatus
+from petstore.pets import STATUSES, NewPet, Pet, PetStatus
 from petstore.plans import Limits
 from petstore.store import Store, Subject
 from petstore.store.postgres.pool import MIGRATIONS as POSTGRES
@@ -115,6 +117,23 @@ def test_statuses_change_together_and_each_is_a_deed(store_at: StorePlace) -> No
         assert changes == ["catalogue"]
         assert sorted(deed.subject for _, deed in (await store.find_deeds()).deeds) == [str(ids[0]), str(ids[2])]
         assert (await store.count())["sold"] == 2
+
+    store_at.use(work, changes)
+
+
+def test_an_animal_is_added_with_its_deed_or_not_at_all(store_at: StorePlace) -> None:
+    changes: list[Subject] = []
+
+    async def work(store: Store) -> None:
+        rex = await store.add_by_hand(NewPet("Rex", 7, "sold"), Deed(9.0, "ada", "add animal", ""))
+        assert changes == ["catalogue"]
+        assert await store.pet(rex.id) == Pet(rex.id, "Rex", 7, "sold")
+        assert [deed.subject for _, deed in (await store.find_deeds()).deeds] == [str(rex.id)]
+        no_deed = Deed(cast(float, None), "ada", "add animal", "")  # no store keeps one without a time
+        with pytest.raises(Unavailable):
+            await store.add_by_hand(NewPet("Mia", 7), no_deed)
+        assert sum((await store.count()).values()) == 1
+        assert (await store.add(NewPet("Ada", 7), NOW)).pet.id > rex.id
 
     store_at.use(work, changes)
 

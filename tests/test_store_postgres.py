@@ -72,6 +72,29 @@ def test_a_bad_row_never_fails_its_neighbours(place: StorePlace) -> None:
     place.use(work)
 
 
+def test_ids_are_drawn_and_committed_in_the_same_order(place: StorePlace) -> None:
+    """Otherwise a reader could see an animal, go on from there, and never meet one with a lower id."""
+    waiting = """SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
+        WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted"""
+
+    async def work(store: Store) -> None:
+        await store.ping()
+        other = await asyncpg.connect(place.url)
+        async with other.transaction():
+            await other.execute(f"SELECT {writer_module.turn_of('petstore_live')}")
+            adding = asyncio.gather(store.add(NewPet("Rex", 1), NOW), store.add_by_hand(NewPet("Ada", 1), DEED))
+            while await other.fetchval(waiting) < 2:
+                assert not adding.done()
+                await asyncio.sleep(0.01)  # the poll of a condition, bounded by the patience of both
+            insert = "INSERT INTO petstore_live.pets VALUES (DEFAULT, 'Mia', 1, 'sold') RETURNING id"
+            first = await other.fetchval(insert)
+        added, by_hand = await adding
+        assert min(added.pet.id, by_hand.id) > first
+        await other.close()
+
+    place.use(work)
+
+
 def test_the_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "QUEUE_MAX", 10)
     monkeypatch.setattr(writer_module, "BATCH_MAX", 4)

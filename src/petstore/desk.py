@@ -93,9 +93,7 @@ class Desk:
         await self._gate.lift(key_id)
 
     async def add_pet(self, new: NewPet) -> Pet:
-        pet = (await self._store.add(new, self._clock())).pet
-        await self._store.record(self._deed("add animal", str(pet.id)))
-        return pet
+        return await self._store.add_by_hand(new, self._deed("add animal", ""))
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
         """The animals of these that exist, changed."""

@@ -99,6 +99,9 @@ class Catalogue(Protocol):
         Raises IdempotencyMismatch when `once` was used with another body, IdempotencyConflict while it is running.
         """
 
+    async def add_by_hand(self, new: NewPet, deed: Deed) -> Pet:
+        """The same for an operator: the animal, and a deed like the one given with it as the subject, or neither."""
+
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
         """The animals of these that exist, all changed at once; each is the subject of a deed like the one given."""
 

@@ -11,7 +11,7 @@ from petstore.search import SEARCH_STEP, spellings
 from petstore.store import OnCommit
 from petstore.store.postgres.base import PostgresBase, any_in
 from petstore.store.postgres.pool import LONG, Connection, PostgresPool, at_leisure
-from petstore.store.postgres.writer import PostgresWriter
+from petstore.store.postgres.writer import PostgresWriter, turn_of
 from petstore.store.rows import InHand, pets_of
 
 
@@ -67,6 +67,18 @@ class PostgresCatalogue(PostgresBase):
             return await self._writer.add(new, now, None)
         with self._in_hand.only(once):
             return await self._writer.add(new, now, once)
+
+    async def add_by_hand(self, new: NewPet, deed: Deed) -> Pet:
+        async def work(connection: Connection) -> Pet:
+            await connection.execute(f"SELECT {turn_of(self._schema)}")
+            pet_id: int = await connection.fetchval(
+                f"INSERT INTO {self._schema}.pets (name, category_id, status) VALUES ($1, $2, $3) RETURNING id",
+                new.name, new.category_id, new.status,
+            )  # fmt: skip
+            await self._record(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
+            return Pet(pet_id, new.name, new.category_id, new.status)
+
+        return await self._change(work, "catalogue")
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
         async def work(connection: Connection) -> list[Pet]:

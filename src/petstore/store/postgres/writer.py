@@ -20,15 +20,13 @@ BATCH_MAX = 500
 QUEUE_MAX = 10_000
 PRUNE_EVERY = 60.0
 
-# One statement is one transaction, and they take turns: ids are drawn and committed in the same order on all nodes.
-# Otherwise someone could see an animal and only later one with a lower id, which a reader that goes on from there would
-# never meet. What waits for its turn meanwhile makes one larger batch. The ids are drawn first, so that it is certain
-# which row got which. A row whose idempotency record exists already, and is not too old, is not added; if another
-# transaction is just writing that record, this one waits for its end. Records are claimed in one order everywhere, so
-# that two batches cannot deadlock.
+# One statement is one transaction. What waits for its turn meanwhile makes one larger batch. The ids are drawn first,
+# so that it is certain which row got which. A row whose idempotency record exists already, and is not too old, is not
+# added; if another transaction is just writing that record, this one waits for its end. Records are claimed in one
+# order everywhere, so that two batches cannot deadlock.
 _ADD = """
 WITH turn AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(hashtext('{schema}.pet_ids'))
+    SELECT {turn}
 ), input AS MATERIALIZED (
     SELECT nextval('{schema}.pet_ids') AS id, name, category_id, status, key_id, token, digest, place
     FROM turn, unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY
@@ -60,6 +58,15 @@ JOIN {schema}.pets ON pets.id = known.pet_id
 """
 
 
+def turn_of(schema: str) -> str:
+    """To be waited for before an id is drawn: ids are drawn and committed in the same order on all nodes.
+
+    Otherwise someone could see an animal and only later one with a lower id, which a reader that goes on from there
+    would never meet.
+    """
+    return f"pg_advisory_xact_lock(hashtext('{schema}.pet_ids'))"
+
+
 class _Job:
     __slots__ = ("due", "future", "new", "now", "once")
 
@@ -83,7 +90,7 @@ class PostgresWriter:
         self._environment = environment
         self._health = health
         self._on_commit = on_commit
-        self._add_sql = _ADD.format(schema=schema)
+        self._add_sql = _ADD.format(schema=schema, turn=turn_of(schema))
         self._earlier_sql = _EARLIER.format(schema=schema)
         some = f"SELECT ctid FROM {schema}.idempotency WHERE created <= $1 LIMIT {PRUNE_MAX} FOR UPDATE SKIP LOCKED"
         self._prune_sql = f"DELETE FROM {schema}.idempotency WHERE ctid = ANY (ARRAY({some}))"

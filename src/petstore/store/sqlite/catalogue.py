@@ -19,6 +19,7 @@ from petstore.store.sqlite.file import translated
 _PAGE = "SELECT id, name, category_id, status FROM pets WHERE id > ? ORDER BY id LIMIT ?"
 _PAGE_BY_STATUS = "SELECT id, name, category_id, status FROM pets WHERE status = ? AND id > ? ORDER BY id LIMIT ?"
 _PET = "SELECT id, name, category_id, status FROM pets WHERE id = ?"
+_ADD = "INSERT INTO pets (name, category_id, status) VALUES (?, ?, ?)"
 
 
 class SqliteCatalogue(SqliteBase):
@@ -67,6 +68,15 @@ class SqliteCatalogue(SqliteBase):
         with self._in_hand.only(once):
             return await self._writer.add(new, now, once)
 
+    async def add_by_hand(self, new: NewPet, deed: Deed) -> Pet:
+        def work(connection: apsw.Connection) -> Pet:
+            connection.execute(_ADD, (new.name, new.category_id, new.status))
+            pet = Pet(connection.last_insert_rowid(), new.name, new.category_id, new.status)
+            write_deed(connection, msgspec.structs.replace(deed, subject=str(pet.id)))
+            return pet
+
+        return await self._writer.call(work, "catalogue")
+
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
         def work(connection: apsw.Connection) -> list[Pet]:
             changed = []
@@ -86,7 +96,7 @@ class SqliteCatalogue(SqliteBase):
 
         def work(connection: apsw.Connection) -> int:
             rows = staging.execute("SELECT name, category_id, status FROM new ORDER BY rowid")
-            connection.executemany("INSERT INTO pets (name, category_id, status) VALUES (?, ?, ?)", rows)
+            connection.executemany(_ADD, rows)
             count: int = staging.execute("SELECT count(*) FROM new").get
             write_deed(connection, msgspec.structs.replace(deed, detail=f"{count} animals"))
             return count
