@@ -28,6 +28,8 @@ class Console:
         self.output = server.data.parent / f"console-{self.port}.out"
         words = ["petstore", "console", "--port", str(self.port), "--clock-file", str(server.clock_file), *options]
         self.process = launched(words, server.where, self.output)
+
+    def wait_until_ready(self) -> None:
         began = time.monotonic()
         while not self._listens():
             printed = self.output.read_text()
@@ -119,6 +121,7 @@ def cells(response: httpx.Response, label: str) -> list[str]:
 def running_console(server: Server, *options: str, scheme: str = "http") -> Iterator[Console]:
     console = Console(server, *options, scheme=scheme)
     try:
+        console.wait_until_ready()
         yield console
     finally:
         assert console.stop() == 0, console.output.read_text()
