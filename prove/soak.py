@@ -27,7 +27,8 @@ MEGABYTES_PER_HOUR = 1.0
 WAL_MAX = 64 * 1024 * 1024
 SLOW_WRITE = 0.250
 SLEEP, SLEEPS = 0.005, 10  # between two syncs
-TOO_LATE = 0.01  # of the time: then late moments that the probes do not meet are many too
+TOO_LATE = 0.01  # of the time: late moments that the probes do not meet are many too, so a write may be blamed wrongly
+LATE_AT_RANDOM = 0.05  # of the time: a write could be excused by chance, in up to twice this share of cases
 PROMPT = 0.005  # seconds in which a sync is done, and an end of sleep noticed, on a machine that has time for us
 
 
@@ -156,7 +157,7 @@ def _judge(scale: Scale, watch: Watch, reads: list[Answer], writes: list[Answer]
     hold(log <= WAL_MAX, f"the log stays under 64 MiB: {figures}")
     if scale.soak_minutes >= SLOPES_FROM_MINUTES:
         hold(memory < MEGABYTES_PER_HOUR, f"memory grows by less than 1 MiB an hour: {figures}")
-    if scale.full and late > TOO_LATE:
+    if scale.full and late > (LATE_AT_RANDOM if len(slow) == len(machines) else TOO_LATE):
         raise Skipped(
             f"all but the times of writes holds, and the machine was late too often to tell of those: {figures}"
         )
