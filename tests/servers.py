@@ -131,6 +131,9 @@ class Server:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(timeout=10)
             self.process = None
+            deadline = time.monotonic() + READY_WITHIN
+            while takes_connections(self.port) and time.monotonic() < deadline:
+                time.sleep(0.001)  # a worker that was killed with it may be gone a moment later
 
     def move_clock(self, seconds: float) -> None:
         """The service's clock is the machine's plus this, from the next request on."""
