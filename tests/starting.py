@@ -65,7 +65,7 @@ def launched(words: Sequence[str], variables: Mapping[str, str], log: Path) -> R
 
 
 def _run(words: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
-    gc.freeze()
+    gc.freeze()  # what was imported stays, and the collector need not look at it
     os.setsid()
     with log.open("ab") as output:
         for standard in (1, 2):

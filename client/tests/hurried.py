@@ -22,7 +22,7 @@ class HurriedTime:
 
     def sleep(self, seconds: float) -> None:
         until = self.clock() + seconds
-        time.sleep(min(seconds, 0.01))
+        time.sleep(min(seconds, 0.01))  # the others' turn to come and wait too; the rest of it is jumped over
         while seconds >= JUMPED and (left := until - self.clock()) > 0:
             self._jump(until, left)
 
