@@ -123,6 +123,7 @@ def test_promises_of_long_ago_are_forgotten_once_a_minute(place: StorePlace) -> 
         await store.ping()
         other = await asyncpg.connect(place.url)
         assert await promise("a", NOW) == ["a"]
+        assert await promise("a", NOW) == ["a"]  # its turn comes when the first one's forgetting is over
         await other.execute("UPDATE petstore_live.idempotency SET created = 1")
         assert await promise("b", NOW + 59) == ["a", "b"]
         assert "c" in await promise("c", NOW + 60)
