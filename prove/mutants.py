@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -102,9 +103,8 @@ def change_of(name: str) -> tuple[str, str]:
     return module, change
 
 
-def mutants_of(module: Path) -> list[Mutant]:
-    text = module.read_text()
-    name = str(module.relative_to(SOURCE))
+def mutants_of(name: str, text: str) -> list[Mutant]:
+    """Of one module."""
     found = []
     for index, node in enumerate(_nodes(ast.parse(text))):
         for change in _changes(node):
@@ -114,6 +114,37 @@ def mutants_of(module: Path) -> list[Mutant]:
             change(again)
             found.append(Mutant(name, again.lineno, before, ast.unparse(again), ast.unparse(tree)))
     return [mutant for mutant in found if mutant.before != mutant.after]
+
+
+def modules_of(suite: Suite) -> list[tuple[str, str]]:
+    """Their names and texts."""
+    files = [file for pattern in suite.modules for file in sorted(SOURCE.glob(pattern))]
+    return [(str(file.relative_to(SOURCE)), file.read_text()) for file in files]
+
+
+def names_when_last_kept(suite: Suite) -> list[str]:
+    """Of the mutants that there were then."""
+    commit = _git("log", "-1", "--format=%H", "--", str(RESULTS)).strip()
+    there = _git("ls-tree", "-r", "--name-only", commit, "--", str(SOURCE)).split()
+    before = {file for file in there if any(Path(file).match(f"petstore/{pattern}") for pattern in suite.modules)}
+    found = (mutants_of(file.partition("petstore/")[2], _git("show", f"{commit}:{file}")) for file in before)
+    return [mutant.name for mutants in found for mutant in mutants]
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def part(mutants: list[Mutant], changes: Iterable[str]) -> tuple[list[Mutant], list[Mutant]]:
+    """Those that make one of the changes, each as often as it is named, wherever its line is now; and the others."""
+    wanted = Counter(change_of(name) for name in changes)
+    found: list[Mutant] = []
+    others: list[Mutant] = []
+    for mutant in mutants:
+        change = change_of(mutant.name)
+        (found if wanted[change] > 0 else others).append(mutant)
+        wanted[change] -= 1
+    return found, others
 
 
 def _nodes(tree: ast.AST) -> Iterator[Any]:
@@ -284,6 +315,9 @@ def main() -> int:
     words.add_argument(
         "--survivors", action="store_true", help="only what survived the last time, wherever its lines are now"
     )
+    words.add_argument(
+        "--new", action="store_true", help="only what the code has become since results were last committed"
+    )
     chosen = words.parse_args()
     if unknown := set(chosen.suites) - set(SUITES):
         words.error(f"no such suite: {', '.join(sorted(unknown))}")
@@ -296,18 +330,22 @@ def main() -> int:
             places.put(Place(Path(folder) / str(hand)))
         for name in chosen.suites or SUITES:
             suite = SUITES[name]
-            mutants = [
-                m for pattern in suite.modules for file in sorted(SOURCE.glob(pattern)) for m in mutants_of(file)
-            ]
+            mutants = [mutant for module, text in modules_of(suite) for mutant in mutants_of(module, text)]
             known = len(mutants)
-            if chosen.survivors:
+            still: list[str] = []  # survivors of the last time, which are not tried again
+            if chosen.new:
+                seen, mutants = part(mutants, names_when_last_kept(suite))
+                still = [mutant.name for mutant in part(seen, kept[name]["survivors"])[0]]
+            elif chosen.survivors:
                 lived = {change_of(survivor) for survivor in kept[name]["survivors"]}
                 mutants = [mutant for mutant in mutants if change_of(mutant.name) in lived]
             elif chosen.sample is not None and chosen.sample < known:
                 mutants = random.Random(1).sample(mutants, chosen.sample)
             print(f"{name}: {len(mutants)} of {known} mutants", flush=True)
-            survivors = [mutant.name for mutant in try_all(suite, mutants, places, chosen.hands)]
-            if chosen.survivors:
+            survivors = still + [mutant.name for mutant in try_all(suite, mutants, places, chosen.hands)]
+            if chosen.new:
+                tried = known
+            elif chosen.survivors:
                 tried = kept[name]["tried"] + known - kept[name]["mutants"]
             else:
                 tried = len(mutants)

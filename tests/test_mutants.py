@@ -1,6 +1,5 @@
 """What mutation testing changes, and what it leaves alone."""
 
-from pathlib import Path
 
 import pytest
 
@@ -21,10 +20,8 @@ def decide(used: int, more: bool = True) -> str | None:
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[mutants.Mutant]:
-    (tmp_path / "sample.py").write_text(SAMPLE)
-    monkeypatch.setattr(mutants, "SOURCE", tmp_path)
-    return mutants.mutants_of(tmp_path / "sample.py")
+def found() -> list[mutants.Mutant]:
+    return mutants.mutants_of("sample.py", SAMPLE)
 
 
 def test_each_mutant_is_one_small_change(found: list[mutants.Mutant]) -> None:
@@ -47,11 +44,17 @@ def test_a_mutant_is_the_whole_module_and_can_be_run(found: list[mutants.Mutant]
         compile(mutant.source, mutant.module, "exec")
 
 
-def test_a_change_is_known_again_after_its_line_has_moved(found: list[mutants.Mutant], tmp_path: Path) -> None:
-    (tmp_path / "sample.py").write_text("\n\n" + SAMPLE)
-    moved = mutants.mutants_of(tmp_path / "sample.py")
+def test_a_change_is_known_again_after_its_line_has_moved(found: list[mutants.Mutant]) -> None:
+    moved = mutants.mutants_of("sample.py", "\n\n" + SAMPLE)
     assert [m.name for m in moved] != [m.name for m in found]
     assert [mutants.change_of(m.name) for m in moved] == [mutants.change_of(m.name) for m in found]
+
+
+def test_what_is_new_is_found_although_lines_have_moved(found: list[mutants.Mutant]) -> None:
+    more = SAMPLE.replace("step(used + 1)", "step(used + 1)\n    step(used + 1)\n    step(7)")
+    seen, new = mutants.part(mutants.mutants_of("sample.py", more), [mutant.name for mutant in found])
+    assert len(seen) == len(found)
+    assert sorted(mutant.before for mutant in new) == ["1", "7", "step(7)", "step(used + 1)", "used + 1"]
 
 
 def test_every_suite_has_modules_and_tests() -> None:
