@@ -10,7 +10,6 @@ from petstore.console.pages import lasting
 from petstore.console.reckoning import Reckoning
 from petstore.errors import OperatorError, Unavailable
 from petstore.figures import _bars
-from petstore.keys import duration
 from petstore.ledger import SPANS
 from petstore.operators import could_be_token, mint_token, new_operator
 from petstore.search import spellings
@@ -63,17 +62,6 @@ def test_a_sparkline_is_as_high_as_its_values(values: list[int], line: str) -> N
 )
 def test_a_text_is_looked_for_in_all_its_spellings(text: str, found: list[str]) -> None:
     assert spellings(text) == found
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("0s", 0), ("90d", 7_776_000), (" 24h ", 86_400), ("2w", 1_209_600)])
-def test_a_duration_is_a_number_with_a_unit(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "5", "h", "-1h", "1.5h", "１h", "1h2m", "9999999999s"])
-def test_what_is_not_a_duration_is_refused(text: str) -> None:
-    with pytest.raises(OperatorError):
-        duration(text)
 
 
 @pytest.mark.parametrize(

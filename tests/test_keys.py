@@ -20,6 +20,7 @@ from petstore.keys import (
     mint,
     new_key,
     well_formed,
+    without_keys,
 )
 from petstore.plans import PLANS, Limits
 
@@ -102,16 +103,27 @@ def test_limits_are_whole_numbers_from_1_to_a_million_millions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("3s", 3), ("2m", 120), ("2h", 7_200), (" 90d ", 7_776_000), ("2w", 1_209_600)]
+    ("text", "seconds"),
+    [("0s", 0), ("3s", 3), ("2m", 120), ("2h", 7_200), (" 90d ", 7_776_000), ("2w", 1_209_600), ("36525d", 3155760000)],
 )
 def test_a_duration_is_a_number_with_a_unit(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "3", "s", "-3s", "3 s", "1.5h", "3y", "1234567890s"])
+@pytest.mark.parametrize("text", ["", "3", "s", "-3s", "3 s", "1.5h", "１h", "1h2m", "3y", "1234567890s"])
 def test_anything_else_is_no_duration(text: str) -> None:
     with pytest.raises(OperatorError, match="not a duration"):
         duration(text)
+
+
+def test_no_duration_is_longer_than_a_hundred_years() -> None:
+    with pytest.raises(OperatorError, match="more than a hundred years"):
+        duration("52596001m")  # by one minute
+
+
+def test_a_key_in_a_text_is_made_unreadable() -> None:
+    secrets = [mint(environment) for environment in ENVIRONMENTS]
+    assert without_keys(f"/v1/{secrets[0]}?key={secrets[1]}&a=1") == "/v1/pets_live_…?key=pets_test_…&a=1"
 
 
 def test_a_key_ends_at_its_expiry_and_with_its_revocation() -> None:

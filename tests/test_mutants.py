@@ -1,6 +1,5 @@
 """What mutation testing changes, and what it leaves alone."""
 
-
 import pytest
 
 from prove import mutants
