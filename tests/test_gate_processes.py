@@ -1,5 +1,6 @@
 """The gate's file when several processes use it at once, and when they are killed meanwhile."""
 
+import fcntl
 import multiprocessing
 import os
 import random
@@ -69,6 +70,15 @@ def test_processes_that_make_room_at_the_same_time_do_not_cut_it_off_each_other(
         return sum([len(rows) async for rows in gate.all_windows()])
 
     assert GatePlace(tmp_path).use(count) == 16_000
+
+
+def test_nobody_else_opens_or_enlarges_the_file_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "gate.mdb"
+    path.touch()
+    with path.open() as other:
+        with local_gate.sizing(path), pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _hold_the_lock(path: Path, begin: Event, held: Event, over: Event) -> None:
