@@ -11,7 +11,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.ledger import HOUR, Deed, Usage
 from petstore.pets import Added, NewPet, Once
 from petstore.settings import Settings
-from petstore.store import Store, StorePolicy, Subject
+from petstore.store import Store, StorePolicy, Subject, check_url
 from tests.places import StorePlace
 
 DEED = Deed(5.0, "a test", "test", "x")
@@ -21,6 +21,15 @@ NOW = 1_800_000_000.0
 async def batches(*names: str) -> AsyncIterator[list[NewPet]]:
     for name in names:
         yield [NewPet(name, 1)]
+
+
+def test_a_url_names_its_scheme_or_is_refused_without_its_password() -> None:
+    assert check_url("postgresql://pets:secret@a:5432,[::1]:5433/db") == "postgresql"
+    assert check_url("postgres:///db?host=/run/postgresql") == "postgres"
+    for wrong in ("mysql://secret@x/y", "secret", "postgresql://pets:se/cret@x/y", "postgresql://pets:secret@[::1/y"):
+        with pytest.raises(OperatorError, match="--store") as told:
+            check_url(wrong)
+        assert "cret" not in str(told.value)
 
 
 def test_added_animals_outlive_the_process_and_ids_grow(store_at: StorePlace) -> None:

@@ -8,10 +8,11 @@ import pytest
 from petstore.errors import Unavailable
 from petstore.keys import ApiKey, digest_of, new_key
 from petstore.ledger import Deed
+from petstore.pets import NewPet
 from petstore.plans import Limits
 from petstore.store import Store, Subject
 from petstore.store.rows import row_of
-from petstore.store.tables import TABLES, Row, Table
+from petstore.store.tables import COUNTERS, TABLES, Row, Table
 from tests.places import StorePlace
 
 NOW = 1_800_000_000.0
@@ -170,6 +171,16 @@ def test_rows_arrive_as_they_are_and_come_out_in_order(store_at: StorePlace, nam
         assert await store.rows(moved, moved.key_of(rows[-1]), 100) == []
 
     store_at.use(work)
+
+
+def test_ids_go_on_behind_the_last_one_that_was_given_out_elsewhere(store_at: StorePlace) -> None:
+    async def work(store: Store) -> list[int]:
+        await store.put_rows(COUNTERS, [("pets", 100), ("deeds", 7)])
+        await store.put_rows(COUNTERS, [("pets", 50), ("deeds", 7)])  # never back
+        assert sorted(await store.rows(COUNTERS, None, 10)) == [("deeds", 7), ("pets", 100)]
+        return [(await store.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
+
+    assert store_at.use(work) == [101, 102]
 
 
 def test_a_copy_that_is_under_way_is_noted(store_at: StorePlace) -> None:
