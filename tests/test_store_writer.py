@@ -20,20 +20,23 @@ from tests.places import StorePlace, opened
 NOW = 1_800_000_000.0
 
 
-def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many writes each transaction has."""
+    found: list[int] = []
     commit = writer_module.Writer._commit
 
     def counting(
         self: writer_module.Writer, connection: apsw.Connection, batch: list[object], rows: str | None
     ) -> object:
-        sizes.append(len(batch))
+        found.append(len(batch))
         return commit(self, connection, batch, rows)  # type: ignore[arg-type]  # the same list
 
     monkeypatch.setattr(writer_module.Writer, "_commit", counting)
+    return found
 
+
+def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(tmp_path: Path, sizes: list[int]) -> None:
     async def work(store: Store) -> list[Added]:
         return await asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(500)))
 
@@ -41,6 +44,43 @@ def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(
     assert [(a.pet.name, a.pet.category_id) for a in added] == [(f"Pet {i}", i) for i in range(500)]
     assert len({a.pet.id for a in added}) == 500
     assert sum(sizes) == 500 and len(sizes) < 100
+
+
+def test_who_may_take_long_has_a_transaction_of_its_own(tmp_path: Path, sizes: list[int]) -> None:
+    async def work(store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        longer = [store._writer.call(str, patience=PATIENCE + 1) for _ in range(2)]
+        short = store._writer.add(NewPet("Rex", 1), NOW, None), store._writer.call(str)
+        await asyncio.gather(*longer, *short, store._writer.call(str, patience=60))
+
+    StorePlace(tmp_path).use(work)
+    assert sizes == [1, 1, 2, 1]
+
+
+def test_promises_of_long_ago_are_forgotten_some_at_a_time_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "PRUNE_MAX", 2)
+
+    async def work(store: Store) -> None:
+        other = connect(tmp_path / "live.db")
+
+        async def promise(token: str, now: float) -> str:
+            await store.add(NewPet("Rex", 1), now, Once("key_a", token, b""))
+            return "".join(row[0] for row in other.execute("SELECT token FROM idempotency ORDER BY token"))
+
+        for token in "abc":
+            await promise(token, NOW)
+        other.execute("UPDATE idempotency SET created = 1")
+        assert await promise("d", NOW + 59) == "abcd"
+        assert await promise("e", NOW + 60) == "cde"
+        assert await promise("f", NOW + 61) == "def"  # there were more
+        other.execute("UPDATE idempotency SET created = 1 WHERE token IN ('d', 'e')")
+        assert await promise("g", NOW + 120) == "defg"
+        assert await promise("h", NOW + 121) == "fgh"
+        other.close()
+
+    StorePlace(tmp_path).use(work)
 
 
 def test_a_call_that_fills_the_disk_is_told_with_its_cause_and_leaves_nothing_of_its_batch(tmp_path: Path) -> None:
