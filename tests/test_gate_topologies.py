@@ -157,12 +157,15 @@ def test_shards_that_have_lost_the_script_get_it_again(redis_cluster: RedisClust
 
 
 def test_what_is_remembered_comes_some_at_a_time(redis: Redis, redis_cluster: RedisCluster, tmp_path: Path) -> None:
-    async def work(gate: Gate) -> list[str]:
+    async def work(gate: Gate) -> None:
         await asyncio.gather(*(ask(gate, name, PLENTY) for name in NAMES))
+
+    async def remembered(gate: Gate) -> list[str]:
         return [name async for rows in gate.all_windows() for name, _ in rows]
 
     for url in (redis.url(), redis_cluster.url()):
-        assert set(GatePlace(tmp_path, url).use(work, REFUSE)) >= set(NAMES)
+        GatePlace(tmp_path, url).use(work, REFUSE)
+        assert set(GatePlace(tmp_path, url).use(remembered, REFUSE)) >= set(NAMES)
 
 
 def shard_of(name: str) -> int:
@@ -227,6 +230,20 @@ def test_a_shard_that_is_down_fails_whom_it_concerns(
             client.config_set("cluster-require-full-coverage", "no")
         GatePlace(tmp_path, cluster.url()).use(work, REFUSE)
     assert [record.message for record in caplog.records] == ["shard down", "shard back"]
+
+
+def test_a_gate_that_is_closed_looks_for_no_shard_any_more(tmp_path: Path) -> None:
+    async def work() -> None:
+        gate = open_gate(cluster.url(), tmp_path, REFUSE)
+        await gate.keys_version("live")
+        cluster.nodes[shard_of(VERSIONS)].kill()
+        with pytest.raises(Unavailable):
+            await gate.keys_version("live")
+        await gate.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with cluster_running() as cluster:
+        asyncio.run(work())
 
 
 def test_without_the_shard_of_the_versions_a_cluster_is_down_until_it_is_back(tmp_path: Path) -> None:
