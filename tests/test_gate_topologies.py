@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis as Client
 from redis.crc import key_slot
+from redis.exceptions import ResponseError
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
@@ -230,6 +231,25 @@ def test_a_shard_that_is_down_fails_whom_it_concerns(
             client.config_set("cluster-require-full-coverage", "no")
         GatePlace(tmp_path, cluster.url()).use(work, REFUSE)
     assert [record.message for record in caplog.records] == ["shard down", "shard back"]
+
+
+def test_a_slot_that_nobody_has_fails_whom_it_concerns_until_someone_does(tmp_path: Path) -> None:
+    async def work(gate: Gate) -> None:
+        with pytest.raises(Unavailable, match="no shard"):
+            await ask(gate, "key_0", PLENTY)
+        assert (await ask(gate, well, PLENTY)).remaining == PLENTY.per_day - 1
+        owner.execute_command("CLUSTER ADDSLOTS", slot)
+        assert await healed(gate, "key_0")
+
+    slot = key_slot(name_of("key_0").encode())
+    well = next(name for name in NAMES[1:] if shard_of(name_of(name)) == shard_of(name_of("key_0")))
+    with cluster_running() as cluster:
+        owner = cluster.clients[shard_of(name_of("key_0"))]
+        for client in (owner, *cluster.clients):
+            client.config_set("cluster-require-full-coverage", "no")
+            with contextlib.suppress(ResponseError):  # it has forgotten already
+                client.execute_command("CLUSTER DELSLOTS", slot)
+        GatePlace(tmp_path, cluster.url()).use(work, REFUSE)
 
 
 def test_a_gate_that_is_closed_looks_for_no_shard_any_more(tmp_path: Path) -> None:
