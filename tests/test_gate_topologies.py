@@ -23,7 +23,7 @@ from petstore.plans import Limits
 from petstore.windows import Decision
 from tests.backends import Redis, free_port, running
 from tests.places import GatePlace
-from tests.redis_topologies import SLOTS, RedisCluster, Sentinel, behind_tls, cluster_running
+from tests.redis_topologies import SLOTS, RedisCluster, Sentinel, behind_tls, cluster_running, cluster_url
 from tests.served import wait_for
 from tests.test_gate import NOW, PLENTY, ask
 from tests.test_gate_redis import REFUSE, healed
@@ -250,6 +250,40 @@ def test_a_slot_that_nobody_has_fails_whom_it_concerns_until_someone_does(tmp_pa
             with contextlib.suppress(ResponseError):  # it has forgotten already
                 client.execute_command("CLUSTER DELSLOTS", slot)
         GatePlace(tmp_path, cluster.url()).use(work, REFUSE)
+
+
+def test_a_shard_that_is_taken_out_while_the_gate_is_at_work_is_missed_by_its_own_records_only(tmp_path: Path) -> None:
+    """It answers that the Cluster is down, and is the first who would be asked who has what."""
+
+    async def work(gate: Gate) -> None:
+        for name in (lost, well):
+            await ask(gate, name, PLENTY)
+        cluster.clients[away].flushall()
+        cluster.clients[away].execute_command("CLUSTER RESET HARD")
+        with pytest.raises(Unavailable, match="ClusterDown"):
+            await ask(gate, lost, PLENTY)
+        for client in others:
+            client.execute_command("CLUSTER FORGET", known_as)
+        others[0].execute_command("CLUSTER ADDSLOTS", *range(away * SLOTS // 3, (away + 1) * SLOTS // 3))
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            await ask(gate, well, PLENTY)  # all the time
+            with contextlib.suppress(Unavailable):
+                await ask(gate, lost, PLENTY)
+                return
+            await asyncio.sleep(0.02)  # the poll of a condition, bounded
+        raise AssertionError("the new owner was not found")
+
+    with cluster_running() as cluster:
+        away = (shard_of(VERSIONS) + 1) % 3
+        lost = next(name for name in NAMES if shard_of(name_of(name)) == away)
+        well = next(name for name in NAMES if shard_of(name_of(name)) == shard_of(VERSIONS))
+        others = [client for number, client in enumerate(cluster.clients) if number != away]
+        known_as = cluster.clients[away].execute_command("CLUSTER MYID")
+        for client in cluster.clients:
+            client.config_set("cluster-require-full-coverage", "no")
+        nodes = sorted(cluster.nodes, key=lambda node: node is not cluster.nodes[away])
+        GatePlace(tmp_path, cluster_url(nodes)).use(work, REFUSE)
 
 
 def test_a_gate_that_is_closed_looks_for_no_shard_any_more(tmp_path: Path) -> None:
