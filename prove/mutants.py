@@ -51,8 +51,9 @@ SUITES = {
     "gate on Redis": Suite(
         ["gate/__init__.py", "gate/redis.py", "gate/redis_links.py", "gate/redis_cluster.py", "gate/outage.py",
          "gate/inspect.py"],
-        ["test_gate.py", "test_gate_redis.py", "test_gate_queue.py", "test_gate_topologies.py", "test_check.py",
-         "test_check_servers.py", "test_metrics.py", "web/test_metrics.py", "test_cluster_faults.py"],
+        ["test_gate.py", "test_gate_redis.py", "test_gate_queue.py", "test_gate_topologies.py", "test_gate_cluster.py",
+         "test_gate_resharding.py", "test_check.py", "test_check_servers.py", "test_metrics.py", "web/test_metrics.py",
+         "test_cluster_faults.py"],
         only="not lmdb and not again_and_again and not granian and not uvicorn",
     ),
     "store": Suite(

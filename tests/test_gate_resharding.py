@@ -19,8 +19,8 @@ from tests.places import GatePlace
 from tests.redis_topologies import CLUSTER_NODE, SLOTS, RedisCluster, cluster_running, cluster_url
 from tests.served import wait_for
 from tests.test_gate import PLENTY, ask
+from tests.test_gate_cluster import NAMES, shard_of
 from tests.test_gate_redis import REFUSE, healed
-from tests.test_gate_topologies import NAMES, shard_of
 
 
 def key_on(shard: int) -> str:
