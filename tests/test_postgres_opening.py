@@ -1,6 +1,7 @@
 """Opening and closing the store on PostgreSQL: several hosts, slow migrations, servers that go silent."""
 
 import asyncio
+import contextlib
 import socket
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,30 @@ def test_connections_that_are_made_at_the_same_time_all_find_the_host_that_answe
                 await connection.close()
 
         asyncio.run(work())
+
+
+def test_the_host_that_answered_is_asked_first_from_then_on(postgres: Postgres) -> None:
+    def tried() -> int:
+        found = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                deaf.accept()[0].close()
+                found += 1
+        return found
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        deaf.setblocking(False)
+        url = f"postgresql://pets@127.0.0.1:{deaf.getsockname()[1]},127.0.0.1:{postgres.port}/postgres"
+
+        async def work() -> list[int]:
+            pool = pool_module.PostgresPool(url, size=2, pgbouncer=False, schemas=[])
+            counts = []
+            for _ in range(3):
+                await (await pool._connect("")).close()
+                counts.append(tried())
+            return counts
+
+        assert asyncio.run(work()) == [1, 0, 0]
 
 
 def test_options_that_make_no_sense_are_the_operators_to_mend(tmp_path: Path) -> None:
