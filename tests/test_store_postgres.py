@@ -114,22 +114,32 @@ def test_the_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytes
     place.use(work)
 
 
-def test_promises_of_long_ago_are_forgotten_once_a_minute(place: StorePlace) -> None:
+def test_promises_of_long_ago_are_forgotten_some_at_a_time_once_a_minute(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "PRUNE_MAX", 2)
+
     async def work(store: Store) -> None:
-        async def promise(token: str, now: float) -> list[str]:
-            await store.add(NewPet("Rex", 1), now, Once("key_a", token, b"x" * 32))
-            return [row[0] for row in await other.fetch("SELECT token FROM petstore_live.idempotency ORDER BY token")]
+        async def promise(token: str, now: float, times: int = 2) -> str:
+            """Forgetting comes after the answer: whoever asks again finds that it is over."""
+            for _ in range(times):
+                await store.add(NewPet("Rex", 1), now, Once("key_a", token, b"x" * 32))
+            return "".join(row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token"))
 
         await store.ping()
-        other = await asyncpg.connect(place.url)
-        assert await promise("a", NOW) == ["a"]
-        assert await promise("a", NOW) == ["a"]  # its turn comes when the first one's forgetting is over
-        await other.execute("UPDATE petstore_live.idempotency SET created = 1")
-        assert await promise("b", NOW + 59) == ["a", "b"]
-        assert "c" in await promise("c", NOW + 60)
-        await store.close()  # what was added is answered first
-        left = await other.fetch("SELECT token FROM petstore_live.idempotency ORDER BY token")
-        assert [row[0] for row in left] == ["b", "c"]
+        other = await asyncpg.connect(place.url, server_settings={"search_path": "petstore_live"})
+        for token in "abc":
+            await promise(token, NOW)
+        await other.execute("UPDATE idempotency SET created = 1")
+        assert await promise("d", NOW + 59) == "abcd"
+        assert await promise("e", NOW + 60, times=3) == "de"  # there were more, so twice
+        await other.execute("UPDATE idempotency SET created = 1 WHERE token = 'd'")
+        assert await promise("f", NOW + 119) == "def"
+        assert await promise("g", NOW + 120) == "efg"
+        await other.execute("UPDATE idempotency SET created = 1 WHERE token = 'e'")
+        await promise("h", NOW + 180, times=1)
+        await store.close()  # what was begun is ended
+        assert [row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token")] == ["f", "g", "h"]
         await other.close()
 
     place.use(work)

@@ -249,7 +249,7 @@ class ClusterLink:
                 failure = error
                 self._ask_last(place)  # who asks has patience for some of them only
                 continue
-            self._owners = _owners(shards, place[0])
+            self._owners = owners_in(shards, place[0])
             self._learned = time.monotonic()
             self._seeds = list(dict.fromkeys([place, *filter(None, self._owners), *self._hosts]))
             if None in self._owners:  # it may have been taken out of the Cluster or be cut off, and know of nobody
@@ -317,7 +317,7 @@ def _host(named: str, asked: str) -> str:
     return asked if named in ("", "?") else named
 
 
-def _owners(shards: Sequence[Any], asked: str) -> list[Place | None]:
+def owners_in(shards: Sequence[Any], asked: str) -> list[Place | None]:
     """Of each slot, from the answer to CLUSTER SLOTS."""
     owners: list[Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     for first, last, (host, port, *_), *_ in shards:
