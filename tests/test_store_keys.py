@@ -178,9 +178,11 @@ def test_ids_go_on_behind_the_last_one_that_was_given_out_elsewhere(store_at: St
         await store.put_rows(COUNTERS, [("pets", 100), ("deeds", 7)])
         await store.put_rows(COUNTERS, [("pets", 50), ("deeds", 7)])  # never back
         assert sorted(await store.rows(COUNTERS, None, 10)) == [("deeds", 7), ("pets", 100)]
-        return [(await store.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
+        ids = [(await store.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
+        await store.put_rows(table("pets"), [(150, "Mia", 1, "sold"), (200, "Bo", 1, "sold")])
+        return [*ids, (await store.add(NewPet("Max", 1), NOW)).pet.id]
 
-    assert store_at.use(work) == [101, 102]
+    assert store_at.use(work) == [101, 102, 201]
 
 
 def test_a_copy_that_is_under_way_is_noted(store_at: StorePlace) -> None:
