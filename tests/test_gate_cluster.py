@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis as Client
 from redis.crc import key_slot
-from redis.exceptions import ResponseError
+from redis.exceptions import MovedError, ResponseError
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
@@ -40,6 +40,25 @@ def test_each_slot_has_the_owner_that_was_named_for_it() -> None:
     assert found[:10] == [("one.example", 7000)] * 10
     assert set(found[10:-1]) == {("asked.example", 7001)}  # who does not know its name is where it was asked
     assert found[-1] is None
+
+
+def test_no_command_is_sent_round_for_ever() -> None:
+    """By servers that each name the next, none of which knows its own name."""
+    asked: list[object] = []
+
+    class Ring(ClusterLink):
+        async def _asked(self, place: object, commands: object) -> list[object]:
+            asked.append(place)
+            return [MovedError("1 :7001")]
+
+    async def work() -> object:
+        link = Ring([("one.example", 7000)], {})
+        reply = await link._followed(("one.example", 7000), MovedError("1 :7001"), ("GET", "x"))
+        await link.close()
+        return reply
+
+    assert isinstance(asyncio.run(work()), MovedError)
+    assert asked == [("one.example", 7001)] * 3
 
 
 def test_a_cluster_that_cannot_be_reached_is_an_outage(tmp_path: Path) -> None:
