@@ -212,7 +212,8 @@ class Place:
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(self.package)], check=True)
         # The compiled modules are used, but none is written: a mutant must not be found in place of the next.
         self.environ = {**os.environ, **LESS, "PYTHONPATH": f"{folder}/", "PYTHONDONTWRITEBYTECODE": "1",
-                        "PYTHONUNBUFFERED": "1"}  # fmt: skip
+                        "PYTHONUNBUFFERED": "1", "TMPDIR": f"{folder}/tmp"}  # fmt: skip
+        (folder / "tmp").mkdir()
         self.longest = 0.0  # seconds that one test has taken
 
     def fails(self, suite: Suite, mutant: Mutant | None, patience: float) -> bool:
@@ -251,10 +252,7 @@ class Place:
 
 
 def _end(folder: Path) -> None:
-    """The tests and every server of theirs that is left: whoever has inherited the path of this copy.
-
-    First as Ctrl-C does it: tests that end by themselves also end what hides its environment, as Redis does.
-    """
+    """The tests and every server of theirs that is left; first as Ctrl-C does it, so that tests end their own."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + 5
         for pid in _who_uses(folder):
@@ -272,11 +270,12 @@ def _give_up(folder: Path) -> NoReturn:
 
 
 def _who_uses(folder: Path) -> list[int]:
+    """Whoever has inherited the path of this copy, or works inside it: Redis hides what it has inherited."""
     mark = f"PYTHONPATH={folder}/".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark in (process / "environ").read_bytes():
+            if mark in (process / "environ").read_bytes() or (process / "cwd").readlink().is_relative_to(folder):
                 found.append(int(process.name))
     return found
 
@@ -324,6 +323,7 @@ def main() -> int:
         words.error(f"no such suite: {', '.join(sorted(unknown))}")
     kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with tempfile.TemporaryDirectory(prefix="petstore-mutants-") as folder:
+        Path(folder).chmod(0o711)  # PostgreSQL is not root where the tests are
         signal.signal(signal.SIGTERM, lambda *_: _give_up(Path(folder)))
         signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, by children too
         places: SimpleQueue[Place] = SimpleQueue()
