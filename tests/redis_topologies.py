@@ -25,8 +25,7 @@ class RedisCluster:
         self.nodes = nodes
         self.clients: list[Any] = [Client(port=node.port) for node in nodes]
         for number, client in enumerate(self.clients):
-            first, last = number * SLOTS // 3, (number + 1) * SLOTS // 3
-            client.execute_command("CLUSTER ADDSLOTS", *range(first, last))
+            client.execute_command("CLUSTER ADDSLOTS", *slots_of(number))
             if number:
                 client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
         assert wait_for(lambda: all(self._whole(client) for client in self.clients))
@@ -57,6 +56,11 @@ class RedisCluster:
             for slot in slots:
                 told.execute_command("CLUSTER SETSLOT", slot, "NODE", owner)
             told.execute(raise_on_error=False)  # who has lost its last slot may be a replica by now, and hears of it
+
+
+def slots_of(shard: int) -> range:
+    """Those that it begins with."""
+    return range(shard * SLOTS // 3, (shard + 1) * SLOTS // 3)
 
 
 def cluster_url(nodes: Iterable[Redis]) -> str:

@@ -16,7 +16,7 @@ from petstore.gate.redis_cluster import ClusterLink
 from petstore.plans import Limits
 from tests.backends import Redis, running
 from tests.places import GatePlace
-from tests.redis_topologies import CLUSTER_NODE, SLOTS, RedisCluster, cluster_running, cluster_url
+from tests.redis_topologies import CLUSTER_NODE, RedisCluster, cluster_running, cluster_url, slots_of
 from tests.served import wait_for
 from tests.test_gate import PLENTY, ask
 from tests.test_gate_cluster import NAMES, shard_of
@@ -38,7 +38,7 @@ def test_a_shard_that_was_emptied_and_taken_out_is_asked_no_more(tmp_path: Path,
         await ask(gate, key, Limits(9, 9))
         for name in leaving.keys("*"):
             cluster.begin_move(key_slot(name), name, gone, heir)
-        cluster.end_move(range(gone * SLOTS // 3, (gone + 1) * SLOTS // 3), heir)
+        cluster.end_move(slots_of(gone), heir)
         its_id = leaving.execute_command("CLUSTER MYID")
         for client in others:
             client.execute_command("CLUSTER FORGET", its_id)
@@ -71,7 +71,7 @@ def replaced(cluster: RedisCluster, cut: int, replica: Redis) -> None:
         for other in others:
             old.execute_command("CLUSTER FORGET", other.execute_command("CLUSTER MYID"))
         client.execute_command("CLUSTER FAILOVER", "TAKEOVER")
-        assert wait_for(lambda: all(owner(other, cut * SLOTS // 3) == replica.port for other in others))
+        assert wait_for(lambda: all(owner(other, slots_of(cut)[0]) == replica.port for other in others))
 
 
 def owner(client: Any, slot: int) -> int:
