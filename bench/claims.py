@@ -17,15 +17,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from petstore.audit import AuditEntry
 from petstore.keys import digest_of, mint, new_key
-from petstore.ledger import Deed
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits
 from petstore.service import Backends
 from petstore.settings import Settings
 
 PETSTORE = [str(Path(sys.executable).with_name("petstore"))]
-DEED = Deed(0.0, "bench", "bench", "bench")
+DEED = AuditEntry(0.0, "bench", "bench", "bench")
 PLENTY = Limits(10**9, 10**9)
 PORT = 8765
 

@@ -40,7 +40,7 @@ def bare_headers(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}", "Accept": "application/json"}
 
 
-def once(headers: dict[str, str]) -> dict[str, str]:
+def idempotency_key(headers: dict[str, str]) -> dict[str, str]:
     return headers | {"Idempotency-Key": os.urandom(16).hex()}
 
 
@@ -54,7 +54,7 @@ def in_threads(secret: str, calls: int) -> dict[str, Any]:
             ),
             "get": (lambda: bare.get(f"{BASE}/pets/1", headers=headers).json(), lambda: ours.get_pet(1)),
             "create": (
-                lambda: bare.post(f"{BASE}/pets", headers=once(headers), json=NEW).json(),
+                lambda: bare.post(f"{BASE}/pets", headers=idempotency_key(headers), json=NEW).json(),
                 lambda: ours.create_pet("Rex", 1),
             ),
         }
@@ -81,7 +81,7 @@ async def in_tasks(secret: str, calls: int) -> dict[str, Any]:
             return (await bare.get(f"{BASE}/pets/1", headers=headers)).json()
 
         async def bare_create() -> Any:
-            return (await bare.post(f"{BASE}/pets", headers=once(headers), json=NEW)).json()
+            return (await bare.post(f"{BASE}/pets", headers=idempotency_key(headers), json=NEW)).json()
 
         pairs: dict[str, tuple[AsyncCall, AsyncCall]] = {
             "list": (bare_list, lambda: anext(ours.list_pets(limit=20).pages())),

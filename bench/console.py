@@ -29,14 +29,14 @@ import msgspec
 from claims import PETSTORE, PLENTY, timed
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from petstore.audit import AuditEntry
 from petstore.keys import ApiKey, digest_of, mint, new_key
-from petstore.ledger import DAY, HOUR, Deed
 from petstore.pets import STATUSES, NewPet
+from petstore.rate_limits import Windows
 from petstore.service import Backends
 from petstore.settings import Settings
-from petstore.store.rows import row_of
-from petstore.store.tables import TABLES
-from petstore.windows import Windows
+from petstore.store.schema import TABLES, row_of
+from petstore.usage import DAY, HOUR
 
 ANIMALS, KEYS, DEEDS = 1_000_000, 10_000, 100_000
 ACTIVE = 0.2  # the part of the keys that ask for something in an hour
@@ -66,7 +66,7 @@ class Bench:
         now = time.time()
         async with Backends(self.settings) as backends:
             store = backends.stores["live"]
-            await store.import_pets(_animals(), Deed(now, "bench", "import", "bench.jsonl"))
+            await store.import_pets(_animals(), AuditEntry(now, "bench", "import", "bench.jsonl"))
             keys = [new_key("live", "enterprise", now=now - i, name=f"{random.choice(NAMES)} {i}", limits=PLENTY)
                     for i in range(KEYS)]  # fmt: skip
             self.key, self.secret = keys[0].id, mint("live")
@@ -282,7 +282,7 @@ def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[
             if step < DAY:
                 totals[step, start, "ok"] += 150 * int(part * len(ids))
     history["traffic"] = sorted((*cell, n) for cell, n in totals.items())
-    # The first deed is the import of the animals.
+    # The first entry is the import of the animals.
     history["deeds"] = [
         (i, float(now), f"operator {i % 50}", "set status", str(i), "sold") for i in range(2, DEEDS + 2)
     ]

@@ -23,8 +23,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.plans import Limits
 from petstore.service import Backends
 from petstore.settings import Settings
-from petstore.store.rows import row_of
-from petstore.store.tables import TABLES
+from petstore.store.schema import TABLES, row_of
 
 ROUNDS = 3
 ANIMALS = [1_000, 10_000, 100_000, 1_000_000, 10_000_000]

@@ -19,8 +19,8 @@ from redis import Redis as RedisClient
 
 import backends
 from petstore.gate.redis import KEY_LIVE, Request, name_of
-from petstore.gate.redis_links import open_link
-from petstore.windows import BanPolicy
+from petstore.gate.redis_link import open_link
+from petstore.rate_limits import BanPolicy
 
 TICKS = os.sysconf("SC_CLK_TCK")
 ANIMALS = 100_000

@@ -16,7 +16,7 @@ from petstore.errors import Unavailable
 from petstore.pets import NewPet
 from petstore.service import Backends
 from petstore.settings import Settings
-from petstore.store.sqlite.inspect import inspect
+from petstore.store.sqlite.doctor import inspect
 from prove.proof import Broken, Figures, Scale, Skipped, folder, hold
 from prove.recorder import recording
 from tests.servers import Server, started

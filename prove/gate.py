@@ -10,8 +10,8 @@ import random
 from pathlib import Path
 
 from petstore.gate import GatePolicy
-from petstore.gate.local import LocalGate
-from petstore.gate.trust import set_aside_if_damaged
+from petstore.gate.lmdb import LmdbGate
+from petstore.gate.recovery import recover
 from petstore.plans import Limits
 from prove.proof import Figures, Scale, folder, hold
 
@@ -39,7 +39,7 @@ def prove(scale: Scale) -> Figures:
 
 async def _live(path: Path, dice: random.Random) -> list[bytes]:
     """What the file was at several moments of a busy life."""
-    gate = LocalGate(path, GatePolicy())
+    gate = LmdbGate(path, GatePolicy())
     keys = await gate.keys_version("live")
     moments = []
     for number in range(REQUESTS):
@@ -56,7 +56,7 @@ async def _live(path: Path, dice: random.Random) -> list[bytes]:
 
 def _judge(path: Path) -> None:
     """In a process of its own, since a mixed file can end one. Raises Broken."""
-    aside = set_aside_if_damaged(path)
+    aside = recover(path)
     hold(aside is not None, "a gate that was in use when the power went is not believed")
     child = os.fork()
     if child == 0:
@@ -69,7 +69,7 @@ def _judge(path: Path) -> None:
 
 
 async def _decides(path: Path) -> bool:
-    gate = LocalGate(path, GatePolicy())
+    gate = LmdbGate(path, GatePolicy())
     keys = await gate.keys_version("live")
     for number in range(1, LIMITS.per_minute + 1):
         answer = await gate.admit("live", "key1", LIMITS, keys, 2e6)

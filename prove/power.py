@@ -14,11 +14,11 @@ from pathlib import Path
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
-from petstore.pets import NewPet, Once, Pet
+from petstore.pets import IdempotencyKey, NewPet, Pet
 from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store.sqlite import file
-from petstore.store.sqlite.inspect import inspect
+from petstore.store.sqlite.doctor import inspect
 from prove.proof import Figures, Scale, folder, hold
 from prove.recorder import Event, after_power_cut, recording
 from tests.servers import DEED
@@ -66,9 +66,9 @@ async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
             record.add(Event("sent", "begin"))
 
             async def create(number: int) -> None:
-                new, once = _animal(number)
+                new, idempotency_key = _animal(number)
                 record.add(Event("sent", new.name))
-                added = await store.add(new, 1.0, once)
+                added = await store.add(new, 1.0, idempotency_key)
                 record.add(Event("acknowledged", new.name, added.pet.id))
 
             waiting: list[asyncio.Task[object]] = []
@@ -85,11 +85,13 @@ async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
         return record.events
 
 
-def _animal(number: int) -> tuple[NewPet, Once | None]:
+def _animal(number: int) -> tuple[NewPet, IdempotencyKey | None]:
     """Every second is sent under an idempotency key. Long names, so that a batch is many pages."""
     name = f"{number}.".ljust(10 + 37 * (number % 7), "x")
-    once = Once("key", f"token-{number}", hashlib.sha256(name.encode()).digest()) if number % 2 else None
-    return NewPet(name, number, "available"), once
+    idempotency_key = (
+        IdempotencyKey("key", f"token-{number}", hashlib.sha256(name.encode()).digest()) if number % 2 else None
+    )
+    return NewPet(name, number, "available"), idempotency_key
 
 
 def _beginning(events: list[Event]) -> int:
@@ -115,9 +117,9 @@ async def _judge(image: Path, events: list[Event]) -> int:
             hold(not lost, f"{len(lost)} of {len(acknowledged)} acknowledged animals are lost")
             hold(set(stored.values()) <= sent, "no animal is there that nobody sent")
             for number in range(1, CREATES, 2):  # whoever got no answer asks again
-                new, once = _animal(number)
+                new, idempotency_key = _animal(number)
                 if new.name in sent:
-                    await store.add(new, 2.0, once)
+                    await store.add(new, 2.0, idempotency_key)
             names = Counter(pet.name for pet in await _all(backends))
             hold(max(names.values(), default=1) == 1, f"{names.most_common(1)} is there twice")
     except (OperatorError, Unavailable) as error:

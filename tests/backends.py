@@ -20,7 +20,7 @@ import pytest
 
 Kind = TypeVar("Kind", bound="Process")
 STARTS_WITHIN = 20.0
-NOBODY = "nobody"  # PostgreSQL refuses to run as root
+ANONYMOUS = "nobody"  # PostgreSQL refuses to run as root
 
 
 def missing(what: str, how: str) -> None:
@@ -145,8 +145,8 @@ class Postgres(Process):
         self._as: dict[str, Any] = {}
         self._bin = _postgres_programs()
         if os.geteuid() == 0:
-            self._as = {"user": NOBODY, "group": "nogroup", "extra_groups": []}
-            shutil.chown(self.folder, NOBODY)
+            self._as = {"user": ANONYMOUS, "group": "nogroup", "extra_groups": []}
+            shutil.chown(self.folder, ANONYMOUS)
             if subprocess.run([self._bin / "postgres", "--version"], capture_output=True, **self._as).returncode:
                 self._bin = Path(shutil.copytree(self._bin.parent, self.folder / "programs", symlinks=True)) / "bin"
         subprocess.run(

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from petstore.audit import AuditEntry
 from petstore.cli import main
 from petstore.keys import Environment
-from petstore.ledger import Deed
 from tests.servers import PETSTORE, Server
 
 
@@ -65,10 +65,10 @@ class Commands:
         assert "\n" not in message
         return message
 
-    def deeds(self, environment: Environment = "live") -> list[Deed]:
+    def entries(self, environment: Environment = "live") -> list[AuditEntry]:
         """The audit log, newest first."""
-        found = self.server.act(lambda backends: backends.stores[environment].find_deeds())
-        return [deed for _, deed in found.deeds]
+        found = self.server.act(lambda backends: backends.stores[environment].find_entries())
+        return [entry for _, entry in found.entries]
 
 
 class Processes(Commands):

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from petstore.server.connection import Connection
+from petstore.server.server import HttpServer
 from petstore.web.app import App
-from petstore.web.http1 import Connection
 from petstore.web.replies import Reply
 from petstore.web.requests import Request
-from petstore.web.server import HttpServer
 
 
 class Slow:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from petstore.desk import Desk
+from petstore.admin.actions import Admin
 from petstore.keys import Environment
 from tests.backends import free_port
 from tests.servers import READY_WITHIN, Server, takes_connections
@@ -56,7 +56,7 @@ class Console:
     def operator(self, name: str) -> str:
         """A new operator's token."""
         return self.server.act(
-            lambda backends: Desk(backends.stores["live"], backends.gate, "a test", time.time).add_operator(name)
+            lambda backends: Admin(backends.stores["live"], backends.gate, "a test", time.time).add_operator(name)
         )[1]
 
     def visitor(self) -> "Visitor":

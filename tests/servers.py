@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import httpx
 
+from petstore.audit import AuditEntry
 from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
-from petstore.ledger import Deed
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.service import Backends
@@ -24,12 +24,11 @@ from petstore.settings import Settings
 from tests.backends import Postgres, Redis, free_port, shared
 from tests.starting import Running, launched
 
-# Our own HTTP server on the embedded files and on PostgreSQL and Redis, and two other hosts of the same app.
-Host = Literal["own", "cluster", "rsgi", "asgi"]
+# Our own HTTP server on the embedded files and on PostgreSQL and Redis, and another host of the same app.
+Host = Literal["own", "cluster", "asgi"]
 HOSTS: dict[Host, str] = {
     "own": "own-sqlite-lmdb",
     "cluster": "own-postgres-redis",
-    "rsgi": "granian-rsgi",
     "asgi": "uvicorn-asgi",
 }
 READY_WITHIN = 15.0
@@ -37,7 +36,7 @@ PLENTY = Limits(1_000_000, 1_000_000)
 PETSTORE = [sys.executable, "-m", "petstore"]
 
 T = TypeVar("T")
-DEED = Deed(0.0, "a test", "test", "test")
+DEED = AuditEntry(0.0, "a test", "test", "test")
 
 
 class Key(NamedTuple):
@@ -56,7 +55,7 @@ class Key(NamedTuple):
 
 
 class Server:
-    """One running service. `own` is `petstore serve`; the others host the same app on Granian and on uvicorn."""
+    """One running service. `own` is `petstore serve`; the other hosts the same app on uvicorn."""
 
     def __init__(
         self, data: Path, host: Host = "own", *options: str, workers: int = 1, port: int | None = None
@@ -87,8 +86,7 @@ class Server:
         settings = ["--port", str(self.port), "--workers", str(self.workers),
                     "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
         if self.host != "asgi":
-            server = "granian" if self.host == "rsgi" else "own"
-            words, variables = ["petstore", "serve", "--server", server, *settings], self.where
+            words, variables = ["petstore", "serve", *settings], self.where
         else:
             words = ["uvicorn", "--factory", "petstore.cli.serve:asgi",
                      "--port", str(self.port), "--no-server-header", "--no-proxy-headers",

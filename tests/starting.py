@@ -19,8 +19,8 @@ def fork_from_now_on() -> None:
     _forking = True
     _forks.set_forkserver_preload(
         [__name__, "petstore.cli.serve", "petstore.console.app", "petstore.store.sqlite",
-         "petstore.store.postgres.pool", "petstore.gate.local", "petstore.gate.redis_links",
-         "granian", "uvicorn", "uvloop"]
+         "petstore.store.postgres.pool", "petstore.gate.lmdb", "petstore.gate.redis_link",
+         "uvicorn", "uvloop"]
     )  # fmt: skip
 
 

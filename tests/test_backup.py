@@ -160,8 +160,8 @@ def test_backup_is_one_zip_of_its_owner_alone_with_a_manifest(embedded: Commands
 
 def test_backup_is_in_the_audit_log_and_in_the_metrics(embedded: Commands, tmp_path: Path) -> None:
     embedded.text("backup", str(tmp_path / "backup.zip"))
-    deed = embedded.deeds()[0]
-    assert (deed.action, deed.subject) == ("backup", "backup.zip")
+    entry = embedded.entries()[0]
+    assert (entry.action, entry.subject) == ("backup", "backup.zip")
     with serving(embedded.data) as server:
         assert abs(scrape(server).value("petstore_last_backup_timestamp_seconds") - time.time()) < 60
 
@@ -203,7 +203,7 @@ def test_a_name_that_is_not_utf_8_is_refused_for_a_backup_and_will_do_for_a_rest
     (tmp_path / "backup.zip").rename(odd)
     assert "odd\ufffd.zip: is whole" in embedded.text("backup", "--verify", str(odd))
     embedded.text("restore", str(odd), "--force")
-    assert (embedded.deeds()[0].action, embedded.deeds()[0].subject) == ("restore", "odd\ufffd.zip")
+    assert (embedded.entries()[0].action, embedded.entries()[0].subject) == ("restore", "odd\ufffd.zip")
 
 
 def test_a_backup_that_is_stopped_leaves_nothing_behind(embedded: Commands, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import apsw
 import pytest
 
-from petstore import checks, folder
+from petstore import data_dir as folder
 from petstore.cli.check import check
+from petstore.maintenance import doctor as checks
 from petstore.settings import Settings
 from tests.commands import Commands
 from tests.servers import Server, serving

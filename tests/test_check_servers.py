@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from petstore.gate.inspect import inspect_file, inspect_redis
-from petstore.store.postgres.inspect import NEWEST_SCHEMA, inspect
+from petstore.gate.doctor import inspect_file, inspect_redis
+from petstore.store.postgres.doctor import NEWEST_SCHEMA, inspect
 from tests.backends import Postgres, Redis, running, shared
 from tests.commands import Commands
 from tests.places import GatePlace
@@ -94,7 +94,7 @@ def test_of_several_hosts_the_one_that_takes_writes_is_looked_at(postgres: Postg
 def test_a_table_that_somebody_has_locked_is_a_fault_and_not_a_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("petstore.store.postgres.inspect.STATEMENT_SECONDS", 0.2)
+    monkeypatch.setattr("petstore.store.postgres.doctor.STATEMENT_SECONDS", 0.2)
     commands = cluster(tmp_path)
     with shared(Postgres).transaction(str(commands.server.store)) as execute:
         execute("LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
@@ -162,7 +162,7 @@ def test_a_redis_that_forgets_is_found(tmp_path: Path) -> None:
 
 def test_clocks_that_are_apart_are_found(monkeypatch: pytest.MonkeyPatch, redis: Redis, tmp_path: Path) -> None:
     real = time.time
-    monkeypatch.setattr("petstore.gate.inspect.time.time", lambda: real() + 60)
+    monkeypatch.setattr("petstore.gate.doctor.time.time", lambda: real() + 60)
     server = Server(tmp_path / "data")
     server.data.mkdir(mode=0o700)
     (fault,) = faults(Commands(server), gate=redis.url())["clock"]

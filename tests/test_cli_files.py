@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from petstore.admin.pet_files import BATCH, LINE_MAX, batches, write_pets
 from petstore.errors import OperatorError
-from petstore.pet_files import BATCH, LINE_MAX, batches, write_pets
 from petstore.service import Backends
 from tests.commands import Commands
 from tests.servers import Key, Server
@@ -25,10 +25,10 @@ ODD_NAMES = [
 
 
 def import_fails(petstore: Commands, file: Path) -> list[str]:
-    """The lines of the message of an import that must leave no animal and no deed behind."""
+    """The lines of the message of an import that must leave no animal and no entry behind."""
     message = petstore.fails("pets", "import", str(file))
     assert petstore.json("pets", "list") == []
-    assert petstore.deeds() == []
+    assert petstore.entries() == []
     assert message.startswith(str(file))
     return [line.strip() for line in message.splitlines()[1:]]
 
@@ -43,8 +43,8 @@ def test_jsonl_is_imported(petstore: Commands, tmp_path: Path) -> None:
         {"id": 1, "name": "Rex", "categoryId": 1, "status": "available"},
         {"id": 2, "name": "Mia", "categoryId": -2, "status": "sold"},
     ]
-    (deed,) = petstore.deeds()
-    assert (deed.action, deed.subject, deed.detail) == ("import", "animals.jsonl", "2 animals")
+    (entry,) = petstore.entries()
+    assert (entry.action, entry.subject, entry.detail) == ("import", "animals.jsonl", "2 animals")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
@@ -163,7 +163,7 @@ def test_a_file_whose_name_is_not_utf_8_is_imported(petstore: Commands, tmp_path
     file = tmp_path / "animals\udcff.jsonl"
     file.write_text('{"name": "Rex", "categoryId": 1}\n')
     petstore.text("pets", "import", str(file))
-    assert petstore.deeds()[0].subject == "animals?.jsonl"
+    assert petstore.entries()[0].subject == "animals?.jsonl"
 
 
 def test_progress_of_an_import_ends_at_the_size_of_the_file() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from petstore.desk import Desk
+from petstore.admin.actions import Admin
 from tests.commands import Commands
 from tests.servers import PETSTORE, Server
 
@@ -163,7 +163,7 @@ def test_a_user_without_a_name_is_in_the_audit_log_by_number(
     for name in ("SUDO_USER", "LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     embedded.text("keys", "create", "--plan", "free")
-    assert embedded.deeds()[0].actor == f"uid {os.getuid()} (command line)"
+    assert embedded.entries()[0].actor == f"uid {os.getuid()} (command line)"
 
 
 def test_an_interrupted_import_says_where_to_look(
@@ -172,7 +172,7 @@ def test_an_interrupted_import_says_where_to_look(
     async def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Desk, "import_pets", interrupted)
+    monkeypatch.setattr(Admin, "import_pets", interrupted)
     (tmp_path / "animals.jsonl").write_text("")
     done = embedded.run("pets", "import", str(tmp_path / "animals.jsonl"))
     assert (done.returncode, done.stdout) == (130, "")

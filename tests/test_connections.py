@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import uvloop
 
+from petstore.server import server as http_server
+from petstore.server.connection import WRITE_LEAST, WRITE_SECONDS, Connection
+from petstore.server.framing import HEAD_MAX, PIPELINE_MAX
+from petstore.server.server import HttpServer
 from petstore.store import Store
-from petstore.web import server as http_server
 from petstore.web.app import App
-from petstore.web.framing import HEAD_MAX, PIPELINE_MAX
-from petstore.web.http1 import WRITE_LEAST, WRITE_SECONDS, Connection
 from petstore.web.replies import Reply
 from petstore.web.requests import Request
-from petstore.web.server import HttpServer
 from tests.connections import Slow, connected, only
 from tests.test_web_in_process import use_app
 from tests.wire import split

@@ -13,11 +13,11 @@ import pytest
 
 from petstore.cli.copy import copy
 from petstore.gate import bans_in_force
-from petstore.gate.trust import SYNCED
+from petstore.gate.recovery import SYNCED
 from petstore.keys import ENVIRONMENTS
 from petstore.plans import Limits
 from petstore.service import Backends
-from petstore.store.tables import TABLES
+from petstore.store.schema import TABLES
 from tests.backends import Postgres, shared
 from tests.commands import Commands
 from tests.served import wait_for
@@ -30,7 +30,7 @@ BODY = {"name": "Rex 🐕", "categoryId": -7, "status": "pending"}
 
 
 async def everything(backends: Backends) -> dict[str, Any]:
-    """Every row and every quota, but for the deed that tells of a copy."""
+    """Every row and every quota, but for the entry that tells of a copy."""
     found: dict[str, Any] = {
         f"{environment} {table.name}": [row for row in await store.rows(table, None, 10**6) if "copy" not in row]
         for environment, store in backends.stores.items()
@@ -247,7 +247,7 @@ def test_a_password_in_the_query_of_a_url_is_neither_printed_nor_kept(tmp_path: 
     assert source.store and other.store
     given = "?application_name=a&password=s3cret"
     Commands(source).text("copy", "--store", source.store + given, "--to-store", str(target.data))
-    (deed,) = [deed for deed in Commands(target).deeds() if deed.action == "copy"]
-    assert deed.subject == f"{source.store}?application_name=a"
+    (entry,) = [entry for entry in Commands(target).entries() if entry.action == "copy"]
+    assert entry.subject == f"{source.store}?application_name=a"
     told = Commands(target).text("copy", "--to-store", other.store.replace("pets@", "pets:s3cret@") + given)
     assert f"petstore serve --store {other.store}?application_name=a\n" in told

@@ -15,7 +15,7 @@ import httpx
 from petstore.pets import Pet
 from petstore.plans import Limits
 from petstore.service import Backends
-from petstore.store.sqlite.inspect import inspect
+from petstore.store.sqlite.doctor import inspect
 from tests.servers import Key, Server
 
 KILLS = int(os.environ.get("PETSTORE_TEST_KILLS", "4"))

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from petstore.gate import trust
+from petstore.gate import recovery as trust
 from tests.backends import free_port
 from tests.commands import Commands
 from tests.served import listens, wait_for

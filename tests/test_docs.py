@@ -59,7 +59,7 @@ def test_every_log_event_is_documented_and_no_other() -> None:
     for file in (ROOT / "src").rglob("*.py"):
         text = file.read_text()
         named |= set(re.findall(r'\bevent\(\s*logging\.\w+, "([^"]+)"', text))
-        named |= set(re.findall(r'(?:\.exception|Sparing)\("([^"]+)"', text))
+        named |= set(re.findall(r'(?:\.exception|Throttled)\("([^"]+)"', text))
     log = OPERATING[OPERATING.index("## Logs") :]
     assert set(re.findall(r"^\| `([^`]+)` \|", log, re.MULTILINE)) == named
 

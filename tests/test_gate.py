@@ -3,8 +3,8 @@
 from petstore.gate import Gate, GatePolicy, Subject, bans_in_force, bucket_of
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.plans import Limits
+from petstore.rate_limits import ADMITTED, BANNED, LIMITED, SECOND, BanPolicy, Decision, Windows
 from petstore.settings import Settings
-from petstore.windows import ADMITTED, BANNED, LIMITED, SECOND, BanPolicy, Decision, Windows
 from tests.places import GatePlace
 
 NOW = 1_800_000_000.0

@@ -14,10 +14,10 @@ from redis.exceptions import MovedError, ResponseError
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
-from petstore.gate.inspect import inspect_redis
+from petstore.gate.doctor import inspect_redis
 from petstore.gate.redis import PATIENCE, PROBE_EVERY, VERSIONS, RedisGate, name_of
 from petstore.gate.redis_cluster import LOOK_EVERY, LOOK_SECONDS, SHARD_SECONDS, ClusterLink, owners_in
-from petstore.gate.redis_links import CONNECT_SECONDS, SENTINEL_SECONDS
+from petstore.gate.redis_link import CONNECT_SECONDS, SENTINEL_SECONDS
 from petstore.plans import Limits
 from tests.backends import Redis, free_port, running
 from tests.places import GatePlace

@@ -13,11 +13,11 @@ import lmdb
 import pytest
 
 from petstore.gate import Gate, GatePolicy
-from petstore.gate import local as local_gate
-from petstore.gate.local import LocalGate
-from petstore.gate.trust import set_aside_if_damaged
+from petstore.gate import lmdb as local_gate
+from petstore.gate.lmdb import LmdbGate
+from petstore.gate.recovery import recover
 from petstore.plans import Limits
-from petstore.windows import ADMITTED, BanPolicy
+from petstore.rate_limits import ADMITTED, BanPolicy
 from tests.places import GatePlace
 from tests.test_gate import NOW, PLENTY, ask
 
@@ -163,7 +163,7 @@ def test_processes_killed_while_counting_leave_a_gate_that_works(tmp_path: Path)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        assert set_aside_if_damaged(tmp_path / "gate.mdb") is None
+        assert recover(tmp_path / "gate.mdb") is None
         remaining = GatePlace(tmp_path).use(lambda gate: ask(gate, "key_a", PLENTY)).remaining
         used.append(PLENTY.per_day - remaining)
     assert used == sorted(used)
@@ -185,7 +185,7 @@ def test_a_reader_that_was_killed_does_not_hold_on_to_old_pages(tmp_path: Path) 
     assert reading.wait(timeout=30)
 
     async def work(gate: Gate) -> None:
-        assert isinstance(gate, LocalGate)
+        assert isinstance(gate, LmdbGate)
         assert str(reader.pid) in gate._env.readers()
         reader.kill()
         reader.join()

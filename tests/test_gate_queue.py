@@ -13,7 +13,7 @@ from redis import Redis as Client
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
 from petstore.gate.redis import Crowded, RedisGate, Step
-from petstore.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
+from petstore.observability.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
 from tests.backends import Redis
 from tests.places import GatePlace

@@ -17,12 +17,12 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, bans_in_force, open_gate
 from petstore.gate import redis as redis_module
-from petstore.gate.local import LocalGate
-from petstore.gate.outage import DegradingGate
+from petstore.gate.fallback import FallbackGate
+from petstore.gate.lmdb import LmdbGate
 from petstore.gate.redis import KEY_LIVE, RedisGate, Request, answers_in, name_of, versions_in
-from petstore.gate.redis_links import TLS_OPTIONS, SingleLink, open_link
+from petstore.gate.redis_link import TLS_OPTIONS, SingleLink, open_link
 from petstore.plans import Limits
-from petstore.windows import ADMITTED, DAY, LIMITED, MINUTE, SECOND, BanPolicy, Outcome, Windows, admit
+from petstore.rate_limits import ADMITTED, DAY, LIMITED, MINUTE, SECOND, BanPolicy, Outcome, Windows, admit
 from tests.backends import Redis
 from tests.places import GatePlace
 from tests.test_gate import NOW, PLENTY, ask, versions
@@ -268,10 +268,10 @@ def test_while_redis_is_away_a_node_goes_on_by_itself_and_trusts_no_memory(own_r
 
 
 def test_the_stand_in_counts_addresses_is_swept_and_is_closed(own_redis: Redis, tmp_path: Path) -> None:
-    stand_in: list[LocalGate] = []
+    stand_in: list[LmdbGate] = []
 
     async def work(gate: Gate) -> None:
-        assert isinstance(gate, DegradingGate)
+        assert isinstance(gate, FallbackGate)
         await gate.sweep(NOW)  # there is none yet
         own_redis.kill()
         counted = [(await gate.admit_address("live", "192.0.2.7", NOW)).remaining for _ in range(3)]
@@ -280,7 +280,7 @@ def test_the_stand_in_counts_addresses_is_swept_and_is_closed(own_redis: Redis, 
         before = await gate.keys_version("live")
         await gate.raise_version("live", "keys")
         assert await gate.keys_version("live") == before + 1
-        assert isinstance(gate._own, LocalGate) and gate._own is gate._own
+        assert isinstance(gate._own, LmdbGate) and gate._own is gate._own
         stand_in.append(gate._own)
         remembered = gate._own.records
         await gate.sweep(NOW + 60)

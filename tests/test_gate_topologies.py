@@ -12,9 +12,9 @@ from redis import Redis as Client
 from petstore.errors import OperatorError
 from petstore.gate import Gate, open_gate
 from petstore.gate.redis_cluster import ClusterLink
-from petstore.gate.redis_links import SingleLink, open_link
+from petstore.gate.redis_link import SingleLink, open_link
 from petstore.plans import Limits
-from petstore.windows import Decision
+from petstore.rate_limits import Decision
 from tests.backends import Redis, running
 from tests.places import GatePlace
 from tests.redis_topologies import RedisCluster, Sentinel, behind_tls

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from petstore.logs import Readable, Sparing, logger
+from petstore.observability.logs import Readable, Throttled, logger
 from tests.served import Served, wait_for
 
 
@@ -43,7 +43,7 @@ def test_on_a_terminal_nothing_that_a_client_sends_looks_like_another_line_or_mo
 def test_what_libraries_log_is_in_the_same_form_and_without_the_traces_of_an_outage() -> None:
     program = """
 import asyncio, logging, asyncpg.pool
-from petstore.logs import configure
+from petstore.observability.logs import configure
 configure()
 try:
     raise OSError("nobody answers")
@@ -62,7 +62,7 @@ def told(lines: list[dict[str, Any]]) -> int:
 
 
 def test_one_line_a_second_for_each_cause_and_the_next_tells_of_the_others(kept: Kept) -> None:
-    log = Sparing("unavailable")
+    log = Throttled("unavailable")
     for number in range(1_000):
         log.event(100 + number / 1_000, "disk full", request=f"r{number}")
         log.event(100 + number / 1_000, "gate down", request=f"r{number}")
@@ -72,7 +72,7 @@ def test_one_line_a_second_for_each_cause_and_the_next_tells_of_the_others(kept:
 
 
 def test_what_was_left_out_is_told_even_if_nothing_more_comes(kept: Kept) -> None:
-    log = Sparing("unavailable")
+    log = Throttled("unavailable")
     for number in range(5):
         log.event(100.0, "disk full", request=f"r{number}")
     log.tell(100.5)
@@ -87,13 +87,13 @@ def test_what_was_left_out_is_told_even_if_nothing_more_comes(kept: Kept) -> Non
 
 
 def test_causes_that_are_all_different_are_bounded_too(kept: Kept) -> None:
-    log = Sparing("unavailable")
+    log = Throttled("unavailable")
     for number in range(10_000):
         log.event(100.0, f"port {number}", request=f"r{number}")
-    assert len(kept.lines) <= Sparing.CAUSES_MAX + 1
+    assert len(kept.lines) <= Throttled.CAUSES_MAX + 1
     log.tell(101.0)
     assert told(kept.lines) == 10_000
-    assert len(kept.lines) <= Sparing.CAUSES_MAX + 2
+    assert len(kept.lines) <= Throttled.CAUSES_MAX + 2
 
 
 def test_an_outage_under_load_is_a_few_lines_that_tell_all_of_it(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from petstore import metrics
 from petstore.keys import ENVIRONMENTS
-from petstore.metrics import Counter, Gauge, Histogram
-from petstore.metrics.prometheus import render
-from petstore.metrics.shared import SLOT, NumbersFile, Values, Workers
+from petstore.observability import metrics
+from petstore.observability.metrics import Counter, Gauge, Histogram
+from petstore.observability.metrics.prometheus import render
+from petstore.observability.metrics.shared import SLOT, NumbersFile, Values, Workers
 from petstore.plans import PLANS
 from tests.backends import Redis, running
 from tests.scraping import Scrape, scrape

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from petstore.metrics import METRICS, Counter, Histogram
+from petstore.observability.metrics import METRICS, Counter, Histogram
 
 DOCS = Path(__file__).parent.parent / "docs"
 ALERTS = yaml.safe_load((DOCS / "monitoring/petstore-alerts.yml").read_text())

@@ -10,10 +10,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from petstore import health as health_module
 from petstore.errors import Unavailable
-from petstore.health import Health
-from petstore.pets import NewPet, Once
+from petstore.observability import health as health_module
+from petstore.observability.health import Health
+from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.postgres import PostgresStore
 from petstore.store.postgres import pool as pool_module
@@ -109,8 +109,8 @@ def test_what_is_refused_with_little_time_left_is_not_added_when_the_lock_comes(
         else:
             raise AssertionError(str(refused.value))
         await hog.close()
-        once = Once("key_a", "token", bytes(32))
-        added = [await store.add(NewPet("Rex", 1), NOW, once) for _ in range(2)]
+        idempotency_key = IdempotencyKey("key_a", "token", bytes(32))
+        added = [await store.add(NewPet("Rex", 1), NOW, idempotency_key) for _ in range(2)]
         assert [each.replayed for each in added] == [False, True]
         assert sum((await store.count()).values()) == 1
 

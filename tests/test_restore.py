@@ -14,14 +14,15 @@ import apsw
 import httpx
 import pytest
 
-from petstore import archive, backup, folder
-from petstore.archive import Manifest
+from petstore import data_dir as folder
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import ENVIRONMENTS
+from petstore.maintenance import archive, backup
+from petstore.maintenance.archive import Manifest
 from petstore.settings import Settings
+from petstore.store.sqlite.doctor import NEWEST_SCHEMA
 from petstore.store.sqlite.file import MIGRATIONS
-from petstore.store.sqlite.inspect import NEWEST_SCHEMA
 from tests.commands import Commands
 from tests.places import GatePlace
 from tests.servers import DEED, Server, serving
@@ -78,7 +79,7 @@ def test_a_full_folder_wants_force_and_keeps_what_was_there(old: Commands, file:
     assert state(old.data) == before
     restored = old.json("restore", str(file), "--force")
     assert names(old) == ["New"]
-    assert old.deeds()[0].action == "restore"
+    assert old.entries()[0].action == "restore"
     kept = Commands(Server(Path(restored["kept"])))
     assert names(kept) == ["Old"]
     old.fails_in_one_line("restore", str(file))
@@ -335,7 +336,7 @@ def test_the_restore_of_an_older_backup_is_in_both_audit_logs(tmp_path: Path, sc
     Commands(Server(older)).text("backup", str(tmp_path / "older.zip"))
     restored.text("restore", str(tmp_path / "older.zip"))
     for environment in ENVIRONMENTS:
-        assert [deed.action for deed in restored.deeds(environment)] == ["restore"]
+        assert [entry.action for entry in restored.entries(environment)] == ["restore"]
 
 
 def test_a_restored_service_serves_what_was_backed_up(old: Commands, file: Path) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from petstore import folder
+from petstore import data_dir as folder
 from petstore.cli import serve as serve_command
-from petstore.hosting import AsgiService
+from petstore.service import AsgiService
 from petstore.settings import Settings
 from petstore.store import PATIENCE
 from petstore.store.postgres import pool

@@ -13,7 +13,7 @@ import apsw
 import httpx
 import pytest
 
-from petstore.gate.trust import SYNCED
+from petstore.gate.recovery import SYNCED
 from petstore.keys import mint
 from tests.served import Served, is_running, listens, wait_for
 from tests.servers import DEED, Key

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
+from petstore.audit import AuditEntry
 from petstore.errors import IdempotencyConflict, IdempotencyMismatch, OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
-from petstore.ledger import HOUR, Deed, Usage
-from petstore.pets import Added, NewPet, Once
+from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, Subject, check_url
+from petstore.usage import HOUR, Usage
 from tests.places import StorePlace
 
-DEED = Deed(5.0, "a test", "test", "x")
+DEED = AuditEntry(5.0, "a test", "test", "x")
 NOW = 1_800_000_000.0
 
 
@@ -84,11 +85,11 @@ def test_a_store_knows_its_newest_animal_and_that_others_have_written(store_at: 
 
 def test_a_token_is_free_again_after_exactly_a_day(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        once = Once("key_a", "token", b"digest")
-        first = await store.add(NewPet("Rex", 1), NOW, once)
-        await store.add(NewPet("Max", 1), NOW + 86_370, Once("key_a", "another", b"digest"))
-        assert (await store.add(NewPet("Rex", 1), NOW + 86_399.9, once)) == Added(first.pet, replayed=True)
-        assert not (await store.add(NewPet("Rex", 1), NOW + 86_400, once)).replayed
+        idempotency_key = IdempotencyKey("key_a", "token", b"digest")
+        first = await store.add(NewPet("Rex", 1), NOW, idempotency_key)
+        await store.add(NewPet("Max", 1), NOW + 86_370, IdempotencyKey("key_a", "another", b"digest"))
+        assert (await store.add(NewPet("Rex", 1), NOW + 86_399.9, idempotency_key)) == Added(first.pet, replayed=True)
+        assert not (await store.add(NewPet("Rex", 1), NOW + 86_400, idempotency_key)).replayed
 
     store_at.use(work)
 
@@ -144,7 +145,7 @@ def test_an_animal_under_an_idempotency_key_is_told_of_once(store_at: StorePlace
 
     async def work(store: Store) -> None:
         for replayed in (False, True):
-            added = await store.add(NewPet("Rex", 1), NOW, Once("key_a", "token", b"digest"))
+            added = await store.add(NewPet("Rex", 1), NOW, IdempotencyKey("key_a", "token", b"digest"))
             assert added.replayed is replayed
             assert changes == ["catalogue"]
 
@@ -166,15 +167,15 @@ def test_pages_are_keyset_pages(store_at: StorePlace) -> None:
 def test_idempotency(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         new = NewPet("Rex", 1)
-        first = await store.add(new, NOW, Once("key_a", "t", b"body"))
+        first = await store.add(new, NOW, IdempotencyKey("key_a", "t", b"body"))
         await store.set_status([first.pet.id], "sold", DEED)
-        again = await store.add(new, NOW + 5, Once("key_a", "t", b"body"))
+        again = await store.add(new, NOW + 5, IdempotencyKey("key_a", "t", b"body"))
         assert again == Added(first.pet, replayed=True)
         with pytest.raises(IdempotencyMismatch):
-            await store.add(new, NOW, Once("key_a", "t", b"other"))
-        other_key = await store.add(new, NOW, Once("key_b", "t", b"body"))
+            await store.add(new, NOW, IdempotencyKey("key_a", "t", b"other"))
+        other_key = await store.add(new, NOW, IdempotencyKey("key_b", "t", b"body"))
         assert other_key.pet.id != first.pet.id and not other_key.replayed
-        day_later = await store.add(new, NOW + 86_400, Once("key_a", "t", b"body"))
+        day_later = await store.add(new, NOW + 86_400, IdempotencyKey("key_a", "t", b"body"))
         assert day_later.pet.id != first.pet.id and not day_later.replayed
 
     store_at.use(work)
@@ -182,9 +183,11 @@ def test_idempotency(store_at: StorePlace) -> None:
 
 def test_a_second_request_while_the_first_runs_is_a_conflict(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        once = Once("key_a", "t", b"body")
+        idempotency_key = IdempotencyKey("key_a", "t", b"body")
         first, second = await asyncio.gather(
-            store.add(NewPet("Rex", 1), NOW, once), store.add(NewPet("Rex", 1), NOW, once), return_exceptions=True
+            store.add(NewPet("Rex", 1), NOW, idempotency_key),
+            store.add(NewPet("Rex", 1), NOW, idempotency_key),
+            return_exceptions=True,
         )
         assert isinstance(first, Added) and isinstance(second, IdempotencyConflict)
 
@@ -203,7 +206,7 @@ def test_an_import_that_fails_leaves_nothing(store_at: StorePlace) -> None:
         assert changes == []
         assert await store.import_pets(batches("a", "b"), DEED) == 2
         assert changes == ["catalogue"]
-        assert [deed.detail for _, deed in (await store.find_deeds()).deeds] == ["2 animals"]
+        assert [entry.detail for _, entry in (await store.find_entries()).entries] == ["2 animals"]
 
     changes: list[Subject] = []
     store_at.use(work, changes)

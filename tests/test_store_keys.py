@@ -5,14 +5,13 @@ import asyncio
 import msgspec
 import pytest
 
+from petstore.audit import AuditEntry
 from petstore.errors import Unavailable
 from petstore.keys import ApiKey, digest_of, new_key
-from petstore.ledger import Deed
 from petstore.pets import NewPet
 from petstore.plans import Limits
 from petstore.store import Store, Subject
-from petstore.store.rows import row_of
-from petstore.store.tables import COUNTERS, TABLES, Row, Table
+from petstore.store.schema import COUNTERS, TABLES, Row, Table, row_of
 from tests.places import StorePlace
 
 NOW = 1_800_000_000.0
@@ -24,8 +23,8 @@ def key(number: int = 0, **changes: object) -> ApiKey:
     return msgspec.structs.replace(made, id=f"key_{number:03}", **changes)
 
 
-def deed(action: str) -> Deed:
-    return Deed(NOW, "a test", action, "key_000", "some detail")
+def entry(action: str) -> AuditEntry:
+    return AuditEntry(NOW, "a test", action, "key_000", "some detail")
 
 
 def test_a_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> None:
@@ -33,12 +32,12 @@ def test_a_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> N
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.add_key(added, FIRST, deed("create key"))
+        await store.add_key(added, FIRST, entry("create key"))
         assert changes == ["keys"]
         assert await store.find_key(FIRST) == added == await store.key("key_000")
         assert await store.find_key(SECOND) is None
         assert await store.key("key_001") is None
-        assert [found for _, found in (await store.find_deeds()).deeds] == [deed("create key")]
+        assert [found for _, found in (await store.find_entries()).entries] == [entry("create key")]
 
     store_at.use(work, changes)
 
@@ -48,12 +47,12 @@ def test_of_those_who_add_a_first_key_at_once_one_does(store_at: StorePlace) -> 
         stores = [store, *(store_at.open() for _ in range(4))]
         await asyncio.gather(*(each.ping() for each in stores))  # connected, so that they do come at once
         adding = (
-            each.add_key(key(number), digest_of(f"secret {number}"), deed("create key"), only_first=True)
+            each.add_key(key(number), digest_of(f"secret {number}"), entry("create key"), only_first=True)
             for number, each in enumerate(stores)
         )
         assert sorted(await asyncio.gather(*adding)) == [False] * 4 + [True]
-        assert len(await store.keys()) == len((await store.find_deeds()).deeds) == 1
-        assert await store.add_key(key(9), SECOND, deed("create key"))
+        assert len(await store.keys()) == len((await store.find_entries()).entries) == 1
+        assert await store.add_key(key(9), SECOND, entry("create key"))
         for each in stores[1:]:
             await each.close()
 
@@ -71,13 +70,13 @@ def test_an_old_secret_ends_when_it_was_told_to_or_with_its_key(
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.add_key(key(expires=own_end), FIRST, deed("create key"))
-        await store.rotate_key("key_000", SECOND, NOW + 60, deed("rotate key"))
+        await store.add_key(key(expires=own_end), FIRST, entry("create key"))
+        await store.rotate_key("key_000", SECOND, NOW + 60, entry("rotate key"))
         assert changes == ["keys", "keys"]
         old, new = await store.find_key(FIRST), await store.find_key(SECOND)
         assert old is not None and old.expires == as_found
         assert new == key(expires=own_end)
-        assert (await store.find_deeds(limit=1)).deeds[0][1] == deed("rotate key")
+        assert (await store.find_entries(limit=1)).entries[0][1] == entry("rotate key")
 
     store_at.use(work, changes)
 
@@ -86,8 +85,8 @@ def test_of_rotations_at_once_one_secret_is_left_for_good(store_at: StorePlace) 
     secrets = [bytes([number]) * 32 for number in range(8)]
 
     async def work(store: Store) -> None:
-        await store.add_key(key(), FIRST, deed("create key"))
-        await asyncio.gather(*(store.rotate_key("key_000", each, NOW + 60, deed("rotate key")) for each in secrets))
+        await store.add_key(key(), FIRST, entry("create key"))
+        await asyncio.gather(*(store.rotate_key("key_000", each, NOW + 60, entry("rotate key")) for each in secrets))
         found = [await store.find_key(each) for each in secrets]
         assert sum(each is not None and each.expires is None for each in found) == 1
 
@@ -96,9 +95,9 @@ def test_of_rotations_at_once_one_secret_is_left_for_good(store_at: StorePlace) 
 
 def test_a_further_rotation_never_lengthens_an_old_secrets_life(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.add_key(key(), FIRST, deed("create key"))
-        await store.rotate_key("key_000", SECOND, NOW + 60, deed("rotate key"))
-        await store.rotate_key("key_000", THIRD, NOW + 90, deed("rotate key"))
+        await store.add_key(key(), FIRST, entry("create key"))
+        await store.rotate_key("key_000", SECOND, NOW + 60, entry("rotate key"))
+        await store.rotate_key("key_000", THIRD, NOW + 90, entry("rotate key"))
         ends = [found.expires for d in (FIRST, SECOND, THIRD) if (found := await store.find_key(d))]
         assert ends == [NOW + 60, NOW + 90, None]
 
@@ -109,13 +108,13 @@ def test_a_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.add_key(key(), FIRST, deed("create key"))
-        await store.add_key(key(1), SECOND, deed("create key"))
-        await store.revoke_key("key_000", deed("revoke key"))
+        await store.add_key(key(), FIRST, entry("create key"))
+        await store.add_key(key(1), SECOND, entry("create key"))
+        await store.revoke_key("key_000", entry("revoke key"))
         assert changes == ["keys"] * 3
         assert await store.find_key(FIRST) == key(revoked=NOW)
         assert await store.find_key(SECOND) == key(1)
-        assert (await store.find_deeds(limit=1)).deeds[0][1] == deed("revoke key")
+        assert (await store.find_entries(limit=1)).entries[0][1] == entry("revoke key")
 
     store_at.use(work, changes)
 
@@ -123,7 +122,7 @@ def test_a_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
 def test_keys_come_in_the_order_of_their_ids_and_by_their_ids(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in (3, 1, 2, 0):
-            await store.add_key(key(number), digest_of(str(number)), deed("create key"))
+            await store.add_key(key(number), digest_of(str(number)), entry("create key"))
         assert await store.keys() == [key(number) for number in range(4)]
         assert await store.keys(after="key_001", limit=1) == [key(2)]
         assert await store.keys(after="key_003") == []

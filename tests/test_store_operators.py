@@ -5,19 +5,20 @@ from typing import cast
 
 import pytest
 
+from petstore.audit import AuditEntry
 from petstore.errors import Unavailable
 from petstore.keys import ApiKey, digest_of, mint, new_key
-from petstore.ledger import DAY, HOUR, HOURS_KEPT, MINUTE, MINUTES_KEPT, Deed, KeyTotal, Traffic, Usage
 from petstore.operators import Operator
 from petstore.pets import STATUSES, NewPet, Pet, PetStatus
 from petstore.plans import Limits
 from petstore.store import Store, Subject
 from petstore.store.postgres.pool import MIGRATIONS as POSTGRES
+from petstore.store.schema import TABLES
 from petstore.store.sqlite.file import MIGRATIONS as SQLITE
-from petstore.store.tables import TABLES
+from petstore.usage import DAY, HOUR, HOURS_KEPT, MINUTE, MINUTES_KEPT, KeyTotal, TotalUsage, Usage
 from tests.places import StorePlace
 
-DEED = Deed(5.0, "a test", "test", "x")
+DEED = AuditEntry(5.0, "a test", "test", "x")
 NOW = 1_800_000_000  # a whole hour
 
 
@@ -80,7 +81,7 @@ def test_search_finds_everything_in_the_end_and_says_how_far_it_looked(store_at:
         sold = [pet.name for pet in pets if "needle" in pet.name and pet.status == "sold"]
         assert await found_names(store, "needle", "sold") == sold
         first = await store.search("nobody", after=0, limit=5, status=None)
-        assert (first.pets, first.looked_to, first.more) == ([], 10, True)
+        assert (first.pets, first.searched_to, first.more) == ([], 10, True)
         last = await store.search("nobody", after=95, limit=5, status=None)
         assert (last.pets, last.more) == ([], False)
 
@@ -96,11 +97,11 @@ def test_a_search_says_when_it_has_seen_the_last(store_at: StorePlace) -> None:
         pets, _, more = await store.search("rex", after=0, limit=4, status=None)
         assert ([pet.id for pet in pets], more) == (ids, False)
         for number in range(3):
-            await store.record(Deed(float(number), "ada", "test", f"key_{number}"))
-        deeds, before, more = await store.find_deeds(limit=2, actor="ada")
+            await store.record(AuditEntry(float(number), "ada", "test", f"key_{number}"))
+        deeds, before, more = await store.find_entries(limit=2, actor="ada")
         assert ([number for number, _ in deeds], more) == ([before + 1, before], True)
-        deeds, _, more = await store.find_deeds(limit=3, actor="ada")
-        assert ([deed.subject for _, deed in deeds], more) == (["key_2", "key_1", "key_0"], False)
+        deeds, _, more = await store.find_entries(limit=3, actor="ada")
+        assert ([entry.subject for _, entry in deeds], more) == (["key_2", "key_1", "key_0"], False)
 
     store_at.use(work)
 
@@ -111,11 +112,11 @@ def test_statuses_change_together_and_each_is_a_deed(store_at: StorePlace) -> No
     async def work(store: Store) -> None:
         ids = [(await store.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(3)]
         changes.clear()
-        changed = await store.set_status([ids[2], 999_999, ids[0]], "sold", Deed(9.0, "ada", "set status", ""))
+        changed = await store.set_status([ids[2], 999_999, ids[0]], "sold", AuditEntry(9.0, "ada", "set status", ""))
         assert sorted(pet.id for pet in changed) == [ids[0], ids[2]]
         assert {pet.status for pet in changed} == {"sold"}
         assert changes == ["catalogue"]
-        assert sorted(deed.subject for _, deed in (await store.find_deeds()).deeds) == [str(ids[0]), str(ids[2])]
+        assert sorted(entry.subject for _, entry in (await store.find_entries()).entries) == [str(ids[0]), str(ids[2])]
         assert (await store.count())["sold"] == 2
 
     store_at.use(work, changes)
@@ -125,11 +126,11 @@ def test_an_animal_is_added_with_its_deed_or_not_at_all(store_at: StorePlace) ->
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        rex = await store.add_by_hand(NewPet("Rex", 7, "sold"), Deed(9.0, "ada", "add animal", ""))
+        rex = await store.add_by_hand(NewPet("Rex", 7, "sold"), AuditEntry(9.0, "ada", "add animal", ""))
         assert changes == ["catalogue"]
         assert await store.pet(rex.id) == Pet(rex.id, "Rex", 7, "sold")
-        assert [deed.subject for _, deed in (await store.find_deeds()).deeds] == [str(rex.id)]
-        no_deed = Deed(cast(float, None), "ada", "add animal", "")  # no store keeps one without a time
+        assert [entry.subject for _, entry in (await store.find_entries()).entries] == [str(rex.id)]
+        no_deed = AuditEntry(cast(float, None), "ada", "add animal", "")  # no store keeps one without a time
         with pytest.raises(Unavailable):
             await store.add_by_hand(NewPet("Mia", 7), no_deed)
         assert sum((await store.count()).values()) == 1
@@ -169,7 +170,7 @@ def test_limits_change_and_readers_are_told(store_at: StorePlace) -> None:
         key = new_key("live", "enterprise", now=NOW, limits=Limits(1, 2))
         await store.add_key(key, digest_of(mint("live")), DEED)
         changes.clear()
-        await store.set_limits(key.id, Limits(30, 400), Deed(9.0, "ada", "set limits", key.id))
+        await store.set_limits(key.id, Limits(30, 400), AuditEntry(9.0, "ada", "set limits", key.id))
         changed = await store.key(key.id)
         assert changed is not None and changed.limits == (30, 400)
         assert changes == ["keys"]
@@ -199,15 +200,15 @@ def test_usage_is_kept_by_minute_hour_and_day_and_altogether(store_at: StorePlac
         day = NOW // DAY * DAY
         assert len(await store.usage_of(["key_a"], DAY, [day])) == 2
         assert await store.usage_of([""], MINUTE, [NOW]) == []
-        assert set(await store.traffic(step=MINUTE, since=NOW)) == {
-            Traffic(NOW, "ok", 6),
-            Traffic(NOW, "banned", 7),
-            Traffic(NOW, "unauthorized", 11),
-            Traffic(NOW + 60, "ok", 2),
-            Traffic(NOW + HOUR, "refused", 3),
+        assert set(await store.total_usage(interval=MINUTE, since=NOW)) == {
+            TotalUsage(NOW, "ok", 6),
+            TotalUsage(NOW, "banned", 7),
+            TotalUsage(NOW, "unauthorized", 11),
+            TotalUsage(NOW + 60, "ok", 2),
+            TotalUsage(NOW + HOUR, "refused", 3),
         }
-        assert sum(row.requests for row in await store.traffic(step=HOUR, since=NOW)) == 29
-        assert [row.requests for row in await store.traffic(step=HOUR, since=NOW + HOUR)] == [3]
+        assert sum(row.requests for row in await store.total_usage(interval=HOUR, since=NOW)) == 29
+        assert [row.requests for row in await store.total_usage(interval=HOUR, since=NOW + HOUR)] == [3]
 
     store_at.use(work)
 
@@ -227,13 +228,13 @@ def test_the_busiest_keys_come_first_page_by_page(store_at: StorePlace) -> None:
         ]
         for step in (MINUTE, HOUR, DAY):
             since = NOW // step * step
-            assert await store.busiest(step=step, since=since, limit=10) == everything
+            assert await store.busiest(interval=step, since=since, limit=10) == everything
             pages = [everything[:2], everything[2:4], everything[4:], []]
             last = ""
             for page in pages:
-                assert await store.busiest(step=step, since=since, limit=2, after=last) == page
+                assert await store.busiest(interval=step, since=since, limit=2, after=last) == page
                 last = page[-1].key_id if page else ""
-        assert await store.busiest(step=DAY, since=NOW, limit=2, after="key_nobody") == []
+        assert await store.busiest(interval=DAY, since=NOW, limit=2, after="key_nobody") == []
 
     store_at.use(work)
 
@@ -250,8 +251,8 @@ def test_old_minutes_and_hours_are_forgotten_and_days_stay(store_at: StorePlace)
             NOW,
         ]
         assert len(await store.usage_of(["key_a"], DAY, [old_hour // DAY * DAY, NOW // DAY * DAY])) == 2
-        assert [row.start for row in await store.traffic(step=MINUTE, since=0)] == [old_minute, NOW]
-        assert len(await store.traffic(step=HOUR, since=0)) == 3
+        assert [row.start for row in await store.total_usage(interval=MINUTE, since=0)] == [old_minute, NOW]
+        assert len(await store.total_usage(interval=HOUR, since=0)) == 3
 
     store_at.use(work)
 
@@ -279,10 +280,10 @@ def test_hours_of_an_older_version_become_days_and_traffic(
             Usage("key_a", day, "ok", 8),
             Usage("key_b", day, "ok", 4),
         ]
-        assert await store.traffic(step=HOUR, since=0) == [
-            Traffic(day - HOUR, "ok", 6),
-            Traffic(day, "ok", 7),
-            Traffic(day + HOUR, "ok", 5),
+        assert await store.total_usage(interval=HOUR, since=0) == [
+            TotalUsage(day - HOUR, "ok", 6),
+            TotalUsage(day, "ok", 7),
+            TotalUsage(day + HOUR, "ok", 5),
         ]
 
     store_at.use(work)
@@ -292,14 +293,16 @@ def test_deeds_are_found_by_who_what_and_whom(store_at: StorePlace, short_looks:
     async def work(store: Store) -> None:
         for i in range(35):
             actor = "Ada Lovelace" if i % 10 == 0 else "grace"
-            await store.record(Deed(i / 1000, actor, ("create key", "set status")[i % 2], f"key_{i}", f"Detail {i}"))
+            await store.record(
+                AuditEntry(i / 1000, actor, ("create key", "set status")[i % 2], f"key_{i}", f"Detail {i}")
+            )
 
         async def found(**wanted: str) -> list[str]:
             subjects: list[str] = []
             before, more = None, True
             while more:
-                deeds, before, more = await store.find_deeds(before=before, limit=2, **wanted)
-                subjects += [deed.subject for _, deed in deeds]
+                deeds, before, more = await store.find_entries(before=before, limit=2, **wanted)
+                subjects += [entry.subject for _, entry in deeds]
             return subjects
 
         assert await found(actor="ADA") == ["key_30", "key_20", "key_10", "key_0"]
@@ -316,12 +319,12 @@ def test_deeds_are_found_by_who_what_and_whom(store_at: StorePlace, short_looks:
 def test_a_hundred_deeds_are_told_at_a_time(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in range(101):
-            await store.record(Deed(float(number), "ada", "test", f"key_{number}"))
-        told = (await store.find_deeds()).deeds
-        assert [deed.subject for _, deed in told] == [f"key_{number}" for number in range(100, 0, -1)]
-        rest = await store.find_deeds(before=told[-1][0])
-        assert [deed.subject for _, deed in rest.deeds] == ["key_0"]
-        assert len((await store.find_deeds(action="test")).deeds) == 100
+            await store.record(AuditEntry(float(number), "ada", "test", f"key_{number}"))
+        told = (await store.find_entries()).entries
+        assert [entry.subject for _, entry in told] == [f"key_{number}" for number in range(100, 0, -1)]
+        rest = await store.find_entries(before=told[-1][0])
+        assert [entry.subject for _, entry in rest.entries] == ["key_0"]
+        assert len((await store.find_entries(action="test")).entries) == 100
 
     store_at.use(work)
 
@@ -333,7 +336,7 @@ def test_operators_are_named_once_and_revoked_for_good(store_at: StorePlace) -> 
         assert not await store.add_operator(Operator("ada", 2.0), new, DEED)
         assert await store.find_operator(old) == Operator("ada", 1.0)
         assert await store.find_operator(new) is None
-        assert await store.revoke_operator("ada", Deed(3.0, "x", "revoke operator", "ada"))
+        assert await store.revoke_operator("ada", AuditEntry(3.0, "x", "revoke operator", "ada"))
         assert not await store.revoke_operator("ada", DEED)
         assert not await store.revoke_operator("nobody", DEED)
         assert await store.find_operator(old) is None
@@ -342,6 +345,6 @@ def test_operators_are_named_once_and_revoked_for_good(store_at: StorePlace) -> 
         assert await store.find_operator(new) == Operator("ada", 4.0)
         assert await store.find_operator(old) is None
         assert await store.operators() == [Operator("ada", 4.0)]
-        assert len((await store.find_deeds()).deeds) == 3
+        assert len((await store.find_entries()).entries) == 3
 
     store_at.use(work)

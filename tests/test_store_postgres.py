@@ -13,14 +13,14 @@ import pytest
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
-from petstore.ledger import Usage
-from petstore.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
-from petstore.pets import Added, NewPet, Once
+from petstore.observability.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
+from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.postgres import PostgresStore
 from petstore.store.postgres import writer as writer_module
 from petstore.store.postgres.pool import MIGRATIONS
-from tests.backends import NOBODY, Postgres, Process, missing, running
+from petstore.usage import Usage
+from tests.backends import ANONYMOUS, Postgres, Process, missing, running
 from tests.places import StorePlace
 from tests.test_store import DEED, NOW
 
@@ -123,7 +123,7 @@ def test_promises_of_long_ago_are_forgotten_some_at_a_time_once_a_minute(
         async def promise(token: str, now: float, times: int = 2) -> str:
             """Forgetting comes after the answer: whoever asks again finds that it is over."""
             for _ in range(times):
-                await store.add(NewPet("Rex", 1), now, Once("key_a", token, b"x" * 32))
+                await store.add(NewPet("Rex", 1), now, IdempotencyKey("key_a", token, b"x" * 32))
             return "".join(row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token"))
 
         await store.ping()
@@ -149,8 +149,8 @@ def test_two_nodes_keep_one_promise(place: StorePlace) -> None:
     async def work(store: Store) -> None:
         other = place.open()
         for number in range(30):
-            once = Once("key_a", f"t{number}", b"body")
-            both = await asyncio.gather(*(each.add(NewPet("Rex", 1), NOW, once) for each in (store, other)))
+            idempotency_key = IdempotencyKey("key_a", f"t{number}", b"body")
+            both = await asyncio.gather(*(each.add(NewPet("Rex", 1), NOW, idempotency_key) for each in (store, other)))
             assert sorted(added.replayed for added in both) == [False, True]
             assert both[0].pet == both[1].pet
         await other.close()
@@ -198,15 +198,15 @@ class PgBouncer(Process):
             "default_pool_size = 2\nmax_client_conn = 100\n"
         )
         if os.geteuid() == 0:
-            shutil.chown(self.folder, NOBODY)
+            shutil.chown(self.folder, ANONYMOUS)
             for file in self.folder.iterdir():
-                shutil.chown(file, NOBODY)
+                shutil.chown(file, ANONYMOUS)
 
     def command(self) -> list[str]:
         return [self._program, str(self.folder / "pgbouncer.ini")]
 
     def start(self, **options: Any) -> None:
-        rights = {"user": NOBODY, "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
+        rights = {"user": ANONYMOUS, "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
         super().start(**rights, **options)
 
     def answers(self) -> bool:
@@ -232,7 +232,7 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
         assert [pet and pet.name for pet in found] == [f"Pet {i}" for i in range(300)]
         await store.set_status([added[0].pet.id], "sold", DEED)
         await store.add_usage([Usage(key.id, 0, "ok", 1)], {key.id: NOW})
-        again = [await store.add(NewPet("Rex", 1), NOW, Once(key.id, "t", b"")) for _ in range(2)]
+        again = [await store.add(NewPet("Rex", 1), NOW, IdempotencyKey(key.id, "t", b"")) for _ in range(2)]
         assert again[0].pet == again[1].pet
         assert sum((await store.count()).values()) == 301
 
@@ -244,7 +244,9 @@ def test_a_promise_that_vanishes_while_it_is_looked_for_is_an_outage(place: Stor
 
     async def work(store: Store) -> list[Any]:
         assert isinstance(store, PostgresStore)
-        job = writer_module._Job(asyncio.Future(), 0.0, NewPet("Rex", 1), NOW, Once("key_a", "once", bytes(32)))
+        job = writer_module._Job(
+            asyncio.Future(), 0.0, NewPet("Rex", 1), NOW, IdempotencyKey("key_a", "once", bytes(32))
+        )
         return await store._pool.run(lambda connection: store._writer._earlier(connection, [job]))
 
     (outcome,) = place.use(work)

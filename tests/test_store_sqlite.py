@@ -10,18 +10,18 @@ from typing import Any
 import apsw
 import pytest
 
+from petstore.audit import AuditEntry
 from petstore.errors import IdempotencyConflict, OperatorError, Unavailable
-from petstore.ledger import Deed
-from petstore.pets import NewPet, Once
+from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store
 from petstore.store.sqlite import SqliteStore
 from petstore.store.sqlite.backup import Snapshot
+from petstore.store.sqlite.doctor import inspect
 from petstore.store.sqlite.file import FILE_PRAGMAS, MIGRATIONS, PRAGMAS, connect, migrate, translated
-from petstore.store.sqlite.inspect import inspect
 from tests.places import StorePlace, opened
 from tests.users import as_nobody, folder_of_nobody, only_as_root
 
-DEED = Deed(5.0, "a test", "test", "x")
+DEED = AuditEntry(5.0, "a test", "test", "x")
 NOW = 1_800_000_000.0
 
 
@@ -87,8 +87,8 @@ def test_what_sqlite_says_is_an_outage_and_what_we_say_stays() -> None:
 def test_idempotency_records_are_pruned_after_a_day(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         for i in range(10):
-            await store.add(NewPet("Rex", 1), NOW + i, Once("key_a", f"t{i}", b""))
-        await store.add(NewPet("Rex", 1), NOW + 100_000, Once("key_a", "new", b""))
+            await store.add(NewPet("Rex", 1), NOW + i, IdempotencyKey("key_a", f"t{i}", b""))
+        await store.add(NewPet("Rex", 1), NOW + 100_000, IdempotencyKey("key_a", "new", b""))
 
     StorePlace(tmp_path).use(work)
     connection = connect(tmp_path / "live.db", readonly=True)
@@ -121,7 +121,7 @@ def test_a_file_that_may_only_be_read_is_refused_with_a_clear_message() -> None:
 
 
 def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("petstore.health.STEADY", 0.0)
+    monkeypatch.setattr("petstore.observability.health.STEADY", 0.0)
 
     async def work(store: Store) -> None:
         assert isinstance(store, SqliteStore)
@@ -240,7 +240,7 @@ def test_an_import_without_room_for_its_rows_is_an_outage_that_leaves_nothing(
         small.pragma("max_page_count", 10)
         with monkeypatch.context() as fault, pytest.raises(Unavailable, match="database or disk is full"):
             fault.setattr(apsw, "Connection", lambda _: small)
-            await store.import_pets(batches(), Deed(1.0, "a test", "import", "x"))
+            await store.import_pets(batches(), AuditEntry(1.0, "a test", "import", "x"))
         assert await store.newest() == 0
         with pytest.raises(apsw.ConnectionClosedError):
             small.pragma("page_count")

@@ -7,13 +7,13 @@ from pathlib import Path
 import apsw
 import pytest
 
+from petstore.audit import AuditEntry
 from petstore.errors import Unavailable
-from petstore.ledger import Deed
-from petstore.pets import Added, NewPet, Once
+from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import COMMIT_SECONDS, PATIENCE, TICK, Store
 from petstore.store.sqlite import SqliteStore
 from petstore.store.sqlite import writer as writer_module
-from petstore.store.sqlite.base import write_deed
+from petstore.store.sqlite.base import write_entry
 from petstore.store.sqlite.file import BUSY_MILLISECONDS, WAL_PAGES, Turn, connect
 from tests.places import StorePlace, opened
 
@@ -66,7 +66,7 @@ def test_promises_of_long_ago_are_forgotten_some_at_a_time_once_a_minute(
         other = connect(tmp_path / "live.db")
 
         async def promise(token: str, now: float) -> str:
-            await store.add(NewPet("Rex", 1), now, Once("key_a", token, b""))
+            await store.add(NewPet("Rex", 1), now, IdempotencyKey("key_a", token, b""))
             return "".join(row[0] for row in other.execute("SELECT token FROM idempotency ORDER BY token"))
 
         for token in "abc":
@@ -90,7 +90,7 @@ def test_a_call_that_fills_the_disk_is_told_with_its_cause_and_leaves_nothing_of
         told.append(subject)
 
     def write_some(connection: apsw.Connection) -> None:
-        write_deed(connection, Deed(NOW, "a test", "write", "much", "x" * 1_000))
+        write_entry(connection, AuditEntry(NOW, "a test", "write", "much", "x" * 1_000))
 
     def too_much(connection: apsw.Connection) -> None:
         connection.pragma("max_page_count", connection.pragma("page_count"))
@@ -175,9 +175,9 @@ async def names(store: Store) -> list[str]:
     return [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets]
 
 
-@pytest.mark.parametrize("once", [None, Once("key_a", "token", b"")], ids=["one statement", "a transaction"])
+@pytest.mark.parametrize("once", [None, IdempotencyKey("key_a", "token", b"")], ids=["one statement", "a transaction"])
 def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
-    tmp_path: Path, connections: list[apsw.Connection], once: Once | None
+    tmp_path: Path, connections: list[apsw.Connection], idempotency_key: IdempotencyKey | None
 ) -> None:
     async def work(store: Store) -> None:
         await store.add(NewPet("Rex", 1), NOW)
@@ -185,7 +185,7 @@ def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
         connections[0].execute(f"PRAGMA max_page_count = {connections[0].pragma('page_count')}")
         with pytest.raises(Unavailable, match="FullError"):
             adding = [store.add(NewPet("x" * 250, 1), NOW) for _ in range(200)]
-            await asyncio.gather(store.add(NewPet("Mia", 1), NOW, once), *adding)
+            await asyncio.gather(store.add(NewPet("Mia", 1), NOW, idempotency_key), *adding)
         assert not connections[0].in_transaction
         assert await names(store) == ["Rex"]
         connections[0].execute("PRAGMA max_page_count = 1000000")

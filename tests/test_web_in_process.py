@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from petstore import metrics
+from petstore.audit import AuditEntry
 from petstore.errors import Unavailable
 from petstore.keys import digest_of, mint, new_key
-from petstore.ledger import Deed
-from petstore.pets import NewPet, Once
+from petstore.observability import metrics
+from petstore.pets import IdempotencyKey, NewPet
 from petstore.plans import Limits
+from petstore.server.messages import HttpRequest
 from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store import Store
@@ -23,7 +24,6 @@ from petstore.web import admission
 from petstore.web import app as pipeline
 from petstore.web.app import App
 from petstore.web.replies import pairs
-from petstore.web.wire import HttpRequest
 from tests.places import StorePlace
 from tests.test_web_parts import NOW, request
 
@@ -51,7 +51,7 @@ def use_app(
         async with Backends(chosen) as backends:
             store, secret = backends.stores["live"], mint("live")
             key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
-            await store.add_key(key, digest_of(secret), Deed(NOW, "a test", "create key", key.id))
+            await store.add_key(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
             await work(App(chosen, backends.stores, backends.gate, clock), store, secret)
 
     asyncio.run(inside())
@@ -70,8 +70,8 @@ def test_who_shows_a_new_animal_first_tells_everyone_and_only_once(tmp_path: Pat
 
         other = StorePlace(tmp_path).open()  # a process that dies between the commit and its announcement
         (key,) = await store.keys()
-        once = Once(key.id, "again", hashlib.sha256(body).digest())
-        animal = (await other.add(NewPet("Rex", 1), NOW, once)).pet.id
+        idempotency_key = IdempotencyKey(key.id, "again", hashlib.sha256(body).digest())
+        animal = (await other.add(NewPet("Rex", 1), NOW, idempotency_key)).pet.id
         await other.close()
 
         def asked() -> HttpRequest:
@@ -150,7 +150,7 @@ def test_an_outage_is_complained_of_with_the_id_of_the_request(tmp_path: Path, m
     async def work(app: App, store: Store, secret: str) -> None:
         complaints: list[tuple[str, str]] = []
         told: list[float] = []
-        sparing = app._complaints
+        sparing = app._throttled
         monkeypatch.setattr(sparing, "event", lambda _, cause, request: complaints.append((cause, request)))
         monkeypatch.setattr(sparing, "tell", told.append)
         monkeypatch.setattr(store, "page", out)
@@ -229,7 +229,7 @@ def test_keys_are_remembered_up_to_a_number_and_the_oldest_goes_first(
         secrets = [mint("live") for _ in range(5)]
         for each in secrets:
             key = new_key("live", "free", now=NOW)
-            await store.add_key(key, digest_of(each), Deed(NOW, "a test", "create key", key.id))
+            await store.add_key(key, digest_of(each), AuditEntry(NOW, "a test", "create key", key.id))
         for each in secrets:
             assert (await app.answer(request(authorization=f"Bearer {each}"))).status == 200
         assert list(app.places[0].admission._remembered) == [digest_of(each) for each in secrets[-3:]]

@@ -8,8 +8,11 @@ import pytest
 
 from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, Unavailable, UnsupportedMediaType
 from petstore.keys import ApiKey, new_key
-from petstore.ledger import Answer, Usage
-from petstore.web import traffic
+from petstore.rate_limits import ADMITTED, Decision
+from petstore.server.messages import Fields, Head, HttpRequest
+from petstore.usage import ResponseClass, Usage
+from petstore.web import counters as traffic
+from petstore.web.counters import BANNED_429, Traffic
 from petstore.web.replies import common_headers, seconds
 from petstore.web.requests import (
     BODY_MAX,
@@ -26,9 +29,6 @@ from petstore.web.requests import (
     read_cursor,
     write_cursor,
 )
-from petstore.web.traffic import BANNED_429, Traffic
-from petstore.web.wire import Fields, Head, HttpRequest
-from petstore.windows import ADMITTED, Decision
 
 NOW = 1_800_000_000.0
 
@@ -239,7 +239,7 @@ def test_who_is_cancelled_for_another_reason_is_not_told_of_a_timeout() -> None:
 
 
 class Book:
-    """A ledger that writes down what it is given, or fails."""
+    """A usage_store that writes down what it is given, or fails."""
 
     def __init__(self) -> None:
         self.portions: list[list[Usage]] = []
@@ -262,9 +262,9 @@ def some_key(number: int) -> ApiKey:
     [(200, "ok"), (304, "ok"), (399, "ok"), (400, "client_error"), (401, "unauthorized"), (404, "client_error"),
      (429, "refused"), (BANNED_429, "banned"), (499, "client_error"), (500, "server_error"), (503, "server_error")],
 )  # fmt: skip
-def test_what_a_status_counts_as(status: int, answer: Answer) -> None:
+def test_what_a_status_counts_as(status: int, answer: ResponseClass) -> None:
     book, key = Book(), some_key(1)
-    counted = Traffic("live", book)  # type: ignore[arg-type]  # of a ledger only this is used
+    counted = Traffic("live", book)  # type: ignore[arg-type]  # of a usage_store only this is used
     counted.tally(key, "listPets").statuses[status] += 3
     counted.settle(NOW)
     asyncio.run(counted.flush(NOW + 5))
@@ -275,7 +275,7 @@ def test_what_a_status_counts_as(status: int, answer: Answer) -> None:
 def test_usage_is_written_some_keys_at_a_time_and_kept_through_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "AT_ONCE", 2)
     book, keys = Book(), [some_key(number) for number in range(5)]
-    counted = Traffic("live", book)  # type: ignore[arg-type]  # of a ledger only this is used
+    counted = Traffic("live", book)  # type: ignore[arg-type]  # of a usage_store only this is used
 
     def count() -> None:
         for key in keys:

@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from petstore.ledger import HOUR
 from petstore.plans import Limits
+from petstore.server.workers import STOP_SECONDS
 from petstore.settings import Settings
-from petstore.workers import STOP_SECONDS
+from petstore.usage import HOUR
 from tests.servers import DEED, Server, serving
 
 WORKERS = 4
@@ -107,7 +107,7 @@ def test_usage_of_all_workers_adds_up_after_a_stop(tmp_path: Path) -> None:
     rows = server.act(lambda backends: backends.stores["live"].usage_of([key.id], HOUR, hours))
     counted: Counter[str] = Counter()
     for row in rows:
-        counted[row.answer] += row.requests
+        counted[row.response] += row.requests
     assert counted == {"ok": 30, "refused": 10}
     shown = server.act(lambda backends: backends.stores["live"].key(key.id))
     assert shown is not None and shown.last_used is not None
@@ -139,7 +139,7 @@ def test_the_sockets_of_the_workers_are_open_only_on_the_chosen_address(many: Se
 # Two workers, and a signal that comes with the second of them.
 _SUPERVISED = """
 import os, signal, sys, time
-from petstore.workers import supervise
+from petstore.server.workers import supervise
 
 count, mask = 0, signal.pthread_sigmask
 def second():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-NOBODY = 65534
+ANONYMOUS = 65534
 
 only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -17,7 +17,7 @@ only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can becom
 def folder_of_nobody() -> Iterator[Path]:
     """Not below pytest's own, which nobody else may enter."""
     with tempfile.TemporaryDirectory() as name:
-        os.chown(name, NOBODY, NOBODY)
+        os.chown(name, ANONYMOUS, ANONYMOUS)
         yield Path(name)
 
 
@@ -28,8 +28,8 @@ def as_nobody(work: Callable[[], object]) -> str:
     if child == 0:
         try:
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(ANONYMOUS)
+            os.setuid(ANONYMOUS)
             said = str(work())
         except Exception as error:
             said = f"{type(error).__name__}: {error}"

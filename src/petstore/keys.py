@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from petstore.audit import AuditEntry
 from petstore.errors import OperatorError
-from petstore.ledger import Deed
 from petstore.plans import PLANS, Limits, Plan
 
 Environment = Literal["live", "staging"]
@@ -83,15 +83,15 @@ class KeyStore(Protocol):
     async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
         """Those that exist."""
 
-    async def add_key(self, key: ApiKey, digest: bytes, deed: Deed, *, only_first: bool = False) -> bool:
+    async def add_key(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
         """Whether it was added: with `only_first`, not when there is one already."""
 
-    async def rotate_key(self, key_id: str, digest: bytes, old_until: float, deed: Deed) -> None:
+    async def rotate_key(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
         """Give the key a new secret; the old ones work until `old_until`."""
 
-    async def revoke_key(self, key_id: str, deed: Deed) -> None: ...
+    async def revoke_key(self, key_id: str, entry: AuditEntry) -> None: ...
 
-    async def set_limits(self, key_id: str, limits: Limits, deed: Deed) -> None: ...
+    async def set_limits(self, key_id: str, limits: Limits, entry: AuditEntry) -> None: ...
 
 
 def new_key(

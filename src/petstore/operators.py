@@ -5,9 +5,9 @@ from typing import Protocol
 
 import msgspec
 
+from petstore.audit import AuditEntry
 from petstore.errors import OperatorError
 from petstore.keys import has_form, new_secret
-from petstore.ledger import Deed
 
 PREFIX = "pets_op_"
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
@@ -33,10 +33,10 @@ class Operators(Protocol):
     async def operators(self) -> list[Operator]:
         """In the order of their names, the revoked ones too."""
 
-    async def add_operator(self, operator: Operator, digest: bytes, deed: Deed) -> bool:
+    async def add_operator(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
         """False: the name is taken by somebody who was not revoked."""
 
-    async def revoke_operator(self, name: str, deed: Deed) -> bool:
+    async def revoke_operator(self, name: str, entry: AuditEntry) -> bool:
         """False: there is nobody of that name to revoke."""
 
 

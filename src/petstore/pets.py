@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, Type
 
 import msgspec
 
+from petstore.audit import AuditEntry
 from petstore.errors import InvalidBody
-from petstore.ledger import Deed
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 255
@@ -52,14 +52,14 @@ class Page(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Animals that fit, among those that were looked at. When there may be more, they are behind `looked_to`."""
+    """Animals that fit, among those that were looked at. When there may be more, they are behind `searched_to`."""
 
     pets: list[Pet]
-    looked_to: int
+    searched_to: int
     more: bool
 
 
-class Once(NamedTuple):
+class IdempotencyKey(NamedTuple):
     """A client's promise that a repeated request is the same one: its idempotency key, and a hash of the body."""
 
     key_id: str
@@ -93,19 +93,20 @@ class Catalogue(Protocol):
     async def stamp(self) -> object:
         """Something that is equal to an earlier one only if no animal has changed since then."""
 
-    async def add(self, new: NewPet, now: float, once: Once | None = None) -> Added:
+    async def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None = None) -> Added:
         """On disk and visible to every reader when it returns.
 
-        Raises IdempotencyMismatch when `once` was used with another body, IdempotencyConflict while it is running.
+        Raises IdempotencyMismatch when `idempotency_key` was used with another body, IdempotencyConflict while its
+        first request is in flight.
         """
 
-    async def add_by_hand(self, new: NewPet, deed: Deed) -> Pet:
-        """The same for an operator: the animal, and a deed like the one given with it as the subject, or neither."""
+    async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
+        """The same for an operator: the animal, and a entry like the one given with it as the subject, or neither."""
 
-    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
-        """The animals of these that exist, all changed at once; each is the subject of a deed like the one given."""
+    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
+        """The animals of these that exist, all changed at once; each is the subject of a entry like the one given."""
 
-    async def import_pets(self, batches: AsyncIterator[list[NewPet]], deed: Deed) -> int:
+    async def import_pets(self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry) -> int:
         """Adds all or, when the iterator raises, nothing. Returns how many."""
 
     async def count(self) -> dict[PetStatus, int]:

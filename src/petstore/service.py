@@ -6,23 +6,32 @@ import gc
 import logging
 import math
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from petstore.errors import Unavailable
-from petstore.folder import PATIENCE, Hold, InUse, claimed
-from petstore.gate import GATE_FILE, OUTAGE_FILE, Gate, GatePolicy, open_gate
+from petstore.data_dir import PATIENCE, Hold, InUse, claimed
+from petstore.errors import OperatorError, PetstoreError, Unavailable, to_install
+from petstore.gate import FALLBACK_FILE, GATE_FILE, Gate, GatePolicy, open_gate
 from petstore.keys import Environment
-from petstore.logs import event
-from petstore.monitoring import Monitoring
+from petstore.observability.logs import event, logger
+from petstore.observability.monitoring import Monitoring
+from petstore.rate_limits import SECOND, BanPolicy
+from petstore.server.connection import HEAD_SECONDS, WRITE_SECONDS, Connection
+from petstore.server.server import HttpServer
+from petstore.server.tls import tls_context
+from petstore.server.workers import supervise
 from petstore.settings import Settings
 from petstore.store import OnCommit, Store, StorePolicy, Subject, open_stores
+from petstore.web import asgi
 from petstore.web.app import App
-from petstore.windows import SECOND, BanPolicy
 
+LAST_TURNS = 500
 FLUSH_EVERY = 5  # seconds, and ticks
 
 
@@ -36,7 +45,7 @@ class Backends:
         """
         self._settings = settings
         self._folder = contextlib.ExitStack()
-        mend_gate(settings)
+        recover_gate(settings)
         if alone:
             self._folder.enter_context(claimed(settings.data))
         else:
@@ -61,7 +70,7 @@ class Backends:
             await store.close()
         await self.gate.close()
         self._folder.close()
-        rest_gate(self._settings)
+        mark_gate_clean(self._settings)
 
 
 class Service:
@@ -137,24 +146,24 @@ def prepare(settings: Settings) -> None:
     Hold(settings.data).release()
 
 
-def mend_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Set a gate file that is not to be believed aside before anyone opens it; `thoroughly`: read it, too.
+def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
+    """Set a gate file that is not to be is_clean aside before anyone opens it; `thoroughly`: read it, too.
 
     Raises OperatorError when it is somebody else's.
     """
-    from petstore.gate.trust import believed, set_aside_if_damaged
+    from petstore.gate.recovery import is_clean, recover
 
     path = _gate_file(settings)
-    if believed(path) and not thoroughly:
+    if is_clean(path) and not thoroughly:
         return
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
             with claimed(settings.data):
-                aside = set_aside_if_damaged(path)
+                aside = recover(path)
             break
         except InUse:
-            if believed(path, in_use=True):
+            if is_clean(path, in_use=True):
                 return  # by someone who has looked at it, and is using it
             if time.monotonic() > deadline:
                 raise
@@ -163,17 +172,17 @@ def mend_gate(settings: Settings, *, thoroughly: bool = False) -> None:
         event(logging.ERROR, "gate file damaged", set_aside=str(aside), effect="counters start anew")
 
 
-def rest_gate(settings: Settings) -> None:
+def mark_gate_clean(settings: Settings) -> None:
     """To be called by everyone who has used the gate's file: the last one notes that all of it is on disk."""
-    from petstore.gate.trust import mark_synced
+    from petstore.gate.recovery import mark_clean
 
     with contextlib.suppress(InUse), claimed(settings.data):
-        mark_synced(_gate_file(settings))
+        mark_clean(_gate_file(settings))
 
 
 def _gate_file(settings: Settings) -> Path:
     """The gate, or what takes its place while Redis is away."""
-    return settings.data / (GATE_FILE if settings.gate is None else OUTAGE_FILE)
+    return settings.data / (GATE_FILE if settings.gate is None else FALLBACK_FILE)
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:
@@ -211,3 +220,120 @@ def open_stores_for(settings: Settings, gate: Gate | None, *, serving: bool = Fa
 
     policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving)
     return open_stores(settings.store, settings.data, policy, on_commit)
+
+
+def serve(settings: Settings) -> None:
+    """Run the service until it is told to stop. Raises OperatorError."""
+    hold = Hold(settings.data)  # by the main process too: between two workers the folder is not free
+    supervise(settings.workers, partial(_work, settings))
+    hold.release()
+    mark_gate_clean(settings)
+
+
+def _work(settings: Settings) -> None:
+    """One worker process, from start to end."""
+    import uvloop
+
+    uvloop.run(_serve_http(settings))
+
+
+async def _serve_http(settings: Settings) -> None:
+    service = Service(settings, supervised=True)
+    server = HttpServer(await service.start())
+    service.every_second.append(server.tick)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    listener = await loop.create_server(
+        lambda: Connection(server),
+        settings.host,
+        settings.port,
+        backlog=4096,
+        reuse_port=True,  # the kernel spreads the connections over the workers
+        ssl=(tls := tls_context(settings.tls_cert, settings.tls_key)),
+        ssl_handshake_timeout=HEAD_SECONDS if tls else None,
+        ssl_shutdown_timeout=WRITE_SECONDS if tls else None,
+    )
+    await stop.wait()
+    for _ in range(LAST_TURNS):  # who is connected already would be reset; a turn of the loop accepts one
+        await asyncio.sleep(0)
+    listener.close()
+    await server.drain()
+    await service.stop()
+
+
+def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
+    """Run the console until it is told to stop; `greet` is given the address to sign in at.
+
+    Raises OperatorError when the packages for it are missing.
+    """
+    try:
+        import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
+        import uvicorn
+
+        from petstore.console.app import console
+        from petstore.console.guard import Addresses
+        from petstore.console.jobs import Jobs
+        from petstore.console.sessions import Sessions
+    except ImportError as error:
+        raise OperatorError(f"the console needs the package {error.name}: {to_install('console')}") from None
+
+    async def run() -> None:
+        clock = clock_of(settings)
+        addresses, sessions = Addresses(settings), Sessions(clock)
+        async with Backends(settings) as backends:
+            with Jobs() as jobs:
+                app = console(backends.stores, backends.gate, clock, addresses, sessions, jobs)
+                server = uvicorn.Server(uvicorn.Config(app, **_uvicorn_options(settings)))
+                # Uvicorn's own handling of signals would end the process by the signal instead of with code 0.
+                server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # see above
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
+                greet(f"{addresses.origin}/sign-in?token={sessions.new_link_token()}")
+                await server.serve()
+
+    asyncio.run(run())
+
+
+def _uvicorn_options(settings: Settings) -> dict[str, Any]:
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "http": "h11",  # it ends a head at 64 KiB; httptools takes all that anyone sends, before they are known
+        "ssl_certfile": settings.tls_cert,
+        "ssl_keyfile": settings.tls_key,
+        "lifespan": "off",
+        "log_config": None,
+        "access_log": False,
+        "proxy_headers": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": 2,
+    }
+
+
+class AsgiService:
+    """The same service for any ASGI server that speaks the lifespan protocol."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._service = Service(settings, supervised=False)  # whoever started the server may go: a shell, say
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close"})  # a refusal: there is nothing of the kind here
+        elif scope["type"] == "http":
+            await asgi.respond(self._service.app, scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await receive()
+            try:
+                await self._service.start()
+            except Exception as error:  # a server that is not told takes it for an app without a lifespan, and serves
+                if not isinstance(error, PetstoreError):
+                    logger.exception("worker failed")
+                await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})
+                return
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self._service.stop()
+            await send({"type": "lifespan.shutdown.complete"})

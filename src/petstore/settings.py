@@ -19,7 +19,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
     workers: int = 1
-    server: Literal["own", "granian"] = "own"
     public_url: str | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None

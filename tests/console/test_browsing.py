@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from petstore.ledger import HOUR, Usage
+from petstore.usage import HOUR, Usage
 from tests.console.hands import add_animal, goto
 from tests.consoles import Console, running_console
 from tests.servers import Server
@@ -82,7 +82,7 @@ def test_the_audit_log_is_filtered_as_one_types(page: Page) -> None:
     goto(page, "Audit")
     page.get_by_label("What").select_option("sign in")
     page.get_by_label("Who").fill("nobody of that name")
-    expect(page.get_by_text("No deed fits")).to_be_visible()
+    expect(page.get_by_text("No matching entries")).to_be_visible()
     page.get_by_label("Who").fill("OPERATOR")
     expect(page.locator("#rows tr").first).to_contain_text("sign in")
     assert set(page.locator("#rows td[data-label=What]").all_inner_texts()) == {"sign in"}

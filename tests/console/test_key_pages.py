@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from petstore.keys import Environment, well_formed
-from petstore.ledger import Usage
 from petstore.plans import Limits
+from petstore.usage import Usage
 from tests.commands import Commands
 from tests.consoles import Visitor, cells, shown
 from tests.served import wait_for
@@ -30,8 +30,8 @@ def test_a_created_key_works_and_its_secret_is_shown_once(server: Server, ada: V
     record = Commands(server).json("keys", "show", key_id)
     assert (record["name"], record["plan"], record["scopes"]) == ("Ada's app", "free", ["read"])
     assert record["expires"] - record["created"] == pytest.approx(90 * 86_400)
-    deed = Commands(server).deeds()[0]
-    assert (deed.action, deed.subject) == ("create key", key_id)
+    entry = Commands(server).deeds()[0]
+    assert (entry.action, entry.subject) == ("create key", key_id)
 
 
 def test_a_head_of_a_new_key_s_page_does_not_use_its_secret_up(ada: Visitor) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from petstore.audit import AuditEntry
 from petstore.keys import digest_of, mint, new_key
-from petstore.ledger import Deed, Usage
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
-from petstore.windows import Windows
+from petstore.rate_limits import Windows
+from petstore.usage import Usage
 from tests.browsers import ARTIFACTS, look, violations
 from tests.consoles import Console, running_console
 from tests.servers import Server
@@ -33,14 +34,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
         async def batches() -> Any:
             yield [NewPet(NAMES[i % len(NAMES)], i, STATUSES[i % 3]) for i in range(20)]
 
-        await live.import_pets(batches(), Deed(now - 9000, "ada", "import", "animals.jsonl"))
+        await live.import_pets(batches(), AuditEntry(now - 9000, "ada", "import", "animals.jsonl"))
         keys = []
         for i, name in enumerate(KEYS):
             limits = Limits(50, 5000) if plans[i] == "enterprise" else None
             key = new_key("live", plans[i], now=now - 100 * i, name=name, limits=limits)
-            await live.add_key(key, digest_of(mint("live")), Deed(key.created, "ada", "create key", key.id, key.plan))
+            await live.add_key(
+                key, digest_of(mint("live")), AuditEntry(key.created, "ada", "create key", key.id, key.plan)
+            )
             keys.append(key)
-        await live.revoke_key(keys[5].id, Deed(now, "grace (command line)", "revoke key", keys[5].id))
+        await live.revoke_key(keys[5].id, AuditEntry(now, "grace (command line)", "revoke key", keys[5].id))
         for hour in range(700, 0, -7):
             start = int(now) - hour * 3600
             rows = [Usage(key.id, start, "ok", 900 - 100 * i) for i, key in enumerate(keys)]

@@ -25,7 +25,7 @@ def test_an_operator_signs_in_and_is_named_in_the_audit_log(console: Console, ne
     assert "Signed in as " + name in shown(visitor.do("/sign-in", token=token, next="/live/keys"))
     visitor.do("/live/animals", name="Rex", categoryId="1")
     newest = petstore.deeds()[:2]
-    assert [(deed.actor, deed.action) for deed in newest] == [(name, "add animal"), (name, "sign in")]
+    assert [(entry.actor, entry.action) for entry in newest] == [(name, "add animal"), (name, "sign in")]
 
 
 def test_a_revoked_operator_is_signed_out_from_the_next_request_on(
@@ -56,9 +56,9 @@ def test_an_added_animal_is_served_by_the_api_and_in_the_log(server: Server, ada
     number = ada.add_animal("Rex of the console", status="pending")
     pet = httpx.get(server.url(f"/pets/{number}"), headers=server.key().headers, verify=False).json()
     assert pet == {"id": number, "name": "Rex of the console", "categoryId": 7, "status": "pending"}
-    deed = next(deed for deed in Commands(server).deeds() if deed.action == "add animal")
-    assert deed.subject == str(number)
-    assert deed.actor.startswith("operator ")
+    entry = next(entry for entry in Commands(server).deeds() if entry.action == "add animal")
+    assert entry.subject == str(number)
+    assert entry.actor.startswith("operator ")
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_a_file_is_imported_and_exported_with_its_progress(ada: Visitor, server:
     lines = [json.dumps({"name": f"Import {i} 🐕", "categoryId": i}) for i in range(5_000)]
     page = job_of(ada, upload(ada, "animals.jsonl", "\n".join(lines).encode()))
     assert "5,000 animals were added to live." in shown(page)
-    deed = next(deed for deed in Commands(server).deeds() if deed.action == "import")
-    assert (deed.subject, deed.detail) == ("animals.jsonl", "5000 animals")
+    entry = next(entry for entry in Commands(server).deeds() if entry.action == "import")
+    assert (entry.subject, entry.detail) == ("animals.jsonl", "5000 animals")
 
     page = job_of(ada, ada.post("/live/animals/export", form="csv"))
     (address,) = re.findall(r'href="(/live/jobs/[^"]+/file)"', page.text)
@@ -197,8 +197,8 @@ def test_a_file_s_name_is_kept_without_control_characters(ada: Visitor, server: 
     headers = {"Origin": ada.console.origin, "Content-Type": "multipart/form-data; boundary=b"}
     page = job_of(ada, ada.client.post("/live/animals/import", content=body, headers=headers))
     assert "1 animals were added to live." in shown(page)
-    deed = next(deed for deed in Commands(server).deeds() if deed.action == "import")
-    assert deed.subject == "a.csv"
+    entry = next(entry for entry in Commands(server).deeds() if entry.action == "import")
+    assert entry.subject == "a.csv"
 
 
 def test_what_is_not_a_file_of_animals_is_refused_at_once(ada: Visitor) -> None:
@@ -217,7 +217,7 @@ def test_the_audit_log_says_who_did_what_and_can_be_filtered(ada: Visitor, conso
     assert cells(page, "Who") == ["Grace Hopper"] * 3 and cells(page, "What") == ["revoke key", "create key", "sign in"]
     assert cells(ada.get("/live/audit?who=grace&what=create key"), "Subject") == [key_id]
     assert cells(ada.get(f"/live/audit/rows?q={key_id}"), "What") == ["revoke key", "create key"]
-    assert "No deed fits" in shown(ada.get("/live/audit?who=nobody-of-that-name"))
+    assert "No matching entries" in shown(ada.get("/live/audit?who=nobody-of-that-name"))
     assert cells(ada.get("/live/audit?what=nonsense&who=grace"), "What") != []
 
 

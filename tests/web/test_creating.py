@@ -191,7 +191,10 @@ EMPTY = "must not be empty or only white space"
         ('{"name":"Rex","categoryId":1,"name":"Rex"}', "name must be given at most once"),
         ('{"name":"Rex","name":"Max","categoryId":1}', "name must be given at most once"),
         ('{"name":"Rex","categoryId":1,"categoryId":2}', "categoryId must be given at most once"),
-        ('{"name":"Rex","categoryId":1,"status":"sold","status":"sold"}', "status must be given at most once"),
+        (
+            '{"name":"Rex","categoryId":1,"status":"sold","status":"sold"}',
+            "status must be given at most once",
+        ),
         (
             '{"status":"sold","name":"Rex","categoryId":1,"status":"sold","name":"Rex"}',
             "name must be given at most once; status must be given at most once",
@@ -202,7 +205,10 @@ EMPTY = "must not be empty or only white space"
         ('{"name":"Rex","categoryId":1,"x":{"y":1,"y":2}}', "a member must be given at most once"),
         ('{"name":"Rex","categoryId":1,"x":[{"y":{"z":1,"z":1}}]}', "a member must be given at most once"),
         ('{"name":"a","name":"b"}', "categoryId is required; name must be given at most once"),
-        ('{"name":"","categoryId":1,"x":{"name":1,"name":1}}', f"name {EMPTY}; a member must be given at most once"),
+        (
+            '{"name":"","categoryId":1,"x":{"name":1,"name":1}}',
+            f"name {EMPTY}; a member must be given at most once",
+        ),
     ],
 )
 def test_a_member_twice_is_400(server: Server, key: Key, client: httpx.Client, body: str, told: str) -> None:

@@ -17,8 +17,8 @@ import click
 import msgspec
 
 from petstore import __version__
+from petstore.audit import AuditEntry
 from petstore.errors import OperatorError, PetstoreError
-from petstore.ledger import Deed
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.settings import Settings
 
@@ -128,9 +128,9 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-def deed(action: str, subject: str, detail: str = "") -> Deed:
+def entry(action: str, subject: str, detail: str = "") -> AuditEntry:
     """What the audit log will say about this command."""
-    return Deed(time.time(), actor(), action, subject, detail)
+    return AuditEntry(time.time(), actor(), action, subject, detail)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -5,8 +5,8 @@ from typing import Any
 import click
 import msgspec
 
+from petstore.audit import ACTIONS, AuditEntry
 from petstore.cli import Int64, common_options, env_option, json_option, print_json, print_more, print_table, run, when
-from petstore.ledger import ACTIONS, Deed
 from petstore.service import Backends
 from petstore.settings import Settings
 
@@ -14,13 +14,13 @@ from petstore.settings import Settings
 @click.command()
 @common_options
 @env_option
-@click.option("--who", default="", metavar="NAME", help="Only deeds of whoever has this in their name.")
-@click.option("--what", type=click.Choice(ACTIONS), help="Only this kind of deed.")
-@click.option("--search", "text", default="", metavar="TEXT", help="Only deeds with this in their subject or detail.")
+@click.option("--who", default="", metavar="NAME", help="Only entries of whoever has this in their name.")
+@click.option("--what", type=click.Choice(ACTIONS), help="Only this kind of entry.")
+@click.option("--search", "text", default="", metavar="TEXT", help="Only entries with this in their subject or detail.")
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N", help="How many at most."
 )
-@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only deeds before this one.")
+@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only entries before this one.")
 @json_option
 def audit(
     environment: Any, who: str, what: str | None, text: str, limit: int, before: int | None, as_json: bool, **where: Any
@@ -34,12 +34,12 @@ def audit(
       petstore audit --search key_7Gh2kP0sLq9Z
     """
 
-    async def work() -> tuple[list[tuple[int, Deed]], bool]:
+    async def work() -> tuple[list[tuple[int, AuditEntry]], bool]:
         async with Backends(Settings(**where)) as backends:
-            found: list[tuple[int, Deed]] = []
+            found: list[tuple[int, AuditEntry]] = []
             start, more = before, True
             while more and len(found) < limit:
-                some, start, more = await backends.stores[environment].find_deeds(
+                some, start, more = await backends.stores[environment].find_entries(
                     before=start, limit=limit - len(found), actor=who, action=what or "", text=text
                 )
                 found += some
@@ -47,12 +47,12 @@ def audit(
 
     found, more = run(work())
     if as_json:
-        print_json([{"number": number, **msgspec.structs.asdict(deed)} for number, deed in found])
+        print_json([{"number": number, **msgspec.structs.asdict(entry)} for number, entry in found])
     else:
         print_table(
             ["number", "when", "who", "what", "subject", "detail"],
             [[str(number), when(d.at), d.actor, d.action, d.subject, d.detail] for number, d in found],
-            f"No deeds in {environment} yet." if not (who or what or text or before) else "No deed fits.",
+            f"No entries in {environment} yet." if not (who or what or text or before) else "No matching entries.",
             whole=["subject"],
         )
     if more:

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from petstore.archive import Manifest, Progress, is_archive
-from petstore.cli import common_options, counted, deed, json_option, print_json, progress, run
-from petstore.errors import OperatorError, to_install
+from petstore.cli import common_options, counted, entry, json_option, print_json, progress, run
+from petstore.errors import OperatorError
+from petstore.maintenance.archive import Manifest, Progress, is_archive
 from petstore.settings import Settings
 
 _file = click.Path(path_type=Path)
@@ -19,7 +19,7 @@ _file = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("file", type=_file)
-@click.option("--verify", is_flag=True, help="Only check a backup, or the result of a pg_dump, made earlier.")
+@click.option("--verify", is_flag=True, help="Only check a backup that was made earlier.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @common_options
 @json_option
@@ -37,13 +37,13 @@ def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -
     if verify:
         _verify(file, as_json)
         return
-    from petstore.backup import back_up
-    from petstore.service import mend_gate
+    from petstore.maintenance.backup import back_up
+    from petstore.service import recover_gate
 
     signal.signal(signal.SIGTERM, _stop)
     settings = Settings(**where)
-    mend_gate(settings)
-    manifest = back_up(settings, file, deed("backup", file.name), _bar("Backing up"), force=force)
+    recover_gate(settings)
+    manifest = back_up(settings, file, entry("backup", file.name), _bar("Backing up"), force=force)
     if as_json:
         print_json({"file": str(file), "bytes": file.stat().st_size, "manifest": manifest})
     else:
@@ -66,10 +66,10 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     Example:
       petstore restore /var/backups/petstore/20261115T023412Z.zip --force
     """
-    from petstore.backup import restore as bring_back
+    from petstore.maintenance.backup import restore as bring_back
 
     settings = Settings(**where)
-    told = deed("restore", click.format_filename(file.name))
+    told = entry("restore", click.format_filename(file.name))
     manifest, kept, unread = bring_back(settings, file, told, _bar("Restoring"), force=force)
     if settings.gate is not None:
         run(_forget_what_is_remembered(settings))
@@ -103,35 +103,15 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _verify(file: Path, as_json: bool) -> None:
-    if is_archive(file):
-        from petstore.backup import verify
+    from petstore.maintenance.backup import verify
 
-        manifest = verify(file)
-        if as_json:
-            print_json({"ok": True, "manifest": manifest})
-        else:
-            click.echo(f"{click.format_filename(file)}: is whole; {_told(manifest)}")
-        return
-    try:
-        from petstore.store.postgres.dump import check_dump
-    except ImportError as error:
-        if not _looks_like_a_dump(file):
-            raise OperatorError(f"{file}: is neither a backup of Petstore nor a pg_dump") from None
-        raise OperatorError(f"{file}: to check a pg_dump, {error.name} is needed: {to_install('cluster')}") from None
-
-    dump = check_dump(file)
-    if dump.faults:
-        raise OperatorError(f"{file}: {'; '.join(dump.faults)}")
+    if not is_archive(file):
+        raise OperatorError(f"{file}: is not a backup of Petstore")
+    manifest = verify(file)
     if as_json:
-        print_json({"ok": True, "rows": dump.rows})
+        print_json({"ok": True, "manifest": manifest})
     else:
-        counts = ", ".join(f"{count:,} in {table}" for table, count in dump.rows.items() if table.endswith(".pets"))
-        click.echo(f"{click.format_filename(file)}: is whole; animals: {counts}")
-
-
-def _looks_like_a_dump(file: Path) -> bool:
-    with file.open("rb") as opened:
-        return opened.read(5).startswith((b"PGDMP", b"\x1f\x8b", b"--"))
+        click.echo(f"{click.format_filename(file)}: is complete; {_told(manifest)}")
 
 
 def _bar(label: str) -> Callable[[int], contextlib.AbstractContextManager[Progress]]:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from petstore.cli import common_options, json_option, print_json, print_table, run, when
-from petstore.cli.desks import desk_of
+from petstore.cli.admin import admin_of_key
 from petstore.gate import Ban, bans_in_force
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -47,7 +47,7 @@ def lift(key_id: str, as_json: bool, **where: Any) -> None:
 
     async def work() -> None:
         async with Backends(Settings(**where)) as backends:
-            await (await desk_of(backends, key_id)).lift_ban(key_id)
+            await (await admin_of_key(backends, key_id)).lift_ban(key_id)
 
     run(work())
     if as_json:

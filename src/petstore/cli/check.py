@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from petstore import folder
-from petstore.checks import Finding, findings
+from petstore import data_dir as folder
 from petstore.cli import json_option, print_json, run
 from petstore.cli.serve import check_settings, serve
 from petstore.errors import OperatorError
+from petstore.maintenance.doctor import Finding, findings
 from petstore.settings import Settings
 
 

@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 
 import click
 
-from petstore import hosting, logs
+from petstore import service
 from petstore.cli import common_options
 from petstore.cli.serve import check_port
 from petstore.errors import OperatorError
+from petstore.observability import logs
+from petstore.server.tls import tls_context
 from petstore.settings import Settings
 
 PORT = 8081
@@ -44,14 +46,14 @@ def console(**options: Any) -> None:
     settings = Settings(**options)
     logs.configure()
     _check(settings)
-    hosting.serve_console(settings, _greet)
+    service.serve_console(settings, _greet)
 
 
 def _check(settings: Settings) -> None:
     """Raises OperatorError."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
-    hosting.tls_context(settings)
+    tls_context(settings.tls_cert, settings.tls_key)
     public = settings.public_base
     if public and not _is_origin(public):
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, with no path")

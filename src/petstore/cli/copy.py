@@ -9,12 +9,13 @@ from typing import Any
 import click
 import msgspec
 
-from petstore import copying, folder
-from petstore.cli import common_options, deed, json_option, print_json, print_table, progress, run
+from petstore import data_dir as folder
+from petstore.cli import common_options, entry, json_option, print_json, print_table, progress, run
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
-from petstore.service import Backends, mend_gate, open_gate_for, open_stores_for, prepare, rest_gate
+from petstore.maintenance import copy as copying
+from petstore.service import Backends, mark_gate_clean, open_gate_for, open_stores_for, prepare, recover_gate
 from petstore.settings import Settings, without_password
 from petstore.store import Store
 
@@ -61,12 +62,12 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
 def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
     """The target's folder may be the one that the source, too, has for its lock: it is seen to before and after."""
     if target.store is None and target.data.is_dir():
-        mend_gate(target)
+        recover_gate(target)
     try:
         return run(_copy(source, target))
     finally:
         if target.store is None and target.data.is_dir():
-            rest_gate(target)
+            mark_gate_clean(target)
 
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
@@ -82,7 +83,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
             copied.append(await copying.copy_quotas(backends.gate, gate))
         await copying.finish(stores)
         for store in stores.values():
-            await store.record(deed("copy", name, f"{sum(each.rows for each in copied)} rows"))
+            await store.record(entry("copy", name, f"{sum(each.rows for each in copied)} rows"))
         return copied
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 import msgspec
 
+from petstore.audit import AuditEntry
 from petstore.cli import (
     common_options,
     counted,
@@ -19,10 +20,9 @@ from petstore.cli import (
     shown_once,
     when,
 )
-from petstore.cli.desks import desk, desk_of, key_of
+from petstore.cli.admin import admin, admin_of_key, key_of
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, duration
-from petstore.ledger import Deed
 from petstore.plans import PLANS, Limits
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -83,7 +83,7 @@ def create(
 
     async def work() -> tuple[ApiKey, str]:
         async with Backends(Settings(**where)) as backends:
-            return await desk(backends, environment).create_key(
+            return await admin(backends, environment).create_key(
                 plan, name=name, scopes=scopes or SCOPES, limits=limits, life=expires
             )
 
@@ -136,10 +136,10 @@ def list_(environment: Any, text: str, limit: int, before: str | None, as_json: 
 def show(key_id: str, as_json: bool, **where: Any) -> None:
     """Show one key. ID is the key's, as keys list shows it."""
 
-    async def work() -> tuple[ApiKey, Deed | None]:
+    async def work() -> tuple[ApiKey, AuditEntry | None]:
         async with Backends(Settings(**where)) as backends:
             key = await key_of(backends, key_id)
-            return key, await desk(backends, key.environment).last_rotation(key.id)
+            return key, await admin(backends, key.environment).last_rotation(key.id)
 
     key, rotation = run(work())
     if as_json:
@@ -176,7 +176,7 @@ def rotate(key_id: str, overlap: float, as_json: bool, **where: Any) -> None:
 
     async def work() -> tuple[ApiKey, str]:
         async with Backends(Settings(**where)) as backends:
-            return await (await desk_of(backends, key_id)).rotate_key(key_id, overlap)
+            return await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap)
 
     until = time.time() + overlap
     key, secret = run(work())
@@ -195,7 +195,7 @@ def revoke(key_id: str, as_json: bool, **where: Any) -> None:
 
     async def work() -> ApiKey:
         async with Backends(Settings(**where)) as backends:
-            return await (await desk_of(backends, key_id)).revoke_key(key_id)
+            return await (await admin_of_key(backends, key_id)).revoke_key(key_id)
 
     key = run(work())
     if as_json:
@@ -218,7 +218,7 @@ def set_limits(key_id: str, per_minute: int, per_day: int, as_json: bool, **wher
 
     async def work() -> ApiKey:
         async with Backends(Settings(**where)) as backends:
-            return await (await desk_of(backends, key_id)).set_limits(key_id, Limits(per_minute, per_day))
+            return await (await admin_of_key(backends, key_id)).set_limits(key_id, Limits(per_minute, per_day))
 
     key = run(work())
     if as_json:

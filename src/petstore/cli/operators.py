@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from petstore.cli import common_options, json_option, print_json, print_table, run, shown_once, when
-from petstore.cli.desks import desk
+from petstore.cli.admin import admin
 from petstore.operators import Operator
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -39,7 +39,7 @@ def add(name: str, as_json: bool, **where: Any) -> None:
 
     async def work() -> tuple[Operator, str]:
         async with Backends(Settings(**where)) as backends:
-            return await desk(backends, "live").add_operator(name)
+            return await admin(backends, "live").add_operator(name)
 
     operator, token = run(work())
     with shown_once("revoke this operator and add the name anew"):
@@ -80,7 +80,7 @@ def revoke(name: str, as_json: bool, **where: Any) -> None:
 
     async def work() -> None:
         async with Backends(Settings(**where)) as backends:
-            await desk(backends, "live").revoke_operator(name)
+            await admin(backends, "live").revoke_operator(name)
 
     run(work())
     if as_json:

@@ -7,6 +7,7 @@ from typing import IO, Any
 
 import click
 
+from petstore.admin.pet_files import COLUMNS, batches, form_of, write_pets
 from petstore.cli import (
     Int64,
     common_options,
@@ -21,9 +22,8 @@ from petstore.cli import (
     progress,
     run,
 )
-from petstore.cli.desks import desk
+from petstore.cli.admin import admin
 from petstore.errors import InvalidBody, OperatorError
-from petstore.pet_files import COLUMNS, batches, form_of, write_pets
 from petstore.pets import STATUSES, Page, Pet, PetStatus, new_pet
 from petstore.service import Backends
 from petstore.settings import Settings
@@ -81,7 +81,7 @@ def add(environment: Any, name: str, category_id: int, status: str, as_json: boo
 
     async def work() -> Pet:
         async with Backends(Settings(**where)) as backends:
-            return await desk(backends, environment).add_pet(new)
+            return await admin(backends, environment).add_pet(new)
 
     _print_pet(run(work()), as_json)
 
@@ -97,7 +97,7 @@ def set_status(pet_id: int, status: PetStatus, environment: Any, as_json: bool, 
 
     async def work() -> list[Pet]:
         async with Backends(Settings(**where)) as backends:
-            return await desk(backends, environment).set_status([pet_id], status)
+            return await admin(backends, environment).set_status([pet_id], status)
 
     changed = run(work())
     if not changed:
@@ -125,7 +125,7 @@ def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
         async with Backends(Settings(**where)) as backends:
             with file.open("rb") as source, progress("Importing", size) as bar:
                 rows = batches(str(file), source, lambda position: bar.update(position - bar.pos))
-                return await desk(backends, environment).import_pets(file.name, rows)
+                return await admin(backends, environment).import_pets(file.name, rows)
 
     try:
         count = run(work())

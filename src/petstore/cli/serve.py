@@ -17,14 +17,16 @@ from urllib.parse import urlsplit
 
 import click
 
-from petstore import hosting, logs, service
+from petstore import service
+from petstore.audit import AuditEntry
 from petstore.cli import common_options, run, shown_once
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import LIMIT_MAX, digest_of, mint, new_key
-from petstore.ledger import Deed
-from petstore.logs import event
+from petstore.observability import logs
+from petstore.observability.logs import event
+from petstore.server.tls import tls_context
 from petstore.settings import Settings
-from petstore.store.tables import COUNTERS
+from petstore.store.schema import COUNTERS
 from petstore.web.app import BASES
 
 TOLD_AFTER = 3.0  # seconds that the store may take to open without a word
@@ -44,8 +46,6 @@ def _as_sent(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) ->
 @click.option("--port", default=_default.port, show_default=True, type=click.IntRange(1, 65535),
               help="The port to listen on.")  # fmt: skip
 @click.option("--workers", default=_default.workers, show_default=True, type=click.IntRange(1, 256), help="Processes.")
-@click.option("--server", default=_default.server, show_default=True, type=click.Choice(["own", "granian"]),
-              help="The HTTP server; granian also speaks HTTP/2.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
@@ -94,34 +94,34 @@ def serve(**options: Any) -> None:
     check_settings(settings)
     check_port(settings)
     service.prepare(settings)
-    service.mend_gate(settings, thoroughly=True)
+    service.recover_gate(settings, thoroughly=True)
     first_key = run(_first_key(settings))
     _allow_many_connections()
     with shown_once("petstore keys rotate makes a new one") if first_key else contextlib.nullcontext():
         _greet(settings, first_key)
-    hosting.serve(settings)
+    service.serve(settings)
 
 
-def asgi() -> hosting.AsgiService:
+def asgi() -> service.AsgiService:
     """The service for another ASGI server, set up by PETSTORE_* variables: uvicorn --factory petstore.cli.serve:asgi"""
     settings = Settings(**serve.make_context("petstore", []).params)
     logs.configure()
     try:
         check_settings(settings)
         service.prepare(settings)
-        service.mend_gate(settings, thoroughly=True)
+        service.recover_gate(settings, thoroughly=True)
         with ThreadPoolExecutor(1) as elsewhere:  # the server's event loop may run in this thread already
             elsewhere.submit(lambda: run(_look_at_stores(settings))).result()
     except PetstoreError as error:
         raise SystemExit(f"petstore: {error}") from None
-    return hosting.AsgiService(settings)
+    return service.AsgiService(settings)
 
 
 def check_settings(settings: Settings) -> None:
     """Whatever would fail later in a worker fails here in one line. Raises OperatorError."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
-    hosting.tls_context(settings)
+    tls_context(settings.tls_cert, settings.tls_key)
     if settings.ban_seconds > settings.ban_ceiling:
         raise OperatorError("--ban-seconds may not be more than --ban-ceiling")
     for origin in settings.cors_origins:
@@ -203,7 +203,7 @@ async def _first_key(settings: Settings) -> str | None:
                 return None
         key = new_key("live", "free", now=time.time(), name="first key")
         secret = mint("live")
-        done = Deed(time.time(), "petstore serve", "create key", key.id, "the first start")
+        done = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")
         # Of nodes that start at once one adds it, and the others find it.
         added = await backends.stores["live"].add_key(key, digest_of(secret), done, only_first=True)
         return secret if added else None

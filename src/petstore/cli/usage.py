@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from petstore.admin.charts import Bars, key_bars
 from petstore.cli import (
     common_options,
     env_option,
@@ -17,18 +18,17 @@ from petstore.cli import (
     run,
     when,
 )
-from petstore.cli.desks import key_of
-from petstore.figures import Bars, key_bars
+from petstore.cli.admin import key_of
 from petstore.keys import ApiKey
-from petstore.ledger import SPANS, Answer, KeyTotal
+from petstore.rate_limits import DAY, SECOND, Windows
 from petstore.service import Backends
 from petstore.settings import Settings
-from petstore.windows import DAY, SECOND, Windows
+from petstore.usage import SPANS, KeyTotal, ResponseClass
 
 LEVELS = "▁▂▃▄▅▆▇█"
 NOTHING = "·"
 SPARKLINE_MAX = 30  # characters: with its key and figures it fits a terminal
-KEY_ANSWERS: dict[Answer, str] = {
+KEY_ANSWERS: dict[ResponseClass, str] = {
     "ok": "ok",
     "client_error": "4xx",
     "refused": "429",
@@ -74,7 +74,9 @@ def _busiest(environment: Any, span: Any, limit: int, after: str, as_json: bool,
             store = backends.stores[environment]
             if after:
                 await key_of(backends, after)
-            totals = await store.busiest(step=chosen.step, since=chosen.since(now), limit=limit + 1, after=after)
+            totals = await store.busiest(
+                interval=chosen.interval, since=chosen.since(now), limit=limit + 1, after=after
+            )
             ids = [total.key_id for total in totals]
             return totals, await store.keys_by_id(ids), await key_bars(store, ids, chosen, now)
 

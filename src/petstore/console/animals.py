@@ -5,7 +5,7 @@ import re
 from starlette.requests import Request
 from starlette.responses import Response
 
-from petstore.console.visit import Form, Visit
+from petstore.console.requests import ConsoleRequest, Form
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import INT64_MAX, Found, is_status, new_pet
 
@@ -14,12 +14,12 @@ WHOLE = re.compile("-?[0-9]{1,19}").fullmatch
 
 
 async def animals(request: Request) -> Response:
-    return await _page(Visit(request))
+    return await _page(ConsoleRequest(request))
 
 
 async def rows(request: Request) -> Response:
     """The next animals of the table."""
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     found = await _filtered(visit)
     response = visit.part("animals_rows.html", **found)
     if not found["after"]:  # a new search: the address should say so, for a reload or a friend
@@ -28,7 +28,7 @@ async def rows(request: Request) -> Response:
 
 
 async def add(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     form = await visit.form()
     category = form.text("categoryId").strip()
     members = {
@@ -37,7 +37,7 @@ async def add(request: Request) -> Response:
         "status": form.text("status", "available"),
     }
     try:
-        pet = await visit.desk.add_pet(new_pet(members))
+        pet = await visit.admin.add_pet(new_pet(members))
     except InvalidBody as error:
         return await _page(visit, form, error.message, 422)
     except Unavailable:
@@ -49,7 +49,7 @@ async def add(request: Request) -> Response:
 
 async def set_status(request: Request) -> Response:
     """Of all that are ticked. htmx gets the changed rows, a plain browser the page."""
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     form = await visit.form()
     wanted, ticked = form.text("to"), [int(text) for text in form.texts("id") if _is_id(text)]
     try:
@@ -57,7 +57,7 @@ async def set_status(request: Request) -> Response:
             raise OperatorError("Choose a status.")
         if not ticked:
             raise OperatorError("Tick the animals first.")
-        changed = await visit.desk.set_status(ticked, wanted)
+        changed = await visit.admin.set_status(ticked, wanted)
     except OperatorError as error:
         text, good, changed = str(error), False, []
     else:
@@ -70,14 +70,14 @@ async def set_status(request: Request) -> Response:
     return visit.go("/animals" + (f"?{query}" if query else ""))
 
 
-async def _page(visit: Visit, form: Form | None = None, fault: str = "", status: int = 200) -> Response:
+async def _page(visit: ConsoleRequest, form: Form | None = None, fault: str = "", status: int = 200) -> Response:
     count = await visit.shared.animals[visit.environment].latest()
     return visit.page(
         "animals.html", status, **await _filtered(visit), form=form or Form(), fault=fault, count=count
     )  # fmt: skip
 
 
-async def _filtered(visit: Visit) -> dict[str, object]:
+async def _filtered(visit: ConsoleRequest) -> dict[str, object]:
     text, status, after = visit.asked("q").strip(), visit.status, visit.number_asked("after", 0)
     if text:
         found = await visit.store.search(text, after=after, limit=PAGE, status=status)

@@ -15,13 +15,13 @@ from petstore.console import animals, audit, bans, files, keys, overview
 from petstore.console.files import UPLOAD_MAX
 from petstore.console.guard import Addresses, Guard
 from petstore.console.jobs import Jobs
+from petstore.console.requests import Shared
 from petstore.console.sessions import Sessions
 from petstore.console.sign_in import HOME, session_of, sign_in, sign_in_page, sign_out
-from petstore.console.visit import Shared
 from petstore.errors import Unavailable
 from petstore.gate import Gate
 from petstore.keys import Environment
-from petstore.logs import event, logger
+from petstore.observability.logs import event, logger
 from petstore.store import Store
 
 ROUTES = [

@@ -3,20 +3,20 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from petstore.console.visit import Visit
-from petstore.ledger import ACTIONS
+from petstore.audit import ACTIONS
+from petstore.console.requests import ConsoleRequest
 
 PAGE = 50
 
 
 async def audit(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     return visit.page("audit.html", **await _filtered(visit), actions=ACTIONS)
 
 
 async def rows(request: Request) -> Response:
     """The next deeds of the table."""
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     found = await _filtered(visit)
     response = visit.part("audit_rows.html", **found)
     if found["first"]:  # a new search: the address should say so, for a reload or a friend
@@ -24,9 +24,9 @@ async def rows(request: Request) -> Response:
     return response
 
 
-async def _filtered(visit: Visit) -> dict[str, object]:
+async def _filtered(visit: ConsoleRequest) -> dict[str, object]:
     who, text = visit.asked("who").strip(), visit.asked("q").strip()
     what = asked if (asked := visit.asked("what")) in ACTIONS else ""
     before = visit.number_asked("before", 0) or None
-    found = await visit.store.find_deeds(before=before, limit=PAGE, actor=who, action=what, text=text)
+    found = await visit.store.find_entries(before=before, limit=PAGE, actor=who, action=what, text=text)
     return {"who": who, "what": what, "q": text, "found": found, "first": before is None}

@@ -4,17 +4,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
+from petstore.admin.pet_files import FORMS, batches, form_of, write_pets
 from petstore.console.jobs import Job
-from petstore.console.visit import Visit
+from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError
-from petstore.pet_files import FORMS, batches, form_of, write_pets
 
 UPLOAD_MAX = 1024 * 1024 * 1024
 KINDS = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
 async def start_import(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     length = request.headers.get("content-length", "")
     if not length.isdigit() or int(length) > UPLOAD_MAX:
         raise HTTPException(413)
@@ -28,7 +28,7 @@ async def start_import(request: Request) -> Response:
 
         async def work(job: Job) -> str:
             with source:
-                count = await visit.desk.import_pets(name, batches(name, source, job.advance))
+                count = await visit.admin.import_pets(name, batches(name, source, job.advance))
             visit.shared.animals[visit.environment].outdated()
             return f"{count:,} animals were added to {visit.environment}."
 
@@ -45,7 +45,7 @@ async def start_import(request: Request) -> Response:
 
 
 async def start_export(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     form = (await visit.form()).text("form")
     chosen = next((each for each in FORMS if each == form), FORMS[0])
 
@@ -65,7 +65,7 @@ async def start_export(request: Request) -> Response:
 
 
 async def job(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     found = _found(visit)
     if visit.is_partial:
         return visit.part("job_progress.html", job=found)
@@ -77,14 +77,14 @@ async def job(request: Request) -> Response:
 
 async def file(request: Request) -> Response:
     """What an export has made."""
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     found = _found(visit)
     if found.state != "finished" or found.file is None:
         raise HTTPException(404)
     return FileResponse(found.file, filename=found.name, media_type=KINDS[form_of(found.name)])
 
 
-def _found(visit: Visit) -> Job:
+def _found(visit: ConsoleRequest) -> Job:
     found = visit.shared.jobs.find(visit.request.path_params["job_id"], visit.environment)
     if found is None:
         raise HTTPException(404)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import Environment
-from petstore.logs import event, logger
+from petstore.observability.logs import event, logger
 
 JOBS_MAX = 20  # remembered, with their files
 RUNNING_MAX = 2

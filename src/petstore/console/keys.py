@@ -7,14 +7,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from petstore.admin.charts import key_bars, recent_refusals
 from petstore.console.overview import series
-from petstore.console.visit import Form, Visit
+from petstore.console.requests import ConsoleRequest, Form
 from petstore.errors import OperatorError, Unavailable
-from petstore.figures import key_bars, recent_refusals
 from petstore.keys import SCOPES, ApiKey, Scope, duration
-from petstore.ledger import SPANS
 from petstore.plans import PLANS, Limits, Plan
-from petstore.windows import DAY, MINUTE, SECOND, Windows
+from petstore.rate_limits import DAY, MINUTE, SECOND, Windows
+from petstore.usage import SPANS
 
 PAGE = 50
 
@@ -28,13 +28,13 @@ class Quota(NamedTuple):
 
 
 async def keys(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     return visit.page("keys.html", **await _filtered(visit))
 
 
 async def rows(request: Request) -> Response:
     """The next keys of the table."""
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     found = await _filtered(visit)
     response = visit.part("keys_rows.html", **found)
     if found["first"]:  # a new search: the address should say so, for a reload or a friend
@@ -43,15 +43,17 @@ async def rows(request: Request) -> Response:
 
 
 async def new(request: Request) -> Response:
-    return Visit(request).page("key_new.html", form=Form({"plan": "free"}), scopes=SCOPES, plans=PLANS, fault="")
+    return ConsoleRequest(request).page(
+        "key_new.html", form=Form({"plan": "free"}), scopes=SCOPES, plans=PLANS, fault=""
+    )
 
 
 async def create(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     form = await visit.form()
     scopes = [scope for scope in SCOPES if scope in form.texts("scope")]
     try:
-        key, secret = await visit.desk.create_key(
+        key, secret = await visit.admin.create_key(
             _plan(form), name=form.text("name").strip(), scopes=_some(scopes), limits=_limits_if_own(form),
             life=duration(form.text("expires")) if form.text("expires").strip() else None,
         )  # fmt: skip
@@ -63,21 +65,21 @@ async def create(request: Request) -> Response:
 
 
 async def key(request: Request) -> Response:
-    return await _page(Visit(request))
+    return await _page(ConsoleRequest(request))
 
 
 async def figures(request: Request) -> Response:
     """The part that the page asks for again and again."""
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     return visit.part("key_figures.html", **await _figures(visit, await _key(visit)), refreshed=True)
 
 
 async def rotate(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     form = await visit.form()
     key_id = (await _key(visit)).id
     try:
-        _, secret = await visit.desk.rotate_key(key_id, duration(form.text("overlap")))
+        _, secret = await visit.admin.rotate_key(key_id, duration(form.text("overlap")))
     except (OperatorError, Unavailable) as error:
         return await _page(visit, form, error)
     visit.session.secrets[key_id] = secret
@@ -85,11 +87,11 @@ async def rotate(request: Request) -> Response:
 
 
 async def set_limits(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     form = await visit.form()
     key_id = (await _key(visit)).id
     try:
-        changed = await visit.desk.set_limits(key_id, _limits(form))
+        changed = await visit.admin.set_limits(key_id, _limits(form))
     except (OperatorError, Unavailable) as error:
         return await _page(visit, form, error)
     visit.tell(f"The limits are now {changed.per_minute:,} a minute and {changed.per_day:,} a day.")
@@ -97,15 +99,15 @@ async def set_limits(request: Request) -> Response:
 
 
 async def ask_revoke(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     return visit.page("key_revoke.html", key=await _key(visit))
 
 
 async def revoke(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     key_id = (await _key(visit)).id
     try:
-        await visit.desk.revoke_key(key_id)
+        await visit.admin.revoke_key(key_id)
     except (OperatorError, Unavailable) as error:
         visit.tell(_fault(error)[1], good=False)
     else:
@@ -113,7 +115,7 @@ async def revoke(request: Request) -> Response:
     return visit.go(f"/keys/{key_id}")
 
 
-async def _page(visit: Visit, form: Form | None = None, error: Exception | None = None) -> Response:
+async def _page(visit: ConsoleRequest, form: Form | None = None, error: Exception | None = None) -> Response:
     found = await _key(visit)
     status, fault = _fault(error) if error else (200, "")
     secrets = visit.session.secrets if visit.request.method != "HEAD" else {}  # a HEAD shows nobody anything
@@ -123,14 +125,14 @@ async def _page(visit: Visit, form: Form | None = None, error: Exception | None 
     )  # fmt: skip
 
 
-async def _key(visit: Visit) -> ApiKey:
+async def _key(visit: ConsoleRequest) -> ApiKey:
     found = await visit.key(visit.request.path_params["key_id"])
     if found is None:
         raise HTTPException(404)
     return found
 
 
-async def _figures(visit: Visit, key: ApiKey) -> dict[str, Any]:
+async def _figures(visit: ConsoleRequest, key: ApiKey) -> dict[str, Any]:
     bars = (await key_bars(visit.store, [key.id], SPANS[visit.span], visit.now))[key.id]
     (quota,) = await _quotas(visit, [key])
     return {
@@ -143,7 +145,7 @@ async def _figures(visit: Visit, key: ApiKey) -> dict[str, Any]:
     }
 
 
-async def _filtered(visit: Visit) -> dict[str, object]:
+async def _filtered(visit: ConsoleRequest) -> dict[str, object]:
     text, before = visit.asked("q").strip(), None
     if last := await visit.key(visit.asked("before")):
         before = (last.created, last.id)
@@ -153,7 +155,7 @@ async def _filtered(visit: Visit) -> dict[str, object]:
     return {"q": text, "rows": list(zip(shown, quotas, strict=True)), "more": len(found) > PAGE, "first": not before}
 
 
-async def _quotas(visit: Visit, keys: list[ApiKey]) -> list[Quota | None]:
+async def _quotas(visit: ConsoleRequest, keys: list[ApiKey]) -> list[Quota | None]:
     """None while the gate does not answer: the rest of the page is still worth seeing."""
     with contextlib.suppress(Unavailable):
         if await visit.shared.gate_answers():

@@ -6,23 +6,23 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from petstore.console.visit import Visit
-from petstore.figures import Bars, traffic_bars
-from petstore.ledger import SPANS
+from petstore.admin.charts import Bars, traffic_bars
+from petstore.console.requests import ConsoleRequest
+from petstore.usage import SPANS
 
 
 async def overview(request: Request) -> Response:
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     return visit.page("overview.html", **await _figures(visit))
 
 
 async def figures(request: Request) -> Response:
     """The part that the page asks for again and again."""
-    visit = Visit(request)
+    visit = ConsoleRequest(request)
     return visit.part("overview_figures.html", **await _figures(visit), refreshed=True)
 
 
-async def _figures(visit: Visit) -> dict[str, Any]:
+async def _figures(visit: ConsoleRequest) -> dict[str, Any]:
     shared, environment, span = visit.shared, visit.environment, visit.span
     bars, bans, animals, busiest = await asyncio.gather(
         traffic_bars(visit.store, SPANS[span], visit.now),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from petstore.operators import Operator
-from petstore.windows import ADMITTED, SECOND, admit_address
+from petstore.rate_limits import ADMITTED, SECOND, admit_address
 
 SESSION_SECONDS = 12 * 3600
 LINK_SECONDS = 3600

@@ -6,11 +6,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from petstore.console.requests import Form, Shared
 from petstore.console.sessions import GUEST, SESSION_SECONDS, Session, could_be_link_token
-from petstore.console.visit import Form, Shared
 from petstore.errors import Unavailable
 from petstore.keys import digest_of
-from petstore.logs import event
+from petstore.observability.logs import event
 from petstore.operators import Operator, could_be_token
 
 HOME = "/live/overview"
@@ -96,12 +96,12 @@ async def _who(shared: Shared, token: str) -> tuple[bool, Operator | None]:
         operator = await shared.stores["live"].find_operator(digest_of(token))
         if operator is None:
             return False, None
-        await shared.desk("live", operator.name).signed_in("token")
+        await shared.admin("live", operator.name).signed_in("token")
         return True, operator
     if not shared.sessions.redeem(token):
         return False, None
     try:
-        await shared.desk("live", GUEST).signed_in("one-time link")
+        await shared.admin("live", GUEST).signed_in("one-time link")
     except Unavailable:
         shared.sessions.give_back(token)
         raise

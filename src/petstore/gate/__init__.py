@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple, Protocol
 from petstore.errors import OperatorError, to_install
 from petstore.keys import Environment
 from petstore.plans import Limits
-from petstore.windows import SECOND, BanPolicy, Decision, Windows
+from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows
 
-GATE_FILE, OUTAGE_FILE = "gate.mdb", "gate-outage.mdb"  # in the data folder
+GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"  # in the data folder
 
 Subject = Literal["catalogue", "keys"]
 
@@ -88,25 +88,25 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     Raises OperatorError for a URL that it cannot understand.
     """
     if url is None:
-        from petstore.gate.local import LocalGate
+        from petstore.gate.lmdb import LmdbGate
 
-        return LocalGate(data / GATE_FILE, policy)
+        return LmdbGate(data / GATE_FILE, policy)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster"):
         raise OperatorError(f"--gate {scheme}: not a gate that Petstore knows; give redis://host:6379/0")
     try:
         from petstore.gate.redis import RedisGate
-        from petstore.gate.redis_links import open_link
+        from petstore.gate.redis_link import open_link
     except ImportError as error:
         raise OperatorError(f"--gate {scheme} needs the package {error.name}: {to_install('cluster')}") from None
 
     shared = RedisGate(open_link(url), policy)
     if policy.outage == "refuse":
         return shared
-    from petstore.gate.local import LocalGate
-    from petstore.gate.outage import DegradingGate
+    from petstore.gate.fallback import FallbackGate
+    from petstore.gate.lmdb import LmdbGate
 
-    return DegradingGate(shared, partial(LocalGate, data / OUTAGE_FILE, policy))
+    return FallbackGate(shared, partial(LmdbGate, data / FALLBACK_FILE, policy))
 
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:

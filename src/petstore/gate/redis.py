@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 
 from petstore.errors import Unavailable
 from petstore.gate import GatePolicy, Subject, bucket_of
-from petstore.health import Health
 from petstore.keys import ENVIRONMENTS, Environment
-from petstore.metrics import GATE_BATCH, GATE_QUEUE
+from petstore.observability.health import Health
+from petstore.observability.metrics import GATE_BATCH, GATE_QUEUE
 from petstore.plans import Limits
-from petstore.windows import DAY, MINUTE, SECOND, Decision, Outcome, Window, Windows
+from petstore.rate_limits import DAY, MINUTE, SECOND, Decision, Outcome, Window, Windows
 
 PATIENCE = 1.0  # seconds that a step may take
 PROBE_EVERY = 0.2  # seconds between two tries to reach a Redis that is down

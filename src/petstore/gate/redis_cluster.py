@@ -29,8 +29,8 @@ from petstore.gate.redis import (
     packed,
     versions_in,
 )
-from petstore.gate.redis_links import SCRIPT, SingleLink
-from petstore.logs import event
+from petstore.gate.redis_link import SCRIPT, SingleLink
+from petstore.observability.logs import event
 
 SHARD_SECONDS = 0.6  # that an exchange with one shard may take: the others' answers wait for it, once
 LOOK_SECONDS = 0.3  # the same, for a look at the Cluster itself

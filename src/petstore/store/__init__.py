@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from petstore.audit import AuditLog
 from petstore.errors import OperatorError, to_install
 from petstore.keys import ENVIRONMENTS, Environment, KeyStore
-from petstore.ledger import Ledger
 from petstore.operators import Operators
 from petstore.pets import Catalogue
-from petstore.store.tables import Row, Table
+from petstore.store.schema import Row, Table
+from petstore.usage import UsageStore
 
 Subject = Literal["catalogue", "keys"]
 # Called after a commit and before anyone is told of it, with what has changed.
@@ -40,7 +41,7 @@ class Transfer(Protocol):
     async def set_copying_from(self, source: str | None) -> None: ...
 
 
-class Store(Catalogue, KeyStore, Ledger, Operators, Transfer, Protocol):
+class Store(Catalogue, KeyStore, AuditLog, UsageStore, Operators, Transfer, Protocol):
     """One environment's store. Every method raises Unavailable when it cannot answer."""
 
     @property

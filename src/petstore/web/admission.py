@@ -8,8 +8,8 @@ import msgspec
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, KeyStore, digest_of, well_formed
 from petstore.plans import Limits
+from petstore.rate_limits import Decision
 from petstore.web.requests import Request, bearer
-from petstore.windows import Decision
 
 REMEMBERED_KEYS = 20_000
 FRESH_SECONDS = 1.0

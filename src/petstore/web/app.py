@@ -12,17 +12,17 @@ from typing import NamedTuple
 from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
-from petstore.logs import Sparing, event, logger
+from petstore.observability.logs import Throttled, event, logger
+from petstore.rate_limits import ADMITTED, BANNED, LIMITED, SECOND, Decision
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web.admission import Admission
 from petstore.web.cors import Cors
+from petstore.web.counters import BANNED_429, PER_SECOND, Operation, Traffic
 from petstore.web.pets import PetOperations
 from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, refusal, request_ids, seconds
 from petstore.web.requests import Request, client_address, networks
 from petstore.web.site import Scrape, Site
-from petstore.web.traffic import BANNED_429, PER_SECOND, Operation, Traffic
-from petstore.windows import ADMITTED, BANNED, LIMITED, SECOND, Decision
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
 COLLECTION_METHODS = ("GET", "HEAD", "OPTIONS", "POST")
@@ -73,7 +73,7 @@ class App:
         self._has_extras = settings.access_log or settings.ietf_headers or self._cors is not None
         self._site = Site(settings, stores, gate, scrape)
         self._outside = Traffic("none")
-        self._complaints = Sparing("unavailable")
+        self._throttled = Throttled("unavailable")
         self.places = [
             Place(environment, store, gate, self, settings.public_base) for environment, store in stores.items()
         ]
@@ -91,7 +91,7 @@ class App:
         for place in self.places:
             place.settle(now)
         self._outside.settle(now)
-        self._complaints.tell(ticks)
+        self._throttled.tell(ticks)
 
     async def answer(self, request: Request) -> Reply:
         """Never raises: whatever goes wrong is a reply too."""
@@ -127,7 +127,7 @@ class App:
         except RequestError as error:
             reply = refusal(error)
         except Unavailable as error:
-            self._complaints.event(perf_counter(), str(error), request=request_id)
+            self._throttled.event(perf_counter(), str(error), request=request_id)
             reply = error_reply("unavailable", "The service cannot answer right now.", line("retry-after", "1"))
         except Exception:
             logger.exception("internal error", extra={"fields": {"request": request_id}})

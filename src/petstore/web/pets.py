@@ -10,8 +10,8 @@ import msgspec
 
 from petstore.errors import Gone, PetNotFound
 from petstore.keys import ApiKey
-from petstore.pets import Catalogue, Once, PetStatus, parse_new_pet
-from petstore.web.pages import Pages, Rendered
+from petstore.pets import Catalogue, IdempotencyKey, PetStatus, parse_new_pet
+from petstore.web.page_cache import PageCache, Rendered
 from petstore.web.replies import JSON, Lines, Reply, line
 from petstore.web.requests import (
     BODY_MAX,
@@ -39,7 +39,7 @@ class PetOperations:
         self._announced = -1  # the newest animal that all readers everywhere are known to see
         self.bodies = BodyReader()
         self._pets_url = f"{base}/pets"
-        self.pages = Pages(catalogue)
+        self.pages = PageCache(catalogue)
         # Sent with every answer of the deprecated operation, whatever its status.
         self.deprecation: Lines = (
             line("deprecation", "@1794614400")
@@ -88,8 +88,8 @@ class PetOperations:
         if body is None or len(body) > BODY_MAX:
             body = await self.bodies.read(request)
         new = parse_new_pet(body)
-        once = Once(key.id, token, hashlib.sha256(body).digest()) if token else None
-        added = await self._catalogue.add(new, now, once)
+        idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
+        added = await self._catalogue.add(new, now, idempotency_key)
         pet = added.pet
         if added.replayed:
             await self._show(pet.id)

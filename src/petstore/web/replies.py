@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from petstore.errors import STATUS_OF_CODE, RequestError
-from petstore.windows import SECOND, Decision
+from petstore.rate_limits import SECOND, Decision
 
 # Headers as they go over the wire, each line with its end. Most are made once and only put together for a reply.
 Lines = str

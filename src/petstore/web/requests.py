@@ -15,7 +15,7 @@ import msgspec
 
 from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, UnsupportedMediaType
 from petstore.pets import INT64_MAX, STATUSES, PetStatus, is_status
-from petstore.web.traffic import NO_TALLY, Tally
+from petstore.web.counters import NO_TALLY, Tally
 
 BODY_MAX = 64 * 1024
 BODY_SECONDS = 8.0  # and at most one more until the sweep comes by

@@ -4,17 +4,15 @@ Reads take a connection each; new animals go to the writer, which puts all that 
 """
 
 from petstore.errors import Unavailable
+from petstore.store.postgres.audit import PostgresAudit
 from petstore.store.postgres.catalogue import PostgresCatalogue
 from petstore.store.postgres.keys import PostgresKeys
-from petstore.store.postgres.ledger import PostgresLedger
 from petstore.store.postgres.operators import PostgresOperators
 from petstore.store.postgres.transfer import PostgresTransfer
 from petstore.store.postgres.usage import PostgresUsage
 
 
-class PostgresStore(
-    PostgresCatalogue, PostgresKeys, PostgresLedger, PostgresUsage, PostgresOperators, PostgresTransfer
-):
+class PostgresStore(PostgresCatalogue, PostgresKeys, PostgresAudit, PostgresUsage, PostgresOperators, PostgresTransfer):
     """See `Store` for what each method promises."""
 
     async def ping(self) -> None:

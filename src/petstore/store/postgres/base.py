@@ -5,13 +5,13 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from petstore.audit import AuditEntry
 from petstore.errors import Unavailable
-from petstore.health import Health
 from petstore.keys import Environment
-from petstore.ledger import Deed
+from petstore.observability.health import Health
 from petstore.store import OnCommit, Subject
 from petstore.store.postgres.pool import LONG, Connection, PostgresPool, Work, at_leisure
-from petstore.store.tables import Row
+from petstore.store.schema import Row
 
 T = TypeVar("T")
 
@@ -78,8 +78,8 @@ class PostgresBase:
         await self._on_commit(subject)
         return result
 
-    async def _record(self, connection: Connection, deed: Deed) -> None:
+    async def _record(self, connection: Connection, entry: AuditEntry) -> None:
         await connection.execute(
             f"INSERT INTO {self._schema}.deeds (at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5)",
-            deed.at, deed.actor, deed.action, deed.subject, deed.detail,
+            entry.at, entry.actor, entry.action, entry.subject, entry.detail,
         )  # fmt: skip

@@ -4,15 +4,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from petstore.audit import AuditEntry
 from petstore.keys import Environment
-from petstore.ledger import Deed
-from petstore.pets import STATUSES, Added, Found, NewPet, Once, Page, Pet, PetStatus
-from petstore.search import SEARCH_STEP, spellings
+from petstore.pets import STATUSES, Added, Found, IdempotencyKey, NewPet, Page, Pet, PetStatus
 from petstore.store import OnCommit
 from petstore.store.postgres.base import PostgresBase, any_in
 from petstore.store.postgres.pool import LONG, Connection, PostgresPool, at_leisure
 from petstore.store.postgres.writer import PostgresWriter, turn_of
-from petstore.store.rows import InHand, pets_of
+from petstore.store.schema import SEARCH_STEP, InFlight, pets_of, spellings
 
 
 class PostgresCatalogue(PostgresBase):
@@ -23,7 +22,7 @@ class PostgresCatalogue(PostgresBase):
     def __init__(self, pool: PostgresPool, environment: Environment, on_commit: OnCommit) -> None:
         super().__init__(pool, environment, on_commit)
         self._writer = PostgresWriter(pool, self._schema, environment, self._writes, on_commit)
-        self._in_hand = InHand()
+        self._in_flight = InFlight()
         pet = f"SELECT id, name, category_id, status FROM {self._schema}.pets"
         self._page_sql = f"{pet} WHERE id > $1 ORDER BY id LIMIT $2"
         self._page_by_status_sql = f"{pet} WHERE status = $3 AND id > $1 ORDER BY id LIMIT $2"
@@ -62,25 +61,25 @@ class PostgresCatalogue(PostgresBase):
         # Equal snapshots see the same transactions. On a busy server it always differs, which costs a read a second.
         return (await self._rows("SELECT pg_current_snapshot()::text"))[0][0]
 
-    async def add(self, new: NewPet, now: float, once: Once | None = None) -> Added:
-        if once is None:
+    async def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None = None) -> Added:
+        if idempotency_key is None:
             return await self._writer.add(new, now, None)
-        with self._in_hand.only(once):
-            return await self._writer.add(new, now, once)
+        with self._in_flight.only(idempotency_key):
+            return await self._writer.add(new, now, idempotency_key)
 
-    async def add_by_hand(self, new: NewPet, deed: Deed) -> Pet:
+    async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
         async def work(connection: Connection) -> Pet:
             await connection.execute(f"SELECT {turn_of(self._schema)}")
             pet_id: int = await connection.fetchval(
                 f"INSERT INTO {self._schema}.pets (name, category_id, status) VALUES ($1, $2, $3) RETURNING id",
                 new.name, new.category_id, new.status,
             )  # fmt: skip
-            await self._record(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
+            await self._record(connection, msgspec.structs.replace(entry, subject=str(pet_id)))
             return Pet(pet_id, new.name, new.category_id, new.status)
 
         return await self._change(work, "catalogue")
 
-    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
+    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
         async def work(connection: Connection) -> list[Pet]:
             changed = []
             for pet_id in sorted(pet_ids):  # in one order everywhere: two operators cannot deadlock
@@ -90,13 +89,13 @@ class PostgresCatalogue(PostgresBase):
                     status,
                 )
                 if row is not None:
-                    await self._record(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
+                    await self._record(connection, msgspec.structs.replace(entry, subject=str(pet_id)))
                     changed += pets_of([row])
             return changed
 
         return await self._change(work, "catalogue")
 
-    async def import_pets(self, batches: AsyncIterator[list[NewPet]], deed: Deed) -> int:
+    async def import_pets(self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry) -> int:
         async def work(connection: Connection) -> int:
             count = 0
             async with at_leisure(connection):
@@ -108,7 +107,7 @@ class PostgresCatalogue(PostgresBase):
                         records=[(pet.name, pet.category_id, pet.status) for pet in batch],
                     )
                     count += len(batch)
-                await self._record(connection, msgspec.structs.replace(deed, detail=f"{count} animals"))
+                await self._record(connection, msgspec.structs.replace(entry, detail=f"{count} animals"))
             return count
 
         count = await self._pool.run(work, LONG)

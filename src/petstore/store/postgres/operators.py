@@ -1,6 +1,6 @@
 """Operators in PostgreSQL."""
 
-from petstore.ledger import Deed
+from petstore.audit import AuditEntry
 from petstore.operators import Operator
 from petstore.store.postgres.base import PostgresBase
 from petstore.store.postgres.pool import Connection
@@ -20,29 +20,29 @@ class PostgresOperators(PostgresBase):
     async def operators(self) -> list[Operator]:
         return [Operator(*row) for row in await self._rows(f"{self._operator_sql} ORDER BY name")]
 
-    async def add_operator(self, operator: Operator, digest: bytes, deed: Deed) -> bool:
+    async def add_operator(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
         return await self._do(
             f"INSERT INTO {self._schema}.operators AS o VALUES ($1, $2, $3, NULL) ON CONFLICT (name) DO UPDATE"
             " SET digest = $2, created = $3, revoked = NULL WHERE o.revoked IS NOT NULL RETURNING name",
             (operator.name, digest, operator.created),
-            deed,
+            entry,
         )
 
-    async def revoke_operator(self, name: str, deed: Deed) -> bool:
+    async def revoke_operator(self, name: str, entry: AuditEntry) -> bool:
         return await self._do(
             f"UPDATE {self._schema}.operators SET revoked = $1 WHERE name = $2 AND revoked IS NULL RETURNING name",
-            (deed.at, name),
-            deed,
+            (entry.at, name),
+            entry,
         )
 
-    async def _do(self, sql: str, values: tuple[object, ...], deed: Deed) -> bool:
-        """Whether a row was changed; then the deed is recorded with it."""
+    async def _do(self, sql: str, values: tuple[object, ...], entry: AuditEntry) -> bool:
+        """Whether a row was changed; then the entry is recorded with it."""
 
         async def work(connection: Connection) -> bool:
             async with connection.transaction():
                 changed = await connection.fetchval(sql, *values) is not None
                 if changed:
-                    await self._record(connection, deed)
+                    await self._record(connection, entry)
                 return changed
 
         return await self._pool.run(work)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from petstore.store.postgres.base import SEQUENCES, PostgresBase
 from petstore.store.postgres.pool import LONG, Connection, at_leisure
-from petstore.store.tables import COUNTERS, Row, Table
+from petstore.store.schema import COUNTERS, Row, Table
 
 
 class PostgresTransfer(PostgresBase):

@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 
 from petstore.errors import IdempotencyMismatch, Unavailable
-from petstore.health import Health
 from petstore.keys import Environment
-from petstore.metrics import STORE_BATCH, STORE_QUEUE
-from petstore.pets import Added, NewPet, Once, Pet
+from petstore.observability.health import Health
+from petstore.observability.metrics import STORE_BATCH, STORE_QUEUE
+from petstore.pets import Added, IdempotencyKey, NewPet, Pet
 from petstore.store import COMMIT_SECONDS, IDEMPOTENCY_LIFE, PATIENCE, PRUNE_MAX, TICK, OnCommit
 from petstore.store.postgres.base import watched
 from petstore.store.postgres.pool import STATEMENT_MILLISECONDS, Connection, PostgresPool
@@ -68,14 +68,21 @@ def turn_of(schema: str) -> str:
 
 
 class _Job:
-    __slots__ = ("due", "future", "new", "now", "once")
+    __slots__ = ("due", "future", "idempotency_key", "new", "now")
 
-    def __init__(self, future: "asyncio.Future[Added]", due: float, new: NewPet, now: float, once: Once | None) -> None:
+    def __init__(
+        self,
+        future: "asyncio.Future[Added]",
+        due: float,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+    ) -> None:
         self.future = future
         self.due = due
         self.new = new
         self.now = now
-        self.once = once
+        self.idempotency_key = idempotency_key
 
 
 Result = Added | Exception
@@ -99,13 +106,13 @@ class PostgresWriter:
         self._writing: asyncio.Task[None] | None = None
         self._pruned = 0.0
 
-    def add(self, new: NewPet, now: float, once: Once | None) -> "asyncio.Future[Added]":
+    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
         """Raises Unavailable when too many wait already."""
         if len(self._waiting) >= QUEUE_MAX:
             self._health.error()
             raise Unavailable("the writer's queue is full")
         future: asyncio.Future[Added] = self._loop.create_future()
-        self._waiting.append(_Job(future, self._loop.time() + PATIENCE, new, now, once))
+        self._waiting.append(_Job(future, self._loop.time() + PATIENCE, new, now, idempotency_key))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
             self._watchdog = self._loop.call_later(TICK, self._watch)
@@ -138,7 +145,7 @@ class PostgresWriter:
                 STORE_QUEUE.set(len(batch) + len(self._waiting), self._environment)
                 if batch:
                     await self._settle(batch)
-                if any(job.once for job in batch):
+                if any(job.idempotency_key for job in batch):
                     await self._prune(max(job.now for job in batch))
         finally:
             STORE_QUEUE.set(0, self._environment)
@@ -205,9 +212,9 @@ class PostgresWriter:
             [job.new.name for job in batch],
             [job.new.category_id for job in batch],
             [job.new.status for job in batch],
-            [job.once.key_id if job.once else None for job in batch],
-            [job.once.token if job.once else None for job in batch],
-            [job.once.body_digest if job.once else None for job in batch],
+            [job.idempotency_key.key_id if job.idempotency_key else None for job in batch],
+            [job.idempotency_key.token if job.idempotency_key else None for job in batch],
+            [job.idempotency_key.body_digest if job.idempotency_key else None for job in batch],
             now,
             now - IDEMPOTENCY_LIFE,
         )
@@ -220,18 +227,20 @@ class PostgresWriter:
 
     async def _earlier(self, connection: Connection, jobs: list[_Job]) -> list[Result]:
         """The answers to requests that repeat an earlier one."""
-        promises = [job.once for job in jobs if job.once]
+        promises = [job.idempotency_key for job in jobs if job.idempotency_key]
         rows: list[Any] = await connection.fetch(
-            self._earlier_sql, [once.key_id for once in promises], [once.token for once in promises]
+            self._earlier_sql,
+            [idempotency_key.key_id for idempotency_key in promises],
+            [idempotency_key.token for idempotency_key in promises],
         )
         found = {place: rest for place, *rest in rows}
         results: list[Result] = []
-        for place, once in enumerate(promises, 1):
+        for place, idempotency_key in enumerate(promises, 1):
             if place not in found:  # pruned within this very moment: the client's next try adds it
                 results.append(Unavailable("an idempotency record vanished"))
                 continue
             digest, pet_id, name, category_id, status = found[place]
-            if digest == once.body_digest:
+            if digest == idempotency_key.body_digest:
                 results.append(Added(Pet(pet_id, name, category_id, status), replayed=True))
             else:
                 results.append(IdempotencyMismatch("This Idempotency-Key was used before with another body."))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import apsw
 
-from petstore.ledger import Deed
-from petstore.store.sqlite.base import keep_ids, write_deed
+from petstore.audit import AuditEntry
+from petstore.store.sqlite.base import keep_ids, write_entry
 from petstore.store.sqlite.file import BUSY_MILLISECONDS, connect, translated
 
 STEP = 1_000  # pages between two reports of progress
@@ -51,11 +51,11 @@ class Snapshot:
         self._source.close()
 
 
-def note(path: Path, deed: Deed) -> None:
-    """Write a deed into a file. An older schema will do: the audit log is the same in all. Raises Unavailable."""
+def note(path: Path, entry: AuditEntry) -> None:
+    """Write a entry into a file. An older schema will do: the audit log is the same in all. Raises Unavailable."""
     try:
         with contextlib.closing(connect(path)) as connection:
-            write_deed(connection, deed)
+            write_entry(connection, entry)
     except apsw.Error as error:
         raise translated(error) from error
 

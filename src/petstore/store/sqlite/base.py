@@ -1,4 +1,4 @@
-"""What the rooms of the SQLite store share: a connection to read with, the writer, and how a deed is written."""
+"""What the rooms of the SQLite store share: a connection to read with, the writer, and how a entry is written."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -7,9 +7,9 @@ from typing import Any
 
 import apsw
 
-from petstore.health import Health
+from petstore.audit import AuditEntry
 from petstore.keys import Environment
-from petstore.ledger import Deed
+from petstore.observability.health import Health
 from petstore.store import OnCommit
 from petstore.store.sqlite.file import connect, migrate, translated
 from petstore.store.sqlite.writer import Writer
@@ -67,8 +67,8 @@ def keep_ids(connection: apsw.Connection, given: Iterable[Sequence[Any]]) -> Non
             connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
 
 
-def write_deed(connection: apsw.Connection, deed: Deed) -> None:
+def write_entry(connection: apsw.Connection, entry: AuditEntry) -> None:
     connection.execute(
         "INSERT INTO deeds (at, actor, action, subject, detail) VALUES (?, ?, ?, ?, ?)",
-        (deed.at, deed.actor, deed.action, deed.subject, deed.detail),
+        (entry.at, entry.actor, entry.action, entry.subject, entry.detail),
     )

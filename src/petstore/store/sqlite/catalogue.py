@@ -7,13 +7,12 @@ from pathlib import Path
 import apsw
 import msgspec
 
+from petstore.audit import AuditEntry
 from petstore.keys import Environment
-from petstore.ledger import Deed
-from petstore.pets import STATUSES, Added, Found, NewPet, Once, Page, Pet, PetStatus
-from petstore.search import SEARCH_STEP, spellings
+from petstore.pets import STATUSES, Added, Found, IdempotencyKey, NewPet, Page, Pet, PetStatus
 from petstore.store import OnCommit
-from petstore.store.rows import InHand, pets_of
-from petstore.store.sqlite.base import SqliteBase, any_in, write_deed
+from petstore.store.schema import SEARCH_STEP, InFlight, pets_of, spellings
+from petstore.store.sqlite.base import SqliteBase, any_in, write_entry
 from petstore.store.sqlite.file import translated
 
 _PAGE = "SELECT id, name, category_id, status FROM pets WHERE id > ? ORDER BY id LIMIT ?"
@@ -29,7 +28,7 @@ class SqliteCatalogue(SqliteBase):
 
     def __init__(self, path: Path, environment: Environment, on_commit: OnCommit) -> None:
         super().__init__(path, environment, on_commit)
-        self._in_hand = InHand()
+        self._in_flight = InFlight()
 
     async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
         if status is None:
@@ -62,34 +61,34 @@ class SqliteCatalogue(SqliteBase):
     async def stamp(self) -> object:
         return self._rows("PRAGMA data_version", ())[0][0]  # changes with every commit of another connection
 
-    async def add(self, new: NewPet, now: float, once: Once | None = None) -> Added:
-        if once is None:
+    async def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None = None) -> Added:
+        if idempotency_key is None:
             return await self._writer.add(new, now, None)
-        with self._in_hand.only(once):
-            return await self._writer.add(new, now, once)
+        with self._in_flight.only(idempotency_key):
+            return await self._writer.add(new, now, idempotency_key)
 
-    async def add_by_hand(self, new: NewPet, deed: Deed) -> Pet:
+    async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
         def work(connection: apsw.Connection) -> Pet:
             connection.execute(_ADD, (new.name, new.category_id, new.status))
             pet = Pet(connection.last_insert_rowid(), new.name, new.category_id, new.status)
-            write_deed(connection, msgspec.structs.replace(deed, subject=str(pet.id)))
+            write_entry(connection, msgspec.structs.replace(entry, subject=str(pet.id)))
             return pet
 
         return await self._writer.call(work, "catalogue")
 
-    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, deed: Deed) -> list[Pet]:
+    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
         def work(connection: apsw.Connection) -> list[Pet]:
             changed = []
             for pet_id in pet_ids:
                 connection.execute("UPDATE pets SET status = ? WHERE id = ?", (status, pet_id))
                 if found := connection.execute(_PET, (pet_id,)).fetchall():
-                    write_deed(connection, msgspec.structs.replace(deed, subject=str(pet_id)))
+                    write_entry(connection, msgspec.structs.replace(entry, subject=str(pet_id)))
                     changed += pets_of(found)
             return changed
 
         return await self._writer.call(work, "catalogue")
 
-    async def import_pets(self, batches: AsyncIterator[list[NewPet]], deed: Deed) -> int:
+    async def import_pets(self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry) -> int:
         # The rows wait in a temporary file of SQLite's, so that the write lock is held only for one fast copy.
         staging = await asyncio.to_thread(apsw.Connection, "")
         given_up = False
@@ -98,7 +97,7 @@ class SqliteCatalogue(SqliteBase):
             rows = staging.execute("SELECT name, category_id, status FROM new ORDER BY rowid")
             connection.executemany(_ADD, rows)
             count: int = staging.execute("SELECT count(*) FROM new").get
-            write_deed(connection, msgspec.structs.replace(deed, detail=f"{count} animals"))
+            write_entry(connection, msgspec.structs.replace(entry, detail=f"{count} animals"))
             return count
 
         try:

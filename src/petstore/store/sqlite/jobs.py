@@ -8,22 +8,29 @@ from typing import Any
 import apsw
 
 from petstore.errors import PetstoreError
-from petstore.pets import Added, NewPet, Once
+from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Subject
 
 
 class Add:
     """An animal to be added."""
 
-    __slots__ = ("due", "future", "new", "now", "once", "result")
+    __slots__ = ("due", "future", "idempotency_key", "new", "now", "result")
     alone = False
 
-    def __init__(self, future: "asyncio.Future[Added]", due: float, new: NewPet, now: float, once: Once | None) -> None:
+    def __init__(
+        self,
+        future: "asyncio.Future[Added]",
+        due: float,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+    ) -> None:
         self.future = future
         self.due = due
         self.new = new
         self.now = now
-        self.once = once
+        self.idempotency_key = idempotency_key
         self.result: Added | PetstoreError | None = None
 
 

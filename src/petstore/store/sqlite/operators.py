@@ -2,9 +2,9 @@
 
 import apsw
 
-from petstore.ledger import Deed
+from petstore.audit import AuditEntry
 from petstore.operators import Operator
-from petstore.store.sqlite.base import SqliteBase, write_deed
+from petstore.store.sqlite.base import SqliteBase, write_entry
 
 _OPERATOR = "SELECT name, created, revoked FROM operators"
 
@@ -23,7 +23,7 @@ class SqliteOperators(SqliteBase):
     async def operators(self) -> list[Operator]:
         return [Operator(*row) for row in self._rows(f"{_OPERATOR} ORDER BY name", ())]
 
-    async def add_operator(self, operator: Operator, digest: bytes, deed: Deed) -> bool:
+    async def add_operator(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
         def work(connection: apsw.Connection) -> bool:
             connection.execute(
                 "INSERT INTO operators VALUES (?1, ?2, ?3, NULL) ON CONFLICT (name) DO UPDATE"
@@ -32,17 +32,17 @@ class SqliteOperators(SqliteBase):
             )
             added = connection.changes() > 0
             if added:
-                write_deed(connection, deed)
+                write_entry(connection, entry)
             return added
 
         return await self._writer.call(work)
 
-    async def revoke_operator(self, name: str, deed: Deed) -> bool:
+    async def revoke_operator(self, name: str, entry: AuditEntry) -> bool:
         def work(connection: apsw.Connection) -> bool:
-            connection.execute("UPDATE operators SET revoked = ? WHERE name = ? AND revoked IS NULL", (deed.at, name))
+            connection.execute("UPDATE operators SET revoked = ? WHERE name = ? AND revoked IS NULL", (entry.at, name))
             revoked = connection.changes() > 0
             if revoked:
-                write_deed(connection, deed)
+                write_entry(connection, entry)
             return revoked
 
         return await self._writer.call(work)

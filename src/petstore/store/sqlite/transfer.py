@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import apsw
 
+from petstore.store.schema import COUNTERS, Row, Table
 from petstore.store.sqlite.base import SqliteBase, keep_ids
-from petstore.store.tables import COUNTERS, Row, Table
 
 _COUNTERS = "(SELECT name, seq AS last FROM sqlite_sequence)"
 

@@ -6,13 +6,13 @@ from typing import Literal
 import apsw
 import msgspec
 
-from petstore.ledger import KeyTotal, Step, Traffic, Usage
+from petstore.store.schema import EXPIRE_MAX, EXPIRING, USAGE_TABLES, total_rows, usage_rows
 from petstore.store.sqlite.base import SqliteBase
-from petstore.store.usage_tables import FORGET_AT_ONCE, FORGOTTEN, USAGE_TABLES, traffic_rows, usage_rows
+from petstore.usage import Interval, KeyTotal, TotalUsage, Usage
 
 
 class SqliteUsage(SqliteBase):
-    """See `Ledger` for what each method promises."""
+    """See `UsageStore` for what each method promises."""
 
     async def add_usage(self, rows: Sequence[Usage], last_used: dict[str, float]) -> None:
         if not rows:
@@ -20,26 +20,26 @@ class SqliteUsage(SqliteBase):
         newest = max(row.start for row in rows)
 
         def work(connection: apsw.Connection) -> None:
-            for step, (table, column) in USAGE_TABLES.items():
+            for interval, (table, column) in USAGE_TABLES.items():
                 connection.executemany(
                     f"INSERT INTO {table} (key_id, {column}, answer, count) VALUES (?, ?, ?, ?)"
                     " ON CONFLICT DO UPDATE SET count = count + excluded.count",
-                    usage_rows(rows, step),
+                    usage_rows(rows, interval),
                 )
             connection.executemany(
                 "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count",
-                traffic_rows(rows),
+                total_rows(rows),
             )
             connection.executemany(
                 "UPDATE keys SET last_used = max(coalesce(last_used, 0), ?) WHERE id = ?",
                 [(at, key_id) for key_id, at in last_used.items()],
             )
-            _forget(connection, newest)
+            _expire(connection, newest)
 
         await self._writer.call(work, patience=60)  # nobody waits for it, and given up it would be counted twice
 
-    async def usage_of(self, key_ids: Sequence[str], step: Step, starts: Sequence[int]) -> list[Usage]:
-        table, column = USAGE_TABLES[step]
+    async def usage_of(self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int]) -> list[Usage]:
+        table, column = USAGE_TABLES[interval]
         rows = self._rows(
             f"SELECT key_id, {column}, answer, count FROM {table}"
             f" WHERE {column} IN (SELECT value FROM json_each(?)) AND key_id IN (SELECT value FROM json_each(?))",
@@ -47,8 +47,8 @@ class SqliteUsage(SqliteBase):
         )
         return [Usage(*row) for row in rows]
 
-    async def busiest(self, *, step: Step, since: int, limit: int, after: str = "") -> list[KeyTotal]:
-        table, column = USAGE_TABLES[step]
+    async def busiest(self, *, interval: Interval, since: int, limit: int, after: str = "") -> list[KeyTotal]:
+        table, column = USAGE_TABLES[interval]
         # The plus keeps SQLite from walking through all of the index by key for the sake of its order.
         rows = await self._rows_aside(
             "WITH totals AS (SELECT key_id, sum(count) AS requests,"
@@ -62,17 +62,17 @@ class SqliteUsage(SqliteBase):
         )
         return [KeyTotal(*row) for row in rows]
 
-    async def traffic(self, *, step: Literal[60, 3600], since: int) -> list[Traffic]:
+    async def total_usage(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]:
         rows = self._rows(
-            "SELECT start, answer, count FROM traffic WHERE step = ? AND start >= ? ORDER BY start", (step, since)
+            "SELECT start, answer, count FROM traffic WHERE step = ? AND start >= ? ORDER BY start", (interval, since)
         )
-        return [Traffic(*row) for row in rows]
+        return [TotalUsage(*row) for row in rows]
 
 
-def _forget(connection: apsw.Connection, newest: int) -> None:
-    for table, row, old, kept in FORGOTTEN:
+def _expire(connection: apsw.Connection, newest: int) -> None:
+    for table, row, old, kept in EXPIRING:
         connection.execute(
             f"DELETE FROM {table} WHERE ({row}) IN"
-            f" (SELECT {row} FROM {table} WHERE {old} ? ORDER BY {row} LIMIT {FORGET_AT_ONCE})",
+            f" (SELECT {row} FROM {table} WHERE {old} ? ORDER BY {row} LIMIT {EXPIRE_MAX})",
             (newest - kept,),
         )

@@ -20,10 +20,10 @@ import apsw
 import msgspec
 
 from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
-from petstore.health import Health
 from petstore.keys import Environment
-from petstore.metrics import STORE_BATCH, STORE_QUEUE
-from petstore.pets import Added, NewPet, Once, Pet
+from petstore.observability.health import Health
+from petstore.observability.metrics import STORE_BATCH, STORE_QUEUE
+from petstore.pets import Added, IdempotencyKey, NewPet, Pet
 from petstore.store import COMMIT_SECONDS, IDEMPOTENCY_LIFE, PATIENCE, PRUNE_MAX, TICK, OnCommit, Subject
 from petstore.store.sqlite.file import BUSY_MILLISECONDS, Turn, connect, translated
 from petstore.store.sqlite.jobs import Add, Call, Jobs, timely_of
@@ -47,7 +47,7 @@ class Writer:
         self._health = Health("store", environment, "write")
         self._loop = asyncio.get_running_loop()
         self._waiting: Jobs = []
-        self._in_hand: Jobs = []  # what the thread has at the moment
+        self._in_flight: Jobs = []  # what the thread has at the moment
         self._handing_over = False
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._to_thread: queue.SimpleQueue[tuple[Jobs, str | None] | None] = queue.SimpleQueue()
@@ -58,9 +58,9 @@ class Writer:
         self._watch()
         threading.Thread(target=self._run, name=f"writer-{path.stem}", daemon=True).start()
 
-    def add(self, new: NewPet, now: float, once: Once | None) -> "asyncio.Future[Added]":
+    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
         future: asyncio.Future[Added] = self._loop.create_future()
-        self._submit(Add(future, time.monotonic() + PATIENCE, new, now, once))
+        self._submit(Add(future, time.monotonic() + PATIENCE, new, now, idempotency_key))
         return future
 
     def call(
@@ -79,7 +79,7 @@ class Writer:
             self._health.error()
             raise Unavailable("the writer's queue is full")
         self._waiting.append(job)
-        if not self._handing_over and not self._in_hand:
+        if not self._handing_over and not self._in_flight:
             # Not at once: what else this turn of the loop brings goes into the same batch.
             self._handing_over = True
             self._loop.call_soon(self._hand_over)
@@ -88,21 +88,21 @@ class Writer:
         """Give the thread all that waits; it is woken once per batch."""
         self._handing_over = False
         count = next((n for n, job in enumerate(self._waiting[:BATCH_MAX]) if job.alone), BATCH_MAX) or 1
-        self._in_hand, self._waiting = self._waiting[:count], self._waiting[count:]
-        if not self._in_hand:
+        self._in_flight, self._waiting = self._waiting[:count], self._waiting[count:]
+        if not self._in_flight:
             return
         # The thread should need the interpreter's lock as little as can be, so rows are made ready here.
-        batch = [job for job in self._in_hand if not job.future.done()]  # without those that have given up
-        plain = [job for job in batch if type(job) is Add and job.once is None]
+        batch = [job for job in self._in_flight if not job.future.done()]  # without those that have given up
+        plain = [job for job in batch if type(job) is Add and job.idempotency_key is None]
         self._to_thread.put((batch, _rows(plain) if len(plain) == len(batch) else None))
 
     def _watch(self) -> None:
         """Nobody waits longer than the patience for a disk or a lock that hangs."""
         self._watchdog = self._loop.call_later(TICK, self._watch)
         now = time.monotonic()
-        STORE_QUEUE.set(len(self._in_hand) + len(self._waiting), self._environment)
+        STORE_QUEUE.set(len(self._in_flight) + len(self._waiting), self._environment)
         self._refuse(job for job in self._waiting if job.due < now)
-        self._refuse(job for job in self._in_hand if job.due + COMMIT_SECONDS < now)
+        self._refuse(job for job in self._in_flight if job.due + COMMIT_SECONDS < now)
 
     def _refuse(self, jobs: Iterable[Add | Call]) -> None:
         for job in jobs:
@@ -113,7 +113,7 @@ class Writer:
 
     async def close(self) -> None:
         """Writes what is queued, then stops."""
-        while self._waiting or self._in_hand or self._settling:
+        while self._waiting or self._in_flight or self._settling:
             await asyncio.wait([*self._settling, asyncio.ensure_future(asyncio.sleep(0.005))])
         self._to_thread.put(None)
         await self._closed
@@ -121,9 +121,9 @@ class Writer:
 
     def _settled(self, batch: Jobs, changed: set[Subject], first_id: int | None, fault: PetstoreError | None) -> None:
         """`batch` is those whose fate is decided; what else the thread had was overdue."""
-        if len(batch) < len(self._in_hand):
-            self._refuse(set(self._in_hand).difference(batch))
-        self._in_hand = []
+        if len(batch) < len(self._in_flight):
+            self._refuse(set(self._in_flight).difference(batch))
+        self._in_flight = []
         self._hand_over()
         if fault is not None:
             self._health.failed(fault)
@@ -233,16 +233,25 @@ class Writer:
         promises = []
         for pet_id, add in enumerate(fresh, _insert(connection, _rows(fresh), len(fresh))):
             add.result = _added(add, pet_id)
-            once = add.once
-            if once:
-                promises.append((once.key_id, once.token, once.body_digest, pet_id, add.new.status, add.now))
+            idempotency_key = add.idempotency_key
+            if idempotency_key:
+                promises.append(
+                    (
+                        idempotency_key.key_id,
+                        idempotency_key.token,
+                        idempotency_key.body_digest,
+                        pet_id,
+                        add.new.status,
+                        add.now,
+                    )
+                )
         if promises:
             # REPLACE: a record older than its life may still be there.
             connection.executemany("REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)", promises)
 
     def _without_replays(self, connection: apsw.Connection, adds: list[Add]) -> list[Add]:
         """Answers the jobs that repeat an earlier request, and returns the others."""
-        if not any(add.once for add in adds):
+        if not any(add.idempotency_key for add in adds):
             return adds
         now = max(add.now for add in adds)
         if now - self._pruned >= PRUNE_EVERY:
@@ -253,7 +262,9 @@ class Writer:
             )
             if connection.changes() < PRUNE_MAX:  # else there are more: the next batch goes on
                 self._pruned = now
-        tokens = _encode([(add.once.key_id, add.once.token) for add in adds if add.once]).decode()
+        tokens = _encode(
+            [(add.idempotency_key.key_id, add.idempotency_key.token) for add in adds if add.idempotency_key]
+        ).decode()
         rows: list[Any] = connection.execute(
             "SELECT i.key_id, i.token, i.body_digest, i.created, p.id, p.name, p.category_id, i.status"
             " FROM json_each(?) AS t"
@@ -268,10 +279,12 @@ class Writer:
         }
         fresh = []
         for add in adds:
-            earlier = known.get((add.once.key_id, add.once.token)) if add.once else None
-            if add.once is None or earlier is None:
+            earlier = (
+                known.get((add.idempotency_key.key_id, add.idempotency_key.token)) if add.idempotency_key else None
+            )
+            if add.idempotency_key is None or earlier is None:
                 fresh.append(add)
-            elif earlier[0] == add.once.body_digest:
+            elif earlier[0] == add.idempotency_key.body_digest:
                 add.result = Added(earlier[1], replayed=True)
             else:
                 add.result = IdempotencyMismatch("This Idempotency-Key was used before with another body.")

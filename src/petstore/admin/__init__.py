@@ -1,0 +1,1 @@
+"""What operators do, shared by the command line and the console."""

@@ -1,0 +1,45 @@
+"""The audit log: what operators did, and the contract of the log."""
+
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+# Every action of an operator, by its name in the audit log.
+ACTIONS = (
+    "create key", "rotate key", "revoke key", "set limits", "lift ban",
+    "add animal", "set status", "import",
+    "sign in", "add operator", "revoke operator",
+    "backup", "restore", "copy",
+)  # fmt: skip
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """One action of one operator. `at` is in Unix seconds."""
+
+    at: float
+    actor: str
+    action: str
+    subject: str
+    detail: str = ""
+
+
+class FoundEntries(NamedTuple):
+    """Entries with their numbers, newest first. With `more`, the search continues below the number `searched_to`."""
+
+    entries: list[tuple[int, AuditEntry]]
+    searched_to: int
+    more: bool
+
+
+class AuditLog(Protocol):
+    """Every method raises Unavailable when the store cannot answer."""
+
+    async def record(self, entry: AuditEntry) -> None: ...
+
+    async def find_entries(
+        self, *, before: int | None = None, limit: int = 100, actor: str = "", action: str = "", text: str = ""
+    ) -> FoundEntries:
+        """Entries whose actor contains `actor`, whose action is `action`, and whose subject or detail contains `text`.
+
+        One call searches at most SEARCH_STEP entries.
+        """

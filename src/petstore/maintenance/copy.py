@@ -1,0 +1,117 @@
+"""Moves a whole installation from one pair of backends to another: every row, every quota, checked one by one."""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import NamedTuple
+
+from petstore.errors import OperatorError
+from petstore.gate import Gate
+from petstore.keys import Environment
+from petstore.store import Store
+from petstore.store.schema import COUNTERS, TABLES, Row, Table
+
+BATCH = 2_000
+
+Stores = Mapping[Environment, Store]
+Progress = Callable[[int], None]  # told of every batch, with its rows
+
+
+class Copied(NamedTuple):
+    """One table of one environment, or the quotas, after the check: how many rows, and a checksum over them."""
+
+    what: str
+    rows: int
+    checksum: str
+
+
+async def size_of(source: Stores) -> int:
+    """How many animals there are to copy: nearly all of the work. Raises Unavailable."""
+    return sum([sum((await store.count()).values()) for store in source.values()])
+
+
+async def copy_stores(source: Stores, target: Stores, name: str, progress: Progress) -> list[Copied]:
+    """Copy every table of both environments; `name` tells the source apart from others, should this be interrupted.
+
+    Raises OperatorError when the target holds anything that is not an unfinished copy of the same source, or when the
+    check finds a difference; Unavailable when either side cannot answer. Whenever it ends early, the same call goes on.
+    """
+    await _check_target(target, name)
+    for store in target.values():
+        await store.set_copying_from(name)
+    copied = []
+    for environment, store in source.items():
+        for table in TABLES:
+            await _copy(store, target[environment], table, progress)
+        await target[environment].put_rows(COUNTERS, await store.rows(COUNTERS, None, BATCH))
+        copied += [await _compare(store, target[environment], environment, table) for table in TABLES]
+    return copied
+
+
+async def finish(target: Stores) -> None:
+    """From now on the target is a store like any other."""
+    for store in target.values():
+        await store.set_copying_from(None)
+
+
+async def check_gate(target: Gate) -> None:
+    """To be called before the first try; a later one finds what the first has copied. Raises OperatorError."""
+    async for _ in target.all_windows():
+        raise OperatorError("the gate to copy to counts for keys already: choose an empty one")
+
+
+async def copy_quotas(source: Gate, target: Gate) -> Copied:
+    """Copy what is remembered of every key. Raises OperatorError when the check finds a difference."""
+    digest, count = hashlib.sha256(), 0
+    async for rows in source.all_windows():
+        await target.put_windows(rows)
+        arrived = await target.windows([key_id for key_id, _ in rows])
+        if arrived != [windows for _, windows in rows]:
+            raise _changed("the quotas")
+        digest.update(repr(sorted(rows)).encode())
+        count += len(rows)
+    return Copied("quotas", count, digest.hexdigest()[:16])
+
+
+async def _check_target(target: Stores, name: str) -> None:
+    unfinished = {await store.copying_from() for store in target.values()}
+    if name in unfinished:
+        return
+    for other in unfinished - {None}:
+        raise OperatorError(f"the target holds an unfinished copy of {other}: finish that one, or empty the target")
+    for environment, store in target.items():
+        for table in TABLES:
+            if await store.last_row(table) is not None:
+                raise OperatorError(f"the target has {table.name} in {environment} already: choose an empty one")
+
+
+async def _copy(source: Store, target: Store, table: Table, progress: Progress) -> None:
+    last = await target.last_row(table)
+    async for rows in _batches(source, table, table.key_of(last) if last else None):
+        await target.put_rows(table, rows)
+        progress(len(rows) if table.name == "pets" else 0)
+
+
+async def _compare(source: Store, target: Store, environment: Environment, table: Table) -> Copied:
+    digest, count = hashlib.sha256(), 0
+    after: Row | None = None
+    while True:
+        rows, arrived = await source.rows(table, after, BATCH), await target.rows(table, after, BATCH)
+        if rows != arrived:
+            raise _changed(f"{table.name} of {environment}")
+        if not rows:
+            return Copied(f"{environment} {table.name}", count, digest.hexdigest()[:16])
+        digest.update(repr(rows).encode())
+        count += len(rows)
+        after = table.key_of(rows[-1])
+
+
+def _changed(what: str) -> OperatorError:
+    return OperatorError(
+        f"{what} changed while they were copied: stop the service on the source, empty the target, and copy again"
+    )
+
+
+async def _batches(store: Store, table: Table, after: Row | None) -> AsyncIterator[list[Row]]:
+    while rows := await store.rows(table, after, BATCH):
+        yield rows
+        after = table.key_of(rows[-1])

@@ -1,0 +1,55 @@
+"""Whether a part of the service answers: one log line when it stops, one when it is back, and both are counted."""
+
+import logging
+import time
+from typing import Literal
+
+from petstore.observability import metrics
+from petstore.observability.logs import event
+
+STEADY = 1.0  # seconds without a failure: calls that fail and succeed in turn are one outage, not hundreds
+
+_COUNTED = {
+    "store": (metrics.STORE_ERRORS, metrics.STORE_OUTAGES, metrics.STORE_DOWN),
+    "gate": (metrics.GATE_ERRORS, metrics.GATE_OUTAGES, metrics.GATE_DOWN),
+}
+
+
+class Health:
+    """`labels` are those of the part's metrics; they are in its log lines too."""
+
+    def __init__(self, part: Literal["store", "gate"], *labels: str) -> None:
+        self.down = False
+        self._part = part
+        self._labels = labels
+        self._errors, self._outages, self._down = _COUNTED[part]
+        self._began = self._failed = 0.0
+        # Zeros are shown from the start: a rate needs a value before the first fault.
+        self._errors.add(*labels, by=0)
+        self._outages.add(*labels, by=0)
+        self._down.cells.setdefault(labels, 0)
+
+    def error(self) -> None:
+        """One call was not answered, for which the part as a whole is not to blame."""
+        self._errors.add(*self._labels)
+
+    def failed(self, cause: object) -> None:
+        self._errors.add(*self._labels)
+        self._failed = time.monotonic()
+        if not self.down:
+            self.down = True
+            self._began = self._failed
+            self._outages.add(*self._labels)
+            self._down.set(1, *self._labels)
+            event(logging.ERROR, f"{self._part} down", **self._fields(), cause=str(cause))
+
+    def worked(self, *, surely: bool = False) -> None:
+        """To be called when a call was answered while `down`. `surely`: not by chance between two failures."""
+        now = time.monotonic()
+        if self.down and (surely or now - self._failed >= STEADY):
+            self.down = False
+            self._down.set(0, *self._labels)
+            event(logging.WARNING, f"{self._part} back", **self._fields(), seconds=round(now - self._began, 1))
+
+    def _fields(self) -> dict[str, str]:
+        return dict(zip(self._errors.labels, self._labels, strict=True))

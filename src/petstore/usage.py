@@ -1,0 +1,92 @@
+"""Usage: requests counted per key and time, the time spans it is shown in, and the contract of its store."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+# How a request ended, as far as a chart or a bill is concerned. `unauthorized` requests had no valid key.
+ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
+RESPONSE_CLASSES: tuple[ResponseClass, ...] = (
+    "ok", "client_error", "unauthorized", "refused", "banned", "server_error"
+)  # fmt: skip
+ANONYMOUS = ""  # the key id of requests without a valid key
+
+Interval = Literal[60, 3600, 86_400]
+MINUTE: Literal[60] = 60
+HOUR: Literal[3600] = 3600
+DAY: Literal[86_400] = 86_400
+
+# Days of keys, and hours of all keys together, are kept forever; the finer intervals for this long.
+MINUTES_KEPT = 2 * HOUR
+HOURS_KEPT = 40 * DAY
+TOTAL_MINUTES_KEPT = 26 * HOUR
+
+
+class Usage(NamedTuple):
+    """The requests of one key with one class of response, in the interval that began at `start` (Unix seconds)."""
+
+    key_id: str
+    start: int
+    response: ResponseClass
+    requests: int
+
+
+class TotalUsage(NamedTuple):
+    """The same for all keys together, and for requests without a valid key."""
+
+    start: int
+    response: ResponseClass
+    requests: int
+
+
+class KeyTotal(NamedTuple):
+    """The requests of one key in a time span; `requests` includes the refused and the banned ones."""
+
+    key_id: str
+    requests: int
+    refused: int
+    banned: int
+
+
+class Span(NamedTuple):
+    """A time span that ends now, in whole intervals, and the rows and bars that show it."""
+
+    length: int
+    interval: Interval  # of the rows that are summed per key
+    bar: int  # seconds per bar in the chart of all requests
+    total_interval: Literal[60, 3600]  # of the rows behind those bars
+    key_bar: int  # seconds per bar in the chart of one key
+    usage_interval: Interval  # of the rows behind those bars
+
+    def since(self, now: float) -> int:
+        """The start of the span. Its last interval is the one that contains `now`."""
+        return int(now) // self.interval * self.interval + self.interval - self.length
+
+    def bars(self, now: float, seconds: int) -> list[int]:
+        """The start of each bar of that many seconds; the last bar contains `now`."""
+        return list(range(self.since(now), int(now) + 1, seconds))
+
+
+SpanName = Literal["hour", "day", "month"]
+SPANS: dict[SpanName, Span] = {
+    "hour": Span(HOUR, MINUTE, MINUTE, MINUTE, MINUTE, MINUTE),
+    "day": Span(DAY, HOUR, 15 * MINUTE, MINUTE, HOUR, HOUR),
+    "month": Span(30 * DAY, DAY, 6 * HOUR, HOUR, 6 * HOUR, HOUR),
+}
+
+
+class UsageStore(Protocol):
+    """Every method raises Unavailable when the store cannot answer."""
+
+    async def add_usage(self, rows: Sequence[Usage], last_used: dict[str, float]) -> None:
+        """Add each row to the minute, the hour and the day that contain its `start`, and delete rows past their age.
+
+        Rows of ANONYMOUS count only in the total.
+        """
+
+    async def usage_of(self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int]) -> list[Usage]:
+        """The usage of these keys in the intervals that began at `starts`."""
+
+    async def busiest(self, *, interval: Interval, since: int, limit: int, after: str = "") -> list[KeyTotal]:
+        """Keys by their number of requests, most first; `after` is the last key of the previous page."""
+
+    async def total_usage(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]: ...

@@ -1,0 +1,183 @@
+"""`petstore usage`, `audit`, `operators` and the paging of `keys list`, as text and JSON, on each pair of backends."""
+
+import ast
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import petstore as package
+from petstore.admin.actions import Admin
+from petstore.audit import ACTIONS, AuditEntry
+from petstore.keys import has_form
+from petstore.pets import NewPet
+from petstore.plans import Limits
+from petstore.usage import Usage
+from tests.commands import Commands
+
+
+def make_keys(petstore: Commands, count: int) -> list[str]:
+    """Their ids, the newest first."""
+
+    async def work(backends: Any) -> list[str]:
+        admin = Admin(backends.stores["live"], backends.gate, "ada", time.time)
+        return [(await admin.create_key("free", name=f"Key {i}"))[0].id for i in range(count)][::-1]
+
+    return petstore.server.act(work)
+
+
+def use(petstore: Commands, *rows: Usage) -> None:
+    petstore.server.act(lambda backends: backends.stores["live"].add_usage(rows, {}))
+
+
+def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) -> None:
+    quiet, busy, unused = make_keys(petstore, 3)
+    now = int(time.time())
+    use(petstore, Usage(busy, now - 3600, "ok", 50), Usage(quiet, now - 3600, "ok", 1))
+    use(petstore, Usage(busy, now, "ok", 400), Usage(busy, now, "refused", 30), Usage(busy, now, "banned", 2))
+    first, second = petstore.json("usage")
+    assert (first["key_id"], first["requests"], first["refused"], first["banned"]) == (busy, 482, 30, 2)
+    assert first["name"] == "Key 1" and first["bars"][-1] == 432 and sum(first["bars"]) == 482
+    assert (second["key_id"], second["requests"]) == (quiet, 1)
+    for span in ("hour", "day", "month"):
+        header, line, *_ = petstore.text("usage", "--span", span).splitlines()
+        assert header.split() == ["key", "last", span, "requests", "429", "banned", "name"]
+        assert line.split()[0] == busy
+        assert re.search("[▁▂▃▄▅▆▇█] ", line)
+    assert unused not in petstore.text("usage")
+    done = petstore.run("usage", "--limit", "1")
+    assert busy in done.stdout and quiet not in done.stdout
+    assert done.stderr == f"There is more: add --after {busy} to the same command.\n"
+    assert [entry["key_id"] for entry in petstore.json("usage", "--after", busy)] == [quiet]
+    assert petstore.text("usage", "--after", quiet) == "No requests in live within the last day of a less busy key.\n"
+    assert "no key has the id key_nobody" in petstore.fails_in_one_line("usage", "--after", "key_nobody")
+    assert petstore.json("usage", "--env", "staging") == []
+    assert petstore.text("usage", "--env", "staging").startswith("No requests in staging")
+
+
+def test_usage_of_one_key_goes_step_by_step(petstore: Commands) -> None:
+    (key_id,) = make_keys(petstore, 1)
+    use(petstore, Usage(key_id, int(time.time()), "ok", 12), Usage(key_id, int(time.time()), "client_error", 3))
+    shown = petstore.json("usage", key_id, "--span", "day")
+    assert (shown["key_id"], shown["name"], shown["seconds"]) == (key_id, "Key 0", 3600)
+    assert len(shown["steps"]) == 24
+    newest = [step for step in shown["steps"] if step["ok"]]
+    assert [(step["ok"], step["client_error"], step["refused"]) for step in newest] == [(12, 3, 0)]
+    text = petstore.text("usage", key_id)
+    assert "0 of 1,000" in text and "█" in text
+    assert text.splitlines()[-1].split()[-5:] == ["12", "3", "0", "0", "0"]
+    assert "key_nobody" in petstore.fails_in_one_line("usage", "key_nobody")
+    assert "--span" in petstore.fails_in_one_line("usage", "--span", "year")
+
+
+def test_audit_tells_who_did_what_and_filters(petstore: Commands) -> None:
+    key_id = petstore.json("keys", "create", "--plan", "enterprise", "--per-minute", "1", "--per-day", "2")["id"]
+    limits = petstore.json("keys", "set-limits", key_id, "--per-minute", "5", "--per-day", "60")
+    assert (limits["per_minute"], limits["per_day"]) == (5, 60)
+    petstore.text("keys", "revoke", key_id)
+    deeds = petstore.json("audit")
+    assert [entry["action"] for entry in deeds] == ["revoke key", "set limits", "create key"]
+    assert {entry["subject"] for entry in deeds} == {key_id}
+    assert all(entry["actor"].endswith("(command line)") for entry in deeds)
+    assert [entry["action"] for entry in petstore.json("audit", "--what", "set limits")] == ["set limits"]
+    assert len(petstore.json("audit", "--search", key_id.lower(), "--who", "COMMAND")) == 3
+    assert petstore.json("audit", "--who", "nobody") == []
+    assert petstore.text("audit", "--who", "nobody") == "No matching entries.\n"
+    assert petstore.text("audit", "--env", "staging").startswith("No deeds in staging yet")
+    page = petstore.run("audit", "--limit", "1", "--json")
+    assert f"--before {deeds[0]['number']}" in page.stderr
+    assert json.loads(page.stdout) == deeds[:1]
+    assert petstore.json("audit", "--before", str(deeds[0]["number"])) == deeds[1:]
+    header, first, *_ = petstore.text("audit").splitlines()
+    assert header.split() == ["number", "when", "who", "what", "subject", "detail"]
+    assert key_id in first
+    assert "--what" in petstore.fails_in_one_line("audit", "--what", "nonsense")
+
+
+def test_operators_are_added_listed_and_revoked(petstore: Commands) -> None:
+    assert petstore.text("operators", "list").startswith("No operators yet")
+    added = petstore.json("operators", "add", "Ada Lovelace")
+    assert has_form(added["token"], "pets_op_")
+    assert "ada" in petstore.fails_in_one_line("operators", "add", "Ada Lovelace").lower()
+    assert "pets_op_" in petstore.text("operators", "add", "grace")
+    assert [entry["name"] for entry in petstore.json("operators", "list")] == ["Ada Lovelace", "grace"]
+    assert added["token"] not in petstore.text("operators", "list") + petstore.text("audit")
+    assert "grace" in petstore.text("operators", "revoke", "grace")
+    assert petstore.json("operators", "list")[1]["revoked"] is not None
+    assert "grace" in petstore.fails_in_one_line("operators", "revoke", "grace")
+    assert petstore.json("operators", "revoke", "Ada Lovelace")["name"] == "Ada Lovelace"
+    again = petstore.json("operators", "add", "Ada Lovelace")
+    assert again["token"] != added["token"]
+    assert [entry.action for entry in petstore.entries()][:2] == ["add operator", "revoke operator"]
+    petstore.fails_in_one_line("operators", "add", " ")
+
+
+def test_keys_are_listed_page_by_page(petstore: Commands) -> None:
+    ids = make_keys(petstore, 5)
+    assert [entry["id"] for entry in petstore.json("keys", "list")] == ids
+    page = petstore.run("keys", "list", "--limit", "2", "--json")
+    assert [entry["id"] for entry in json.loads(page.stdout)] == ids[:2]
+    assert page.stderr == f"There is more: add --before {ids[1]} to the same command.\n"
+    assert [entry["id"] for entry in petstore.json("keys", "list", "--before", ids[1])] == ids[2:]
+    assert [entry["id"] for entry in petstore.json("keys", "list", "--search", "kEy 3")] == [ids[1]]
+    assert petstore.text("keys", "list", "--search", "nobody") == "No key fits.\n"
+    assert "key_nobody" in petstore.fails_in_one_line("keys", "list", "--before", "key_nobody")
+
+
+def test_only_enterprise_keys_have_limits_of_their_own(petstore: Commands) -> None:
+    (key_id,) = make_keys(petstore, 1)
+    words = ["keys", "set-limits", key_id, "--per-minute", "5", "--per-day", "60"]
+    assert "free plan has fixed limits" in petstore.fails_in_one_line(*words)
+
+
+def test_everything_an_operator_does_is_one_of_the_known_deeds(petstore: Commands) -> None:
+    """The audit page and `--what` offer these to choose from: none may be missing."""
+
+    async def work(backends: Any) -> list[AuditEntry]:
+        store = backends.stores["live"]
+        admin = Admin(store, backends.gate, "ada", time.time)
+        key, _ = await admin.create_key("enterprise", limits=Limits(1, 1))
+        await admin.set_limits(key.id, Limits(2, 2))
+        await admin.rotate_key(key.id, 0)
+        version = await backends.gate.keys_version("live")
+        for _ in range(6):
+            await backends.gate.admit("live", key.id, Limits(2, 2), version, time.time())
+        await admin.lift_ban(key.id)
+        await admin.revoke_key(key.id)
+        pet = await admin.add_pet(NewPet("Rex", 1))
+        await admin.set_status([pet.id], "sold")
+
+        async def batches() -> Any:
+            yield [NewPet("Mia", 1)]
+
+        await admin.import_pets("x.csv", batches())
+        await admin.add_operator("grace")
+        await admin.revoke_operator("grace")
+        await admin.signed_in("token")
+        return [entry for _, entry in (await store.find_entries()).deeds]
+
+    deeds = petstore.server.act(work)
+    not_at_the_desk = ["backup", "restore", "copy"]
+    assert sorted([*(entry.action for entry in deeds), *not_at_the_desk]) == sorted(ACTIONS)
+    assert {entry.actor for entry in deeds} == {"ada"}
+
+
+def test_every_action_in_the_code_is_one_of_the_known_deeds() -> None:
+    place = {"deed": 0, "_deed": 0, "Deed": 2}  # of the action among the arguments
+    recorded = set()
+    for file in Path(package.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                action = node.args[place[name]] if name in place and len(node.args) > place[name] else None
+                if isinstance(action, ast.Constant):
+                    recorded.add(action.value)
+    assert recorded == set(ACTIONS)
+
+
+@pytest.mark.parametrize("words", [["usage"], ["audit"], ["operators", "list"], ["keys", "list"]], ids=" ".join)
+def test_empty_lists_are_json_too(petstore: Commands, words: list[str]) -> None:
+    assert petstore.json(*words) == []
