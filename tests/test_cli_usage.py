@@ -86,7 +86,7 @@ def test_audit_tells_who_did_what_and_filters(petstore: Commands) -> None:
     assert len(petstore.json("audit", "--search", key_id.lower(), "--who", "COMMAND")) == 3
     assert petstore.json("audit", "--who", "nobody") == []
     assert petstore.text("audit", "--who", "nobody") == "No matching entries.\n"
-    assert petstore.text("audit", "--env", "staging").startswith("No deeds in staging yet")
+    assert petstore.text("audit", "--env", "staging").startswith("No entries in staging yet")
     page = petstore.run("audit", "--limit", "1", "--json")
     assert f"--before {deeds[0]['number']}" in page.stderr
     assert json.loads(page.stdout) == deeds[:1]
@@ -133,7 +133,7 @@ def test_only_enterprise_keys_have_limits_of_their_own(petstore: Commands) -> No
     assert "free plan has fixed limits" in petstore.fails_in_one_line(*words)
 
 
-def test_everything_an_operator_does_is_one_of_the_known_deeds(petstore: Commands) -> None:
+def test_everything_an_operator_does_is_one_of_the_known_actions(petstore: Commands) -> None:
     """The audit page and `--what` offer these to choose from: none may be missing."""
 
     async def work(backends: Any) -> list[AuditEntry]:
@@ -165,8 +165,8 @@ def test_everything_an_operator_does_is_one_of_the_known_deeds(petstore: Command
     assert {entry.actor for entry in deeds} == {"ada"}
 
 
-def test_every_action_in_the_code_is_one_of_the_known_deeds() -> None:
-    place = {"deed": 0, "_deed": 0, "Deed": 2}  # of the action among the arguments
+def test_every_action_in_the_code_is_one_of_the_known_actions() -> None:
+    place = {"entry": 0, "_entry": 0, "AuditEntry": 2}  # of the action among the arguments
     recorded = set()
     for file in Path(package.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
