@@ -109,7 +109,7 @@ def test_a_key_from_its_creation_to_its_end(page: Page, server: Server) -> None:
     dialog.get_by_role("button", name="Revoke it").click()
     expect(page.get_by_role("status")).to_contain_text("The key is revoked")
     assert asking(server.port, 1, rotated)[0].status == 401
-    actions = [entry.action for entry in Commands(server).deeds()[:4]]
+    actions = [entry.action for entry in Commands(server).entries()[:4]]
     assert actions == ["revoke key", "rotate key", "set limits", "create key"]
 
 

@@ -30,7 +30,7 @@ def test_a_created_key_works_and_its_secret_is_shown_once(server: Server, ada: V
     record = Commands(server).json("keys", "show", key_id)
     assert (record["name"], record["plan"], record["scopes"]) == ("Ada's app", "free", ["read"])
     assert record["expires"] - record["created"] == pytest.approx(90 * 86_400)
-    entry = Commands(server).deeds()[0]
+    entry = Commands(server).entries()[0]
     assert (entry.action, entry.subject) == ("create key", key_id)
 
 
@@ -46,7 +46,7 @@ def test_an_enterprise_key_has_limits_that_can_be_changed(server: Server, ada: V
     assert "5 a minute and 50 a day" in shown(ada.do(f"/live/keys/{key_id}/limits", per_minute="5", per_day="50"))
     answers = asking(server.port, 4, {"Authorization": f"Bearer {secret}"})
     assert [answer.status for answer in answers] == [200, 200, 200, 429]
-    assert Commands(server).deeds()[0].detail == "5 a minute, 50 a day"
+    assert Commands(server).entries()[0].detail == "5 a minute, 50 a day"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_an_operator_signs_in_and_is_named_in_the_audit_log(console: Console, ne
     assert has_form(token, "pets_op_")
     assert "Signed in as " + name in shown(visitor.do("/sign-in", token=token, next="/live/keys"))
     visitor.do("/live/animals", name="Rex", categoryId="1")
-    newest = petstore.deeds()[:2]
+    newest = petstore.entries()[:2]
     assert [(entry.actor, entry.action) for entry in newest] == [(name, "add animal"), (name, "sign in")]
 
 
@@ -56,7 +56,7 @@ def test_an_added_animal_is_served_by_the_api_and_in_the_log(server: Server, ada
     number = ada.add_animal("Rex of the console", status="pending")
     pet = httpx.get(server.url(f"/pets/{number}"), headers=server.key().headers, verify=False).json()
     assert pet == {"id": number, "name": "Rex of the console", "categoryId": 7, "status": "pending"}
-    entry = next(entry for entry in Commands(server).deeds() if entry.action == "add animal")
+    entry = next(entry for entry in Commands(server).entries() if entry.action == "add animal")
     assert entry.subject == str(number)
     assert entry.actor.startswith("operator ")
 
@@ -128,7 +128,7 @@ def test_many_animals_change_at_once_and_each_is_in_the_log(server: Server, ada:
     key = server.key()
     for number in numbers:
         assert httpx.get(server.url(f"/pets/{number}"), headers=key.headers, verify=False).json()["status"] == "sold"
-    deeds = Commands(server).deeds()
+    deeds = Commands(server).entries()
     changed = sorted((d.subject, d.detail) for d in deeds if d.action == "set status" and int(d.subject) in numbers)
     assert changed == [(str(number), "sold") for number in sorted(numbers, key=str)]
 
@@ -169,7 +169,7 @@ def test_a_file_is_imported_and_exported_with_its_progress(ada: Visitor, server:
     lines = [json.dumps({"name": f"Import {i} 🐕", "categoryId": i}) for i in range(5_000)]
     page = job_of(ada, upload(ada, "animals.jsonl", "\n".join(lines).encode()))
     assert "5,000 animals were added to live." in shown(page)
-    entry = next(entry for entry in Commands(server).deeds() if entry.action == "import")
+    entry = next(entry for entry in Commands(server).entries() if entry.action == "import")
     assert (entry.subject, entry.detail) == ("animals.jsonl", "5000 animals")
 
     page = job_of(ada, ada.post("/live/animals/export", form="csv"))
@@ -197,7 +197,7 @@ def test_a_file_s_name_is_kept_without_control_characters(ada: Visitor, server: 
     headers = {"Origin": ada.console.origin, "Content-Type": "multipart/form-data; boundary=b"}
     page = job_of(ada, ada.client.post("/live/animals/import", content=body, headers=headers))
     assert "1 animals were added to live." in shown(page)
-    entry = next(entry for entry in Commands(server).deeds() if entry.action == "import")
+    entry = next(entry for entry in Commands(server).entries() if entry.action == "import")
     assert entry.subject == "a.csv"
 
 

@@ -128,10 +128,10 @@ def test_a_made_up_cookie_is_no_session(console: Console) -> None:
 )
 def test_a_post_from_elsewhere_is_refused_and_does_nothing(console: Console, ada: Visitor, origin: str | None) -> None:
     headers = {"Origin": origin.format(port=console.port, origin=console.origin)} if origin else {}
-    before = Commands(console.server).deeds()
+    before = Commands(console.server).entries()
     for path in ("/live/animals", "/live/keys", "/sign-out", "/sign-in"):
         assert ada.client.post(path, data={"name": "x", "categoryId": "1"}, headers=headers).status_code == 403
-    assert Commands(console.server).deeds() == before
+    assert Commands(console.server).entries() == before
     assert ada.get("/live/keys").status_code == 200
 
 
