@@ -146,7 +146,7 @@ FAULTS = {
 def alerts_fired(faults: dict[str, dict[str, str]], minutes: tuple[int, ...], directory: Path) -> set[tuple[str, int]]:
     """Which alerts fire at which minute, as Prometheus itself evaluates them.
 
-    promtool is told to expect none, so that it names each alert that fires.
+    The test files expect no alert, so that promtool names each alert that fires.
     """
     for alert, series in faults.items():
         (rule,) = [rule for rule in RULES if rule["alert"] == alert]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from petstore.observability.metrics import METRICS, Gauge, Labels
+from petstore.observability.metrics import METRICS, Gauge, Labels, Metric
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
@@ -26,6 +26,7 @@ SIZES = {"counter": 512 << 10, "histogram": 64 << 10,
 LOCK = "lock"  # shared by all living workers
 
 _NODE_GAUGES = [metric for metric in METRICS if isinstance(metric, Gauge) and metric.mode == "node"]
+_WORKER_METRICS = [metric for metric in METRICS if metric not in _NODE_GAUGES]
 
 
 class Worker:
@@ -55,21 +56,21 @@ class Worker:
         The values are those beneath prometheus-client's Counter, Gauge and Histogram, with the same names and files. A
         Histogram takes observations one by one, which would cost a microsecond for each request.
         """
-        for metric in METRICS:
-            if metric not in _NODE_GAUGES:
-                for name, labels, number in metric.take():
-                    value = self._values.get((name, labels))
-                    if value is None:
-                        label_names = (*metric.labels, "le")[: len(labels)]
-                        family = metric.name.removesuffix("_total")
-                        mode = metric.mode if isinstance(metric, Gauge) else ""
-                        value = self._values[name, labels] = self._value_class(
-                            metric.kind, family, name, label_names, labels, metric.about, multiprocess_mode=mode
-                        )
-                    if isinstance(metric, Gauge):
-                        value.set(number)
-                    else:
-                        value.inc(number)
+        for metric in _WORKER_METRICS:
+            for name, labels, number in metric.take():
+                value = self._values.get((name, labels))
+                if value is None:
+                    value = self._values[name, labels] = self._new_value(metric, name, labels)
+                if isinstance(metric, Gauge):
+                    value.set(number)
+                else:
+                    value.inc(number)
+
+    def _new_value(self, metric: Metric, name: str, labels: Labels) -> Any:
+        family = metric.name.removesuffix("_total")
+        label_names = (*metric.labels, "le")[: len(labels)]  # only a bucket has the last one
+        mode = metric.mode if isinstance(metric, Gauge) else ""
+        return self._value_class(metric.kind, family, name, label_names, labels, metric.about, multiprocess_mode=mode)
 
     def close(self) -> None:
         """The counters stay for the sum, the gauges go."""
