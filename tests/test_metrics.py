@@ -1,9 +1,12 @@
-"""The numbers of several workers: they add up, and never go back, whoever dies when."""
+"""The metrics of several workers: they add up, counters do not fall, and dead workers leave no gauges."""
 
+import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,25 +18,16 @@ import pytest
 from petstore.keys import ENVIRONMENTS
 from petstore.observability import metrics
 from petstore.observability.metrics import Counter, Gauge, Histogram
-from petstore.observability.metrics.prometheus import render
-from petstore.observability.metrics.shared import SLOT, NumbersFile, Values, Workers
+from petstore.observability.monitoring import Monitoring
+from petstore.observability.multiprocess import SIZES, start_anew
 from petstore.plans import PLANS
 from tests.backends import Redis, running
 from tests.scraping import Scrape, scrape
 from tests.served import is_running, wait_for
-from tests.servers import Server, serving
-
-REX = {"name": "Rex", "categoryId": 1}
+from tests.servers import Host, Server, serving
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left_counted() -> Iterator[None]:
-    metrics.reset()
-    yield
-    metrics.reset()
-
-
-def workers_of(server: Server) -> list[int]:
+def worker_pids(server: Server) -> list[int]:
     assert server.process is not None
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
     return [int(pid) for pid in children.split() if is_running(int(pid))]
@@ -43,51 +37,68 @@ def lists(found: Scrape) -> float:
     return found.value("petstore_requests_total", operation="listPets", status="200")
 
 
-def test_any_worker_tells_the_sum_over_all_and_a_dead_one_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_a_scrape_is_the_sum_over_all_workers_and_a_killed_worker_does_not_lower_it(tmp_path: Path) -> None:
     with serving(tmp_path / "data", workers=2) as server:
         key = server.key()
 
-        def ask(times: int) -> None:
-            for _ in range(times):  # a connection each: the kernel spreads them over the workers
+        def send_lists(count: int) -> None:
+            for _ in range(count):  # a connection each: the kernel spreads them over the workers
                 with httpx.Client(verify=False) as client:
                     assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
 
-        ask(40)
-        # Another worker's numbers may be a second old.
-        assert wait_for(lambda: lists(scrape(server)) == 40)
-        assert scrape(server).value("petstore_workers") == 2
-        before = scrape(server).value("petstore_worker_starts_total")
-        (first, second) = workers_of(server)
-        os.kill(first, signal.SIGKILL)
-        assert wait_for(lambda: len(workers_of(server)) == 2 and workers_of(server) != [first, second])
+        def lists_and_workers() -> tuple[float, float]:
+            found = scrape(server)
+            return lists(found), found.value("petstore_workers")
 
-        def told() -> float:
-            # Every worker has a queue of its own, and what waits in that of one who dies is reset: ask again.
+        send_lists(40)
+        assert wait_for(lambda: lists_and_workers() == (40, 2))
+        (first, second) = worker_pids(server)
+        os.kill(first, signal.SIGKILL)
+        assert wait_for(lambda: len(worker_pids(server)) == 2 and worker_pids(server) != [first, second])
+
+        def lists_after_kill() -> float:
+            # Each worker has a queue of its own. The kernel resets a connection that waits in a dead worker's queue.
             with contextlib.suppress(httpx.TransportError):
                 return lists(scrape(server))
             return lists(scrape(server))
 
-        assert {told() for _ in range(20)} == {40}  # while its successor settles what it has left
-        ask(10)
-        assert wait_for(lambda: lists(scrape(server)) == 50)
-        assert wait_for(lambda: scrape(server).value("petstore_workers") == 2)
-        assert scrape(server).value("petstore_worker_starts_total") == before + 1
+        assert {lists_after_kill() for _ in range(20)} == {40}
+        send_lists(10)
+        assert wait_for(lambda: lists_and_workers() == (50, 2))
+        assert scrape(server).value("petstore_worker_starts_total") == 3
+        assert scrape(server).value("petstore_connections") <= 1
 
 
-def test_counters_go_on_over_a_restart_and_gauges_do_not(tmp_path: Path) -> None:
-    server = Server(tmp_path / "data")
-    for expected in (1, 2, 3):
+@pytest.mark.parametrize("host", ["own", "asgi"])
+def test_counters_start_at_zero_when_the_service_starts(tmp_path: Path, host: Host) -> None:
+    server = Server(tmp_path / "data", host)
+    files: list[list[str]] = []
+    for _ in range(2):
         server.start()
         key = server.key()
         assert httpx.get(server.url("/pets"), headers=key.headers, verify=False).status_code == 200
         found = scrape(server)
-        assert lists(found) == expected
-        assert found.value("petstore_workers") == 1
+        assert (lists(found), found.value("petstore_workers")) == (1, 1)
+        assert found.value("petstore_worker_starts_total") == 1
+        files.append(sorted(path.name for path in (tmp_path / "data" / "metrics").iterdir()))
         server.stop()
-    assert len(list((tmp_path / "data" / "metrics").glob("*.worker"))) == 1
+    assert files[0] == files[1]
 
 
-def test_a_redis_that_goes_away_is_an_outage_of_the_gate(tmp_path: Path) -> None:
+def test_two_services_on_one_data_directory_report_both(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as first:
+        key = first.key()
+        httpx.get(first.url("/pets"), headers=key.headers, verify=False)
+        assert lists(scrape(first)) == 1
+        with serving(tmp_path / "data") as second:
+            httpx.get(second.url("/pets"), headers=key.headers, verify=False)
+            found = scrape(second)
+            assert (lists(found), found.value("petstore_workers")) == (2, 2)
+        found = scrape(first)
+        assert (lists(found), found.value("petstore_workers")) == (2, 1)
+
+
+def test_redis_away_is_an_outage_of_the_gate(tmp_path: Path) -> None:
     with running(Redis()) as redis:
         server = Server(tmp_path / "data")
         server.gate = redis.url()
@@ -95,150 +106,240 @@ def test_a_redis_that_goes_away_is_an_outage_of_the_gate(tmp_path: Path) -> None
             server.start()
             key = server.key()
 
-            def ask() -> Scrape:
+            def list_and_scrape() -> Scrape:
                 httpx.get(server.url("/pets"), headers=key.headers, verify=False)
                 return scrape(server)
 
-            found = ask()
+            found = list_and_scrape()
             assert (found.value("petstore_gate_outages_total"), found.value("petstore_gate_down")) == (0, 0)
             redis.stop()
-            found = ask()
+            found = list_and_scrape()
             assert (found.value("petstore_gate_outages_total"), found.value("petstore_gate_down")) == (1, 1)
             assert found.value("petstore_gate_errors_total") >= 1
-            assert lists(found) == 2  # the node goes on by itself
+            assert lists(found) == 2  # the node goes on with its own counters
             redis.start()
             assert wait_for(lambda: scrape(server).value("petstore_gate_down") == 0)
-            assert ask().value("petstore_gate_outages_total") == 1
+            assert list_and_scrape().value("petstore_gate_outages_total") == 1
         finally:
             server.stop()
 
 
-# The files
+# Workers inside this process
 
 
-def values(count: int) -> Values:
-    return {"petstore_worker_starts": {(): count}, "petstore_connections": {(): count}}
-
-
-def joined(folder: Path, count: int) -> Workers:
-    """A worker of a node, in this process, that has counted so much."""
+@pytest.fixture(autouse=True)
+def no_numbers_left() -> Iterator[None]:
     metrics.reset()
-    metrics.WORKER_STARTS.add(by=count)
-    metrics.CONNECTIONS.set(count)
-    metrics.STORE_BATCH.observe(count, "live")
-    worker = Workers(folder)
-    worker.join()
-    worker.publish()
-    return worker
-
-
-def test_workers_add_up_and_the_dead_count_but_their_gauges_do_not(tmp_path: Path) -> None:
-    first, second = joined(tmp_path, 3), joined(tmp_path, 5)
-    total, alive = second.total()
-    assert (total["petstore_worker_starts"], total["petstore_connections"], alive) == ({(): 8}, {(): 8}, 2)
-    assert total["petstore_store_batch_size"]["live",] == [0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 8]
+    yield
     metrics.reset()
-    metrics.WORKER_STARTS.add(by=3)
-    first.leave()
-    third = joined(tmp_path, 1)
-    total, alive = third.total()
-    assert (total["petstore_worker_starts"], total["petstore_connections"], alive) == ({(): 9}, {(): 6}, 2)
-    assert len(list(tmp_path.glob("*.worker"))) == 2
 
 
-def test_a_file_that_was_added_but_not_yet_removed_is_not_added_twice(tmp_path: Path) -> None:
-    joined(tmp_path, 3).leave()
-    (dead,) = tmp_path.glob("*.worker")
-    kept = dead.read_bytes()
-    joined(tmp_path, 4).leave()
-    dead.write_bytes(kept)  # as if the one that added it had died before the removal
-    last = joined(tmp_path, 1)
-    assert last.total()[0]["petstore_worker_starts"] == {(): 8}
-    assert not dead.exists()
+def no_node_gauges() -> None:
+    pass
 
 
-def test_what_is_known_of_dead_workers_does_not_grow_with_their_number(tmp_path: Path) -> None:
-    for _ in range(20):
-        joined(tmp_path, 1).leave()
-    past = NumbersFile(tmp_path / "past").read()
-    assert len(past.folded) == 1  # the one that was added last
+async def scraped(worker: Monitoring) -> Scrape:
+    _, body = await worker.scrape("")
+    return Scrape(body.decode())
 
 
-@pytest.mark.parametrize(("damaged", "left"), [(2, 1), (1, 2)])
-def test_a_write_that_was_cut_short_leaves_the_one_before_it(tmp_path: Path, damaged: int, left: int) -> None:
-    file = NumbersFile(tmp_path / "numbers")
-    file.write(values(1))
-    file.write(values(2))
-    with (tmp_path / "numbers").open("rb+") as broken:
-        broken.seek(damaged % 2 * SLOT + 24)
-        broken.write(b"\xff" * 40)
-    assert grouped(NumbersFile(tmp_path / "numbers")) == values(left)
+def test_counters_of_a_stopped_worker_stay_and_its_gauges_go(tmp_path: Path) -> None:
+    async def work() -> None:
+        first = Monitoring(tmp_path, no_node_gauges)
+        metrics.REJECTED.add("400", by=3)
+        metrics.CONNECTIONS.set(3)
+        metrics.STORE_BATCH.observe(3, "live")
+        await scraped(first)
+        second = Monitoring(tmp_path, no_node_gauges)
+        metrics.REJECTED.add("400", by=5)
+        metrics.CONNECTIONS.set(5)
+        metrics.STORE_BATCH.observe(5, "live")
+        both = await scraped(second)
+        assert (both.value("petstore_rejected_messages_total"), both.value("petstore_connections")) == (8, 8)
+        assert both.value("petstore_workers") == both.value("petstore_worker_starts_total") == 2
+        assert both.value("petstore_store_batch_size_sum", environment="live") == 8
+        await first.close()
+        one = await scraped(second)
+        assert (one.value("petstore_rejected_messages_total"), one.value("petstore_connections")) == (8, 5)
+        assert (one.value("petstore_workers"), one.value("petstore_worker_starts_total")) == (1, 2)
+        await second.close()
+
+    asyncio.run(work())
 
 
-def grouped(file: NumbersFile) -> Values:
-    found: Values = {}
-    for name, labels, cell in file.read().cells:
-        found.setdefault(name, {})[labels] = cell
-    return found
+def test_two_hundred_killed_workers_leave_the_files_of_one(tmp_path: Path) -> None:
+    """Each is killed without a chance to clean up. The next one goes on with its counters."""
+    program = """
+import os, signal, sys
+from pathlib import Path
+from petstore.observability import metrics
+from petstore.observability.multiprocess import Worker
+import prometheus_client.multiprocess  # once, before the forks
+for _ in range(200):
+    if (pid := os.fork()) == 0:
+        worker = Worker(Path(sys.argv[1]))
+        metrics.WORKER_STARTS.add()
+        metrics.WORKERS.set(1)
+        worker.write()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["0.lock", "lock", *(f"{f}_0.db" for f in SIZES)])
+
+    async def work() -> Scrape:
+        worker = Monitoring(tmp_path, no_node_gauges)
+        found = await scraped(worker)
+        await worker.close()
+        return found
+
+    found = asyncio.run(work())
+    assert (found.value("petstore_worker_starts_total"), found.value("petstore_workers")) == (201, 1)
 
 
-def test_all_cells_that_can_exist_fit_a_slot(tmp_path: Path) -> None:
-    known: dict[str, list[str]] = {
+def test_files_are_allocated_private_and_large_enough_for_all_labels(tmp_path: Path) -> None:
+    """A file that had to grow on a full disk would kill the worker."""
+    values: dict[str, list[str]] = {
         "environment": [*ENVIRONMENTS, "none"],
         "operation": ["listPets", "createPet", "getPet", "other", "site"],
-        "status": [str(status) for status in (200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 410, 413, 415,
-                                              422, 429, 431, 500, 503)],
+        "status": [str(status) for status in (200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 410, 413, 414,
+                                              415, 422, 429, 431, 500, 501, 503, 505)],
         "plan": [*PLANS, "none"],
         "subject": ["key", "address"],
         "outcome": ["admitted", "refused", "banned"],
         "result": ["hit", "miss"],
         "access": ["read", "write"],
+        "reason": ["per_address", "total", "descriptors"],
         "version": ["100.100.100"],
         "store": ["postgresql"],
         "gate": ["redis"],
     }  # fmt: skip
-    full: Values = {}
-    for metric in metrics.METRICS:
-        cell = [2.0**52] * (len(metric.bounds) + 2) if isinstance(metric, Histogram) else 2.0**52
-        full[metric.name] = dict.fromkeys(itertools.product(*(known[name] for name in metric.labels)), cell)
-    file = NumbersFile(tmp_path / "numbers")
-    file.write(full)
-    assert sum(map(len, full.values())) > 1_000
-    assert (tmp_path / "numbers").stat().st_size == 2 * SLOT
+
+    async def work() -> Scrape:
+        worker = Monitoring(tmp_path / "metrics", no_node_gauges)
+        for metric in metrics.METRICS:
+            for labels in itertools.product(*(values[name] for name in metric.labels)):
+                if isinstance(metric, Counter):
+                    metric.add(*labels)
+                elif isinstance(metric, Gauge):
+                    metric.set(1, *labels)
+                else:
+                    metric.observe(1, *labels)
+        found = await scraped(worker)
+        await worker.close()
+        return found
+
+    assert len(asyncio.run(work()).of("petstore_requests_total")) == 3 * 5 * 22 * 5
+    assert stat.S_IMODE((tmp_path / "metrics").stat().st_mode) == 0o700
+    for path in (tmp_path / "metrics").iterdir():
+        state = path.stat()
+        assert stat.S_IMODE(state.st_mode) == 0o600
+        if path.suffix == ".db":
+            assert state.st_size == SIZES[path.stem.rpartition("_")[0]]
+            assert state.st_blocks * 512 >= state.st_size
 
 
-def test_what_another_version_counted_is_left_out(tmp_path: Path) -> None:
-    tmp_path.mkdir(exist_ok=True)
-    old = NumbersFile(tmp_path / "past")
-    old.write({"petstore_gone": {(): 1}, "petstore_store_batch_size": {("live",): [1, 2]}, **values(2)})
-    old.close()
-    total, _ = joined(tmp_path, 1).total()
-    assert "petstore_gone" not in total
-    assert total["petstore_worker_starts"] == {(): 3}
-    assert total["petstore_store_batch_size"]["live",] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+def test_a_worker_that_cannot_make_its_files_serves_and_tries_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "metrics"
+    directory.touch()  # in the way
+
+    async def work() -> None:
+        worker = Monitoring(directory, lambda: metrics.FREE_BYTES.set(7))
+        for _ in range(2):
+            metrics.REJECTED.add("400")
+            found = await scraped(worker)
+            assert (found.value("petstore_free_bytes"), found.of("petstore_rejected_messages_total")) == (7, {})
+        directory.unlink()
+        assert (await scraped(worker)).value("petstore_rejected_messages_total") == 2
+        await worker.close()
+
+    with caplog.at_level(logging.ERROR, "petstore"):
+        asyncio.run(work())
+    assert [record.getMessage() for record in caplog.records] == ["metrics not written"]
 
 
-def test_a_histogram_is_told_in_cumulative_buckets() -> None:
-    for seconds in (0.00001, 0.003, 0.003, 99.0):
-        metrics.REQUEST_SECONDS.observe(seconds, "getPet")
-    media_type, body = render({"petstore_request_seconds": dict(metrics.REQUEST_SECONDS.cells)}, "")
-    found = Scrape(body.decode())
-    name = "petstore_request_seconds_bucket"
-    by_bound = {labels["le"]: value for labels, value in ((dict(k), v) for k, v in found.of(name).items())}
+def test_numbers_are_written_once_a_second_without_a_scrape(tmp_path: Path) -> None:
+    async def work() -> None:
+        worker = Monitoring(tmp_path, no_node_gauges)
+        worker.tick(0.0)
+        await worker.close()  # after the files are made
+        other = Monitoring(tmp_path, no_node_gauges)
+        assert (await scraped(other)).value("petstore_worker_starts_total") == 2
+        metrics.REJECTED.add("431")
+        other.tick(0.0)
+        await other.close()
+        third = Monitoring(tmp_path, no_node_gauges)
+        found = await scraped(third)
+        assert found.value("petstore_rejected_messages_total", status="431") == 1
+        assert found.value("petstore_loop_lag_seconds_count") == 2
+        await third.close()
+
+    asyncio.run(work())
+
+
+def test_start_anew_removes_numbers_of_an_earlier_run_and_spares_living_workers(tmp_path: Path) -> None:
+    async def work() -> None:
+        worker = Monitoring(tmp_path, no_node_gauges)
+        await scraped(worker)
+        start_anew(tmp_path)
+        assert (await scraped(worker)).value("petstore_worker_starts_total") == 1
+        await worker.close()
+
+    asyncio.run(work())
+    (tmp_path / "past").write_bytes(b"of an older version")
+    start_anew(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    start_anew(tmp_path / "missing")
+
+
+def test_process_metrics_are_those_of_the_process(tmp_path: Path) -> None:
+    async def work() -> Scrape:
+        worker = Monitoring(tmp_path, no_node_gauges)
+        found = await scraped(worker)
+        await worker.close()
+        return found
+
+    found = asyncio.run(work())
+    assert found.value("process_cpu_seconds_total") > 0
+    assert 1 << 20 < found.value("process_resident_memory_bytes") < 1 << 32
+    assert 0 < found.value("process_open_fds") < found.value("process_max_fds")
+    assert found.value("process_start_time_seconds") > 1.7e9
+
+
+def test_a_histogram_has_cumulative_buckets(tmp_path: Path) -> None:
+    async def work() -> tuple[str, Scrape]:
+        worker = Monitoring(tmp_path, no_node_gauges)
+        metrics.REQUEST_SECONDS.observe(0.00001, "getPet")
+        metrics.REQUEST_SECONDS.observe(0.003, "getPet", times=2)
+        metrics.REQUEST_SECONDS.observe(99.0, "getPet")
+        media_type, body = await worker.scrape("")
+        await worker.close()
+        return media_type, Scrape(body.decode())
+
+    media_type, found = asyncio.run(work())
+    name = "petstore_request_duration_seconds"
+    by_bound = {dict(labels)["le"]: value for labels, value in found.of(f"{name}_bucket").items()}
     assert (by_bound["5e-05"], by_bound["0.0025"], by_bound["0.005"], by_bound["+Inf"]) == (1, 1, 3, 4)
-    assert found.value("petstore_request_seconds_sum") == pytest.approx(99.00601)
+    assert len(by_bound) == len(metrics.REQUEST_SECONDS.bounds) + 1
+    assert found.value(f"{name}_count") == 4
+    assert found.value(f"{name}_sum") == pytest.approx(99.00601)
     assert media_type.startswith("text/plain")
 
 
-def test_a_metric_has_one_name_and_its_kind_shows_in_it() -> None:
+def test_names_follow_the_conventions_of_prometheus() -> None:
     names = [metric.name for metric in metrics.METRICS]
     assert len(set(names)) == len(names)
     for metric in metrics.METRICS:
-        assert not metric.name.endswith(("_total", "_count", "_sum", "_bucket"))
+        assert metric.name.startswith(("petstore_", "process_"))
+        assert metric.name.endswith("_total") == isinstance(metric, Counter)
+        assert not metric.name.endswith(("_count", "_sum", "_bucket"))
         assert isinstance(metric, Counter | Gauge | Histogram)
+        assert metric.about.endswith(".")
 
 
-def test_the_library_is_imported_only_when_someone_asks() -> None:
+def test_a_start_does_not_import_prometheus_client() -> None:
     code = "import sys, petstore.service, petstore.cli.serve; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -152,7 +152,7 @@ def test_an_outage_is_complained_of_with_the_id_of_the_request(tmp_path: Path, m
         told: list[float] = []
         sparing = app._throttled
         monkeypatch.setattr(sparing, "event", lambda _, cause, request: complaints.append((cause, request)))
-        monkeypatch.setattr(sparing, "tell", told.append)
+        monkeypatch.setattr(sparing, "flush", told.append)
         monkeypatch.setattr(store, "page", out)
         reply = await app.answer(request("/v1/pets", authorization=f"Bearer {secret}"))
         assert reply.status == 503

@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -15,10 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from petstore.data_dir import PATIENCE, Hold, InUse, claimed
+from petstore import __version__
+from petstore.data_dir import LAST_BACKUP, PATIENCE, Hold, InUse, claimed
 from petstore.errors import OperatorError, PetstoreError, Unavailable, to_install
 from petstore.gate import FALLBACK_FILE, GATE_FILE, Gate, GatePolicy, open_gate
-from petstore.keys import Environment
+from petstore.keys import ENVIRONMENTS, Environment
+from petstore.observability import metrics, multiprocess
 from petstore.observability.logs import event, logger
 from petstore.observability.monitoring import Monitoring
 from petstore.rate_limits import SECOND, BanPolicy
@@ -84,7 +87,7 @@ class Service:
         self.every_second: list[Callable[[], None]] = []
 
     async def start(self) -> App:
-        self._monitoring = Monitoring(self._settings)
+        self._monitoring = Monitoring(self._settings.data / "metrics", partial(measure_node, self._settings))
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self.every_second += [place.pets.bodies.sweep for place in self.app.places]
@@ -107,7 +110,7 @@ class Service:
         self.app.settle(math.inf)
         await self._flush_usage()
         await self._backends.close()
-        self._monitoring.close()
+        await self._monitoring.close()
 
     async def _scrape(self, accept: str) -> tuple[str, bytes]:
         self.app.settle(time.perf_counter())
@@ -144,6 +147,25 @@ class Service:
 def prepare(settings: Settings) -> None:
     """Make the data folder, or finish a restore that was cut short. Raises OperatorError when it cannot be used."""
     Hold(settings.data).release()
+    with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so
+        multiprocess.start_anew(settings.data / "metrics")
+
+
+def measure_node(settings: Settings) -> None:
+    """Set the gauges that have one value for all workers of this node."""
+    embedded_store, embedded_gate = settings.store is None, settings.gate is None
+    backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
+    metrics.BUILD_INFO.set(1, __version__, *backends)
+    metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
+    with contextlib.suppress(FileNotFoundError):
+        metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
+    for environment in ENVIRONMENTS if embedded_store else ():
+        for gauge, name in ((metrics.STORE_BYTES, f"{environment}.db"), (metrics.WAL_BYTES, f"{environment}.db-wal")):
+            with contextlib.suppress(FileNotFoundError):
+                gauge.set((settings.data / name).stat().st_size, environment)
+    if embedded_gate:
+        with contextlib.suppress(FileNotFoundError):
+            metrics.GATE_BYTES.set((settings.data / GATE_FILE).stat().st_size)
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""/metrics: who may read it, and that what it says is what happened."""
+"""/metrics: who may read it, and that it reports what happened."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from petstore.observability.metrics import METRICS, Counter
+from petstore.observability.metrics import METRICS
 from petstore.plans import Limits
 from petstore.usage import HOUR
 from tests.scraping import Scrape, scrape
@@ -19,7 +19,7 @@ REX = {"name": "Rex", "categoryId": 1}
 
 @pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
 def host(request: pytest.FixtureRequest) -> Host:
-    """Servers of a test's own on both pairs of backends; the shared one is on every host."""
+    """Both pairs of backends for a server that a test starts itself; the shared server runs on every host."""
     chosen: Host = request.param
     return chosen
 
@@ -51,14 +51,14 @@ def test_requests_are_counted_by_operation_status_and_plan(start: Callable[..., 
         if labels["environment"] != "none"
     }
     assert counted == expected
-    assert found.value("petstore_request_seconds_count", operation="listPets") == 7
-    assert 0 < found.value("petstore_request_seconds_sum", operation="listPets") < 7
+    assert found.value("petstore_request_duration_seconds_count", operation="listPets") == 7
+    assert 0 < found.value("petstore_request_duration_seconds_sum", operation="listPets") < 7
     assert found.value("petstore_admissions_total", subject="key", outcome="admitted") == 8
     assert found.value("petstore_admissions_total", subject="address", outcome="admitted") == 2
     assert found.value("petstore_admissions_total", subject="address", outcome="refused") == 1
 
 
-def test_refused_and_banned_are_told_apart(server: Server) -> None:
+def test_refused_and_banned_are_counted_apart(server: Server) -> None:
     before = scrape(server)
     key = server.key(limits=Limits(3, 100))
     statuses = [answer.status for answer in asking(server.port, 10, key.headers)]
@@ -72,7 +72,7 @@ def test_refused_and_banned_are_told_apart(server: Server) -> None:
     assert (grown("admitted"), grown("refused"), grown("banned")) == (3, 3, 4)
 
 
-def test_pages_are_counted_as_taken_from_memory_or_not(fresh: Server) -> None:
+def test_page_cache_hits_and_misses_are_counted(fresh: Server) -> None:
     fresh.fill(30)
     key = fresh.key()
     pages = asking(fresh.port, 20, key.headers, "/v1/pets?limit=10")
@@ -82,18 +82,18 @@ def test_pages_are_counted_as_taken_from_memory_or_not(fresh: Server) -> None:
     found = scrape(fresh)
     hits, misses = (found.value("petstore_page_cache_total", environment="live", result=r) for r in ("hit", "miss"))
     assert hits + misses == 28
-    # Nothing was written, yet what is remembered is asked about again each second.
+    # Nothing was written, but each page is read again once a second.
     assert 2 <= misses <= 8
 
 
-def test_batches_and_the_stores_files_are_measured(fresh: Server, client: httpx.Client) -> None:
+def test_batches_and_file_sizes_are_measured(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     for _ in range(5):
         client.post(fresh.url("/pets"), json=REX, headers=key.headers)
     found = scrape(fresh)
     assert found.value("petstore_store_batch_size_count", environment="live") >= 5
     assert found.value("petstore_store_batch_size_sum", environment="live") >= 5
-    # A look at the queue every fraction of a second: the last one may have met a write on its way.
+    # The gauge is set while a write is in flight, and again when the queue is empty.
     assert wait_for(lambda: scrape(fresh).value("petstore_store_queue", environment="live") == 0)
     if fresh.store is None:
         assert found.value("petstore_store_wal_bytes", environment="live") > 4096
@@ -103,7 +103,7 @@ def test_batches_and_the_stores_files_are_measured(fresh: Server, client: httpx.
         assert found.value("petstore_gate_batch_size_sum") >= 5
     assert found.value("petstore_free_bytes") > 0
     kinds = ("sqlite", "lmdb") if fresh.store is None else ("postgresql", "redis")
-    assert found.value("petstore_info", store=kinds[0], gate=kinds[1]) == 1
+    assert found.value("petstore_build_info", store=kinds[0], gate=kinds[1]) == 1
 
 
 def test_a_store_that_cannot_be_written_is_an_outage_that_ends(fresh: Server, client: httpx.Client) -> None:
@@ -127,37 +127,30 @@ def test_a_store_that_cannot_be_written_is_an_outage_that_ends(fresh: Server, cl
 
 
 def outages(found: Scrape, access: str = "write") -> tuple[float, float]:
-    """How often the live store went down, and for how many workers it is."""
+    """How often the live store went down, and for how many workers it is down."""
     return (
         found.value("petstore_store_outages_total", environment="live", access=access),
         found.value("petstore_store_down", environment="live", access=access),
     )
 
 
-def test_what_never_becomes_a_request_is_counted(server: Server) -> None:
+def test_messages_that_never_become_a_request_are_counted(server: Server) -> None:
     if server.host == "asgi":
-        pytest.skip("another HTTP server rejects it, and does not tell")
+        pytest.skip("another HTTP server rejects the message, and we do not see it")
     before = scrape(server).value("petstore_rejected_messages_total", status="400")
     raw(server.port, b"GET /v1/pets HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
     assert scrape(server).value("petstore_rejected_messages_total", status="400") == before + 1
 
 
-def test_every_metric_is_named_in_a_scrape_with_its_kind_and_its_help(server: Server) -> None:
+def test_a_scrape_has_only_known_metrics_each_with_its_kind_and_its_help(server: Server) -> None:
+    known = {metric.name.removesuffix("_total"): metric for metric in METRICS}
     families = scrape(server).families
-    for metric in METRICS:
-        family = families[metric.name]
-        assert (family.documentation, family.type) == (metric.about, type(metric).__name__.lower())
-    assert all(name.startswith("petstore_") for name in families)
+    assert len(families) > 20
+    for name, family in families.items():
+        assert (family.documentation, family.type) == (known[name].about, known[name].kind)
 
 
-def test_counters_end_in_total_and_are_not_negative(server: Server) -> None:
-    found = scrape(server)
-    for metric in METRICS:
-        if isinstance(metric, Counter):
-            assert all(value >= 0 for value in found.of(f"{metric.name}_total").values())
-
-
-def test_openmetrics_is_spoken_to_who_asks_for_it(server: Server, client: httpx.Client) -> None:
+def test_openmetrics_is_sent_on_request(server: Server, client: httpx.Client) -> None:
     wanted = {"Accept": "application/openmetrics-text; version=1.0.0"}
     answer = client.get(server.origin + "/metrics", headers=wanted)
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
@@ -167,7 +160,7 @@ def test_openmetrics_is_spoken_to_who_asks_for_it(server: Server, client: httpx.
     assert plain.headers["cache-control"] == "no-store"
 
 
-def test_only_reading_is_offered(server: Server, client: httpx.Client) -> None:
+def test_methods_other_than_get_head_and_options_are_405(server: Server, client: httpx.Client) -> None:
     assert client.request("OPTIONS", server.origin + "/metrics").status_code == 204
     assert client.head(server.origin + "/metrics").status_code == 200
     posted = client.post(server.origin + "/metrics")
@@ -184,7 +177,9 @@ def test_only_reading_is_offered(server: Server, client: httpx.Client) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_through_a_proxy_it_is_an_unknown_path(server: Server, sent: dict[str, str], client: httpx.Client) -> None:
+def test_metrics_through_a_proxy_are_an_unknown_path(
+    server: Server, sent: dict[str, str], client: httpx.Client
+) -> None:
     for method in ("GET", "POST"):
         hidden = client.request(method, server.origin + "/metrics", headers=sent)
         unknown = client.request(method, server.origin + "/nothing", headers=sent)
@@ -193,12 +188,12 @@ def test_through_a_proxy_it_is_an_unknown_path(server: Server, sent: dict[str, s
         assert set(hidden.headers) == set(unknown.headers)
 
 
-def test_this_machine_may_read_it_under_its_own_names(server: Server, client: httpx.Client) -> None:
+def test_this_machine_may_read_metrics_under_its_own_names(server: Server, client: httpx.Client) -> None:
     for name in ("127.0.0.1", "localhost", "127.0.0.1:8080", "localhost:9", "[::1]:8080", "[::1]"):
         assert client.get(server.origin + "/metrics", headers={"Host": name}).status_code == 200, name
 
 
-def test_a_trusted_proxy_speaks_for_its_client(start: Callable[..., Server], client: httpx.Client) -> None:
+def test_behind_a_trusted_proxy_the_clients_address_counts(start: Callable[..., Server], client: httpx.Client) -> None:
     server = start("--trusted-proxy", "127.0.0.1", "--metrics-from", "192.0.2.0/24")
 
     def status(**sent: str) -> int:
@@ -214,13 +209,13 @@ def test_a_trusted_proxy_speaks_for_its_client(start: Callable[..., Server], cli
     assert status() == 200
 
 
-def test_a_network_may_be_let_in_by_a_setting(start: Callable[..., Server], client: httpx.Client) -> None:
+def test_a_setting_allows_a_network_to_read_metrics(start: Callable[..., Server], client: httpx.Client) -> None:
     server = start("--metrics-from", "127.0.0.1")
     assert client.get(server.origin + "/metrics", headers={"Host": "metrics.example.com"}).status_code == 200
     assert client.get(server.origin + "/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 404
 
 
-def test_a_trusted_proxy_that_does_not_say_for_whom_it_asks_gets_nothing(
+def test_a_trusted_proxy_that_names_no_client_may_not_read_metrics(
     start: Callable[..., Server], client: httpx.Client
 ) -> None:
     server = start("--trusted-proxy", "127.0.0.1", "--metrics-from", "127.0.0.0/8")
@@ -229,13 +224,13 @@ def test_a_trusted_proxy_that_does_not_say_for_whom_it_asks_gets_nothing(
     assert client.get(server.origin + "/metrics", headers={"X-Forwarded-For": "127.0.0.9"}).status_code == 200
 
 
-def test_it_carries_the_rate_limit_headers(server: Server, client: httpx.Client) -> None:
+def test_metrics_have_the_rate_limit_headers(server: Server, client: httpx.Client) -> None:
     answer = client.get(server.origin + "/metrics")
     for name in ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-request-id"):
         assert len(answer.headers.get_list(name)) == 1
 
 
-def test_usage_in_the_store_is_what_the_metrics_say(fresh: Server) -> None:
+def test_usage_in_the_store_equals_the_metrics(fresh: Server) -> None:
     own = fresh.key(limits=Limits(4, 100))
     began = int(time.time()) // HOUR * HOUR
     asking(fresh.port, 6, own.headers)
@@ -245,8 +240,8 @@ def test_usage_in_the_store_is_what_the_metrics_say(fresh: Server) -> None:
     assert {row.response: row.requests for row in rows} == {"ok": 4, "refused": 2}
 
 
-def test_requests_of_one_connection_with_different_keys_are_not_mixed_up(server: Server) -> None:
-    """The same head in the same second finds the tally of the request before it: the key must be the same too."""
+def test_requests_with_different_keys_are_counted_apart(server: Server) -> None:
+    """A request with the same head must not be counted for the key of the request before it."""
     before = scrape(server)
     keys = [server.key("free"), server.key("pro")]
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Whether a part of the service answers: one log line when it stops, one when it is back, and both are counted."""
+"""The health of the store or the gate: an outage and its end are one log line each, and outages are counted."""
 
 import logging
 import time
@@ -7,33 +7,34 @@ from typing import Literal
 from petstore.observability import metrics
 from petstore.observability.logs import event
 
-STEADY = 1.0  # seconds without a failure: calls that fail and succeed in turn are one outage, not hundreds
+STEADY = 1.0  # seconds without a failure end an outage: calls that fail and succeed in turn are one outage
 
-_COUNTED = {
+_METRICS = {
     "store": (metrics.STORE_ERRORS, metrics.STORE_OUTAGES, metrics.STORE_DOWN),
     "gate": (metrics.GATE_ERRORS, metrics.GATE_OUTAGES, metrics.GATE_DOWN),
 }
 
 
 class Health:
-    """`labels` are those of the part's metrics; they are in its log lines too."""
+    """`labels` are those of the part's metrics. Its log lines have them too."""
 
     def __init__(self, part: Literal["store", "gate"], *labels: str) -> None:
         self.down = False
         self._part = part
         self._labels = labels
-        self._errors, self._outages, self._down = _COUNTED[part]
+        self._errors, self._outages, self._down = _METRICS[part]
         self._began = self._failed = 0.0
-        # Zeros are shown from the start: a rate needs a value before the first fault.
+        # Zeros are shown from the start: Prometheus needs a value before the first failure to see an increase.
         self._errors.add(*labels, by=0)
         self._outages.add(*labels, by=0)
         self._down.cells.setdefault(labels, 0)
 
     def error(self) -> None:
-        """One call was not answered, for which the part as a whole is not to blame."""
+        """Count one call that failed for its own reasons, without an outage of the part."""
         self._errors.add(*self._labels)
 
     def failed(self, cause: object) -> None:
+        """Count one call that failed because the part is down."""
         self._errors.add(*self._labels)
         self._failed = time.monotonic()
         if not self.down:
@@ -44,7 +45,7 @@ class Health:
             event(logging.ERROR, f"{self._part} down", **self._fields(), cause=str(cause))
 
     def worked(self, *, surely: bool = False) -> None:
-        """To be called when a call was answered while `down`. `surely`: not by chance between two failures."""
+        """A call succeeded while `down`. `surely`: the part is known to be back, so the outage ends at once."""
         now = time.monotonic()
         if self.down and (surely or now - self._failed >= STEADY):
             self.down = False

@@ -1,8 +1,7 @@
-"""Logs: one line per event on standard error, for people on a terminal, as JSON otherwise."""
+"""Logs: one line per event on standard error, readable on a terminal and JSON otherwise."""
 
 import datetime
 import logging
-import logging.config
 import sys
 import traceback
 from typing import Any
@@ -10,54 +9,59 @@ from typing import Any
 import msgspec
 
 logger = logging.getLogger("petstore")
-logger.addHandler(logging.NullHandler())  # a command tells its operator itself; only the service logs
+logger.addHandler(logging.NullHandler())  # commands print what they have to say; only the servers log
 
 
 def event(level: int, name: str, **fields: Any) -> None:
-    """Log one event. Fields never hold a secret: a key is named by its id."""
+    """Log one event. No field holds a secret: a key is named by its id."""
     logger.log(level, name, extra={"fields": fields})
 
 
 class Throttled:
-    """At most one line a second for each cause: an outage under load must not fill the disk with its own log.
+    """A log line that is limited to one a second for each cause, so that an outage under load does not fill the disk.
 
-    `others` in a line is how many events of the same cause had no line of their own since the one before. Time is
-    passed in, in seconds of a clock that never goes back.
+    `others` in a line counts the events of the same cause that got no line since the line before. `now` is in seconds
+    of a monotonic clock.
     """
 
-    CAUSES_MAX = 100  # at a time; some causes differ each time, by a port or a number
+    CAUSES_MAX = 100  # at a time: some causes differ in each event, by a port or a number
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._silent_until: dict[str, float] = {}
-        self._left_out: dict[str, tuple[int, dict[str, Any]]] = {}  # how many, and the fields of the last
+        self._withheld: dict[str, tuple[int, dict[str, Any]]] = {}  # how many events, and the fields of the last
 
     def event(self, now: float, cause: str, **fields: Any) -> None:
         if cause not in self._silent_until and len(self._silent_until) >= self.CAUSES_MAX:
             cause = "other causes"
-        left_out, _ = self._left_out.pop(cause, (0, {}))
+        withheld, _ = self._withheld.pop(cause, (0, {}))
         if now < self._silent_until.get(cause, 0.0):
-            self._left_out[cause] = left_out + 1, fields
+            self._withheld[cause] = withheld + 1, fields
         else:
-            self._line(now, cause, left_out, fields)
+            self._log(now, cause, withheld, fields)
 
-    def tell(self, now: float) -> None:
-        """Once a second: what was left out, and would stay untold if nothing more came."""
+    def flush(self, now: float) -> None:
+        """Once a second: log withheld events that no later event would report."""
         for cause in [cause for cause, until in self._silent_until.items() if until <= now]:
             del self._silent_until[cause]
-            if cause in self._left_out:
-                left_out, fields = self._left_out.pop(cause)
-                self._line(now, cause, left_out - 1, fields)
+            if cause in self._withheld:
+                withheld, fields = self._withheld.pop(cause)
+                self._log(now, cause, withheld - 1, fields)
 
-    def _line(self, now: float, cause: str, others: int, fields: dict[str, Any]) -> None:
+    def _log(self, now: float, cause: str, others: int, fields: dict[str, Any]) -> None:
         self._silent_until[cause] = now + 1.0
         event(logging.ERROR, self._name, **fields, cause=cause, **({"others": others} if others else {}))
 
 
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
-        line = {"at": at, "level": record.levelname.lower(), "event": record.getMessage(), "pid": record.process}
+        time = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
+        line = {
+            "timestamp": time,
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "pid": record.process,
+        }
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["trace"] = "".join(traceback.format_exception(*record.exc_info))
@@ -66,33 +70,22 @@ class JsonLines(logging.Formatter):
 
 class Readable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        fields = " ".join(f"{name}={_shown(value)}" for name, value in getattr(record, "fields", {}).items())
-        line = f"{at} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
+        time = datetime.datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        fields = " ".join(f"{name}={_printable(value)}" for name, value in getattr(record, "fields", {}).items())
+        line = f"{time} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
         return line + ("\n" + "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else "")
 
 
-def _shown(value: Any) -> str:
-    """What a client has sent must not move the cursor, or look like another line."""
+def _printable(value: Any) -> str:
+    """A client's text must not move the cursor or look like another line."""
     text = str(value)
     return text if text.isprintable() else repr(text)
 
 
-def configuration() -> dict[str, Any]:
-    """For logging.config: our events, and the warnings of all that we use, in the same form."""
-    form = Readable if sys.stderr.isatty() else JsonLines
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"line": {"()": form}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stderr"}},
-        "loggers": {
-            "petstore": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
-            "asyncpg": {"level": "ERROR"},  # its warnings are stack traces of an outage that we tell of ourselves
-        },
-        "root": {"handlers": ["stderr"], "level": "WARNING"},
-    }
-
-
 def configure() -> None:
-    logging.config.dictConfig(configuration())
+    """Send our events and the warnings of all libraries to standard error, in one form."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Readable() if sys.stderr.isatty() else JsonLines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logger.setLevel(logging.INFO)
+    logging.getLogger("asyncpg").setLevel(logging.ERROR)  # it warns of an outage with traces; we log the outage itself

@@ -1,108 +1,81 @@
-"""The metrics of one worker while it runs: what is looked up once a second, and what a scrape is given."""
+"""The metrics of a running worker: written once a second, and rendered for a scrape."""
 
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
+import resource
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from petstore import __version__
-from petstore.data_dir import LAST_BACKUP
-from petstore.gate import GATE_FILE
-from petstore.keys import ENVIRONMENTS
-from petstore.observability import metrics
+from petstore.observability import metrics, multiprocess
 from petstore.observability.logs import event
-from petstore.observability.metrics.shared import Values, Workers, of_this_process
-from petstore.settings import Settings
-
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Monitoring:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, directory: Path, measure_node: Callable[[], None]) -> None:
+        """`measure_node` sets the gauges of the node. It is called before each scrape, in a thread."""
         metrics.reset()
-        self._settings = settings
-        self._workers: Workers | None = Workers(settings.data / "metrics")
-        self._cpu = 0.0
+        metrics.WORKERS.set(1)
         metrics.WORKER_STARTS.add()
-        try:
-            self._workers.join()
-        except OSError as error:  # a service that cannot tell its numbers still serves
-            event(logging.ERROR, "metrics not shared", cause=str(error), effect="each worker tells its own alone")
-            self._workers = None
+        metrics.START_TIME.set(time.time())
+        metrics.MAX_FDS.set(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._directory = directory
+        self._measure_node = measure_node
+        self._worker: multiprocess.Worker | None = None
+        self._failed = False
+        self._one_at_a_time = asyncio.Lock()
+        self._joining: asyncio.Task[None] | None = None
+        self._cpu_seconds = 0.0
 
     def tick(self, late: float) -> None:
-        """Once a second; `late` is by how much."""
+        """Once a second, `late` seconds after it was due."""
         metrics.LOOP_LAG.observe(max(0.0, late))
-        spent = os.times()
-        cpu = spent.user + spent.system
-        metrics.CPU_SECONDS.add(by=cpu - self._cpu)
-        self._cpu = cpu
-        metrics.MEMORY_BYTES.set(_resident())
-        self._publish()
+        if self._worker is not None:
+            self._write(self._worker)
+        elif self._joining is None or self._joining.done():
+            self._joining = asyncio.create_task(self._join())
 
-    def close(self) -> None:
-        if self._workers is not None:
-            with contextlib.suppress(OSError):
-                self._workers.leave()
+    async def close(self) -> None:
+        if self._joining is not None:
+            await self._joining
+        async with self._one_at_a_time:
+            if self._worker is not None:
+                self._worker.close()
+                self._worker = None
 
     async def scrape(self, accept: str) -> tuple[str, bytes]:
         """The metrics of the node: the media type and the body."""
-        self._publish()
-        # In a thread: the first time a library is imported, and no request should wait for that.
-        return await asyncio.to_thread(self._render, accept, of_this_process())
+        if self._worker is None:
+            await self._join()
+        async with self._one_at_a_time:
+            if self._worker is not None:
+                self._write(self._worker)
+            return await asyncio.to_thread(self._render, accept)
 
-    def _publish(self) -> None:
-        if self._workers is not None:
-            with contextlib.suppress(OSError):
-                self._workers.publish()
+    async def _join(self) -> None:
+        """In a thread, because it imports prometheus_client. A worker that cannot write its numbers still serves."""
+        async with self._one_at_a_time:
+            if self._worker is None:
+                try:
+                    self._worker = await asyncio.to_thread(multiprocess.Worker, self._directory)
+                    self._write(self._worker)
+                except OSError as error:
+                    if not self._failed:
+                        event(logging.ERROR, "metrics not written", cause=str(error), effect="tried again each second")
+                    self._failed = True
 
-    def _render(self, accept: str, own: Values) -> tuple[str, bytes]:
-        from petstore.observability.metrics.prometheus import render
+    def _write(self, worker: multiprocess.Worker) -> None:
+        spent = time.process_time()
+        metrics.CPU_SECONDS.add(by=spent - self._cpu_seconds)
+        self._cpu_seconds = spent
+        with contextlib.suppress(OSError):  # not Linux
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            metrics.MEMORY_BYTES.set(pages * resource.getpagesize())
+            if open_fds := Path("/proc/self/fd").stat().st_size:
+                metrics.OPEN_FDS.set(open_fds)
+        worker.write()
 
-        values, alive = own, 1
-        if self._workers is not None:
-            with contextlib.suppress(OSError):
-                values, alive = self._workers.total()
-        return render(values | self._of_the_node(alive), accept)
-
-    def _of_the_node(self, alive: int) -> Values:
-        """What is not the sum over the workers."""
-        settings = self._settings
-        store = "sqlite" if settings.store is None else "postgresql"
-        gate = "lmdb" if settings.gate is None else "redis"
-        found: dict[metrics.Gauge, dict[tuple[str, ...], float]] = {
-            metrics.INFO: {(__version__, store, gate): 1},
-            metrics.WORKERS: {(): alive},
-            metrics.FREE_BYTES: {(): shutil.disk_usage(settings.data).free},
-            metrics.LAST_BACKUP: _cell(_stat(settings.data / LAST_BACKUP, "st_mtime")),
-        }
-        if settings.store is None:
-            for environment in ENVIRONMENTS:
-                file = settings.data / f"{environment}.db"
-                for gauge, path in ((metrics.STORE_BYTES, file), (metrics.WAL_BYTES, Path(f"{file}-wal"))):
-                    found.setdefault(gauge, {})[environment,] = _stat(path, "st_size") or 0
-        if settings.gate is None:
-            found[metrics.GATE_BYTES] = _cell(_stat(settings.data / GATE_FILE, "st_size"))
-        return {gauge.name: dict(cells) for gauge, cells in found.items()}
-
-
-def _cell(value: float | None) -> dict[tuple[str, ...], float]:
-    return {} if value is None else {(): value}
-
-
-def _stat(path: Path, what: str) -> float | None:
-    try:
-        return float(getattr(path.stat(), what))
-    except OSError:
-        return None
-
-
-def _resident() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
-    except OSError:  # not Linux
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    def _render(self, accept: str) -> tuple[str, bytes]:
+        self._measure_node()
+        return multiprocess.render(self._directory, accept)

@@ -91,7 +91,7 @@ class App:
         for place in self.places:
             place.settle(now)
         self._outside.settle(now)
-        self._throttled.tell(ticks)
+        self._throttled.flush(ticks)
 
     async def answer(self, request: Request) -> Reply:
         """Never raises: whatever goes wrong is a reply too."""

@@ -1,0 +1,209 @@
+"""Every metric, once. Components add to plain numbers; a worker passes them on to prometheus-client once a second.
+
+The numbers belong to this process and are changed in the event loop's thread alone, so that an addition needs no lock.
+`python -m petstore.observability.metrics docs/metrics.md` writes the table in that document anew.
+"""
+
+import sys
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+Labels = tuple[str, ...]
+Sample = tuple[str, Labels, float]  # the sample's name, the values of its labels, the number
+
+
+class Metric:
+    kind: Literal["counter", "gauge", "histogram"]
+
+    def __init__(self, name: str, about: str, *labels: str) -> None:
+        self.name = name
+        self.about = about
+        self.labels = labels
+
+
+class Counter(Metric):
+    """Only grows. `cells` has what was added since the last `take`."""
+
+    kind = "counter"
+
+    def __init__(self, name: str, about: str, *labels: str) -> None:
+        super().__init__(name, about, *labels)
+        self.cells: dict[Labels, float] = {}
+
+    def add(self, *labels: str, by: float = 1) -> None:
+        self.cells[labels] = self.cells.get(labels, 0) + by
+
+    def take(self) -> Iterator[Sample]:
+        """Everything since the last call."""
+        yield from ((self.name, labels, number) for labels, number in self.cells.items())
+        self.cells.clear()
+
+
+class Gauge(Metric):
+    """Goes up and down. `mode` says how the values of the living workers are merged.
+
+    A gauge of the `node` has one value whichever worker is asked: it is set for each scrape.
+    """
+
+    kind = "gauge"
+
+    def __init__(
+        self, name: str, about: str, *labels: str, mode: Literal["livesum", "livemax", "livemin", "node"] = "livesum"
+    ) -> None:
+        super().__init__(name, about, *labels)
+        self.mode = mode
+        self.cells: dict[Labels, float] = {}
+
+    def set(self, value: float, *labels: str) -> None:
+        self.cells[labels] = value
+
+    def take(self) -> Iterator[Sample]:
+        """The present values."""
+        return ((self.name, labels, value) for labels, value in self.cells.items())
+
+
+class Histogram(Metric):
+    """Counts values by bucket. A cell has a count for each bound, a count above all bounds, and the sum."""
+
+    kind = "histogram"
+
+    def __init__(self, name: str, about: str, bounds: Sequence[float], *labels: str) -> None:
+        super().__init__(name, about, *labels)
+        self.bounds = bounds
+        self.cells: dict[Labels, list[float]] = {}
+
+    def observe(self, value: float, *labels: str, times: int = 1) -> None:
+        cell = self.cell(*labels)
+        cell[bisect_left(self.bounds, value)] += times
+        cell[-1] += value * times
+
+    def cell(self, *labels: str) -> list[float]:
+        """The numbers since the last `take`."""
+        return self.cells.setdefault(labels, [0] * (len(self.bounds) + 2))
+
+    def take(self) -> Iterator[Sample]:
+        """Everything since the last call. A bucket's last label is its bound."""
+        for labels, cell in self.cells.items():
+            for bound, count in zip((*self.bounds, float("inf")), cell[:-1], strict=True):
+                yield f"{self.name}_bucket", (*labels, str(bound)), count
+            yield f"{self.name}_sum", labels, cell[-1]
+        self.cells.clear()
+
+
+_SECONDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+REQUESTS = Counter(
+    "petstore_requests_total",
+    "Requests answered. Operation other: a wrong path or method, OPTIONS; site: a path outside the base addresses. "
+    "Plan none: no valid key.",
+    "environment", "operation", "status", "plan",
+)  # fmt: skip
+REQUEST_SECONDS = Histogram(
+    "petstore_request_duration_seconds",
+    "Time from the head of a request to its finished answer.",
+    _SECONDS,
+    "operation",
+)
+ADMISSIONS = Counter(
+    "petstore_admissions_total",
+    "Decisions of the gate: admitted, refused (429) or banned. Subject address: a request without a valid key.",
+    "environment", "subject", "outcome",
+)  # fmt: skip
+PAGE_CACHE = Counter(
+    "petstore_page_cache_total", "Lists and animals by result: hit, from memory; miss, from the store.",
+    "environment", "result",
+)  # fmt: skip
+REJECTED = Counter(
+    "petstore_rejected_messages_total",
+    "Messages that never became a request, such as bad framing (400) or a large head (431). Our own server only.",
+    "status",
+)
+CONNECTIONS = Gauge("petstore_connections", "Open connections. Our own server only.")
+REFUSED_CONNECTIONS = Counter(
+    "petstore_refused_connections_total",
+    "Connections closed at once. Reason: per_address, total (a limit is reached) or descriptors (none is free).",
+    "reason",
+)
+CERTIFICATE_EXPIRY = Gauge(
+    "petstore_certificate_expiry_timestamp_seconds", "Time when the TLS certificate expires. Absent without TLS.",
+    mode="node",
+)  # fmt: skip
+
+STORE_ERRORS = Counter(
+    "petstore_store_errors_total",
+    "Calls that the store did not answer. A failed commit counts once, however many requests it served.",
+    "environment", "access",
+)  # fmt: skip
+STORE_OUTAGES = Counter(
+    "petstore_store_outages_total", "Times that the store went down. Each worker counts for itself.",
+    "environment", "access",
+)  # fmt: skip
+STORE_DOWN = Gauge(
+    "petstore_store_down", "Workers that get no answer from the store now. Access: read or write.",
+    "environment", "access",
+)  # fmt: skip
+STORE_BATCH = Histogram("petstore_store_batch_size", "Writes in one commit.", _SIZES, "environment")
+STORE_QUEUE = Gauge(
+    "petstore_store_queue", "Writes that wait for their commit. A worker refuses more than 10,000.", "environment"
+)
+STORE_BYTES = Gauge("petstore_store_bytes", "Size of the SQLite file.", "environment", mode="node")
+WAL_BYTES = Gauge(
+    "petstore_store_wal_bytes", "Size of SQLite's write-ahead log. It grows while a backup runs.", "environment",
+    mode="node",
+)  # fmt: skip
+
+GATE_ERRORS = Counter("petstore_gate_errors_total", "Decisions that the gate could not make.")
+GATE_OUTAGES = Counter("petstore_gate_outages_total", "Times that the gate went down. Each worker counts for itself.")
+GATE_DOWN = Gauge("petstore_gate_down", "Workers that get no answer from the gate now.")
+GATE_BATCH = Histogram("petstore_gate_batch_size", "Requests in one call of Redis.", _SIZES)
+GATE_QUEUE = Gauge("petstore_gate_queue", "Requests that wait for Redis.")
+GATE_BYTES = Gauge("petstore_gate_bytes", "Size of the gate's file. Absent with Redis.", mode="node")
+
+WORKERS = Gauge("petstore_workers", "Workers that run.")
+WORKER_STARTS = Counter("petstore_worker_starts_total", "Workers started. It grows while the service runs: some died.")
+LOOP_LAG = Histogram(
+    "petstore_loop_lag_seconds", "Delay of a worker's timer of each second: how long a request waits for the worker.",
+    _SECONDS,
+)  # fmt: skip
+FREE_BYTES = Gauge("petstore_free_bytes", "Free disk space for the data directory.", mode="node")
+LAST_BACKUP = Gauge(
+    "petstore_last_backup_timestamp_seconds", "Time when the last backup was finished. Absent before the first.",
+    mode="node",
+)  # fmt: skip
+BUILD_INFO = Gauge(
+    "petstore_build_info", "Always 1. The labels name what runs.", "version", "store", "gate", mode="node"
+)
+CPU_SECONDS = Counter("process_cpu_seconds_total", "Processor time of all workers.")
+MEMORY_BYTES = Gauge("process_resident_memory_bytes", "Resident memory of all workers.")
+START_TIME = Gauge("process_start_time_seconds", "Time when the oldest worker started.", mode="livemin")
+OPEN_FDS = Gauge(
+    "process_open_fds", "Open file descriptors of the worker that has the most. Linux 6.2 or newer.", mode="livemax"
+)
+MAX_FDS = Gauge("process_max_fds", "File descriptors that one worker may open.", mode="livemin")
+
+METRICS: tuple[Counter | Gauge | Histogram, ...] = tuple(
+    metric for metric in globals().values() if isinstance(metric, Counter | Gauge | Histogram)
+)
+
+
+def reset() -> None:
+    """Forget all numbers: a new worker does not own what its parent counted before the fork."""
+    for metric in METRICS:
+        metric.cells.clear()
+
+
+TABLE = "| metric | kind | labels | what it tells |\n|---|---|---|---|\n"
+
+
+def table() -> str:
+    """All metrics as a table in Markdown."""
+    rows = ((f"`{m.name}`", m.kind, ", ".join(f"`{label}`" for label in m.labels), m.about) for m in METRICS)
+    return TABLE + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+if __name__ == "__main__":
+    document = Path(sys.argv[1])
+    document.write_text(document.read_text().partition(TABLE)[0] + table())

@@ -1,0 +1,148 @@
+"""The numbers of all workers of a node, in prometheus-client's multiprocess mode.
+
+A living worker holds the lock of a numbered slot, and prometheus-client uses that number in place of a process id. The
+next worker takes over the slot of a dead one and goes on with its counters. So no counter falls while the service runs,
+and thousands of starts leave no more files than there were workers at a time.
+
+prometheus_client is imported on demand: its import takes longer than that of most of the service.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from petstore.observability.metrics import METRICS, Gauge, Labels, Metric
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily
+
+# The files of a slot and their bytes, enough for all values of all labels. They are allocated at the start:
+# prometheus-client maps them into memory, and a write to a page that a full disk cannot store would kill the worker.
+SIZES = {"counter": 512 << 10, "histogram": 64 << 10,
+         "gauge_livesum": 16 << 10, "gauge_livemax": 16 << 10, "gauge_livemin": 16 << 10}  # fmt: skip
+LOCK = "lock"  # shared by all living workers
+
+_NODE_GAUGES = [metric for metric in METRICS if isinstance(metric, Gauge) and metric.mode == "node"]
+_WORKER_METRICS = [metric for metric in METRICS if metric not in _NODE_GAUGES]
+
+
+class Worker:
+    """This process among the workers of the node."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError."""
+        from prometheus_client.multiprocess import mark_process_dead
+        from prometheus_client.values import MultiProcessValue
+
+        directory.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.ExitStack() as locks:
+            locks.enter_context(_locked(directory / LOCK, fcntl.LOCK_SH))
+            self._slot = _take_free_slot(directory, locks)
+            mark_process_dead(self._slot, directory)  # type: ignore[no-untyped-call]  # it has no annotations
+            for name, size in SIZES.items():
+                _allocate(directory / f"{name}_{self._slot}.db", size)
+            self._locks = locks.pop_all()
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(directory)
+        self._directory = directory
+        self._value_class: Any = MultiProcessValue(lambda: self._slot)  # type: ignore[no-untyped-call]  # as above
+        self._values: dict[tuple[str, Labels], Any] = {}
+
+    def write(self) -> None:
+        """Pass on what the components have counted.
+
+        The values are those beneath prometheus-client's Counter, Gauge and Histogram, with the same names and files. A
+        Histogram takes observations one by one, which would cost a microsecond for each request.
+        """
+        for metric in _WORKER_METRICS:
+            for name, labels, number in metric.take():
+                value = self._values.get((name, labels))
+                if value is None:
+                    value = self._values[name, labels] = self._new_value(metric, name, labels)
+                if isinstance(metric, Gauge):
+                    value.set(number)
+                else:
+                    value.inc(number)
+
+    def _new_value(self, metric: Metric, name: str, labels: Labels) -> Any:
+        family = metric.name.removesuffix("_total")
+        label_names = (*metric.labels, "le")[: len(labels)]  # only a bucket has the last one
+        mode = metric.mode if isinstance(metric, Gauge) else ""
+        return self._value_class(metric.kind, family, name, label_names, labels, metric.about, multiprocess_mode=mode)
+
+    def close(self) -> None:
+        """The counters stay for the sum, the gauges go."""
+        from prometheus_client.multiprocess import mark_process_dead
+
+        self.write()
+        self._value_class.close_all_files()
+        mark_process_dead(self._slot, self._directory)  # type: ignore[no-untyped-call]  # as above
+        self._locks.close()
+
+
+def start_anew(directory: Path) -> None:
+    """Remove the numbers of an earlier run, unless another service's workers use the same directory. Raises OSError."""
+    if directory.is_dir():
+        with contextlib.suppress(BlockingIOError), _locked(directory / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            for path in directory.iterdir():
+                if path.name != LOCK:
+                    path.unlink()
+
+
+def render(directory: Path, accept: str) -> tuple[str, bytes]:
+    """A scrape's media type and body: the workers merged, and the gauges of the node."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+    registry = CollectorRegistry()
+    registry.register(_NodeGauges())
+    if directory.is_dir():
+        for path in directory.glob("*.lock"):
+            # A worker that was killed has left its gauges. Its lock keeps a new worker out of the slot meanwhile.
+            with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                mark_process_dead(path.stem, directory)  # type: ignore[no-untyped-call]  # as above
+        MultiProcessCollector(registry, directory)  # type: ignore[no-untyped-call]  # as above
+    encode, media_type = choose_encoder(accept)
+    return media_type, encode(registry)
+
+
+class _NodeGauges:
+    def collect(self) -> Iterator["GaugeMetricFamily"]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        for gauge in _NODE_GAUGES:
+            family = GaugeMetricFamily(gauge.name, gauge.about, labels=gauge.labels)
+            for _, labels, value in gauge.take():
+                family.add_metric(labels, value)
+            yield family
+
+
+@contextlib.contextmanager
+def _locked(path: Path, how: int) -> Iterator[None]:
+    """Raises BlockingIOError when another process has the lock, and other OSErrors."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, how)
+        yield
+    finally:
+        os.close(file)
+
+
+def _take_free_slot(directory: Path, locks: contextlib.ExitStack) -> int:
+    slot = 0
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            locks.enter_context(_locked(directory / f"{slot}.lock", fcntl.LOCK_EX | fcntl.LOCK_NB))
+            return slot
+        slot += 1
+
+
+def _allocate(path: Path, size: int) -> None:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(file, 0, size)
+    finally:
+        os.close(file)
