@@ -263,7 +263,10 @@ def test_each_attempt_is_reported_to_the_callback_and_to_the_log(kind: Kind, cap
     service = Service(http_error(500, "internal_error"), http_response(201, REX))
     with Client(kind, service) as client:
         client.create_pet("Rex", 7)
-        assert [(attempt.number, attempt.status, attempt.code) for attempt in client.attempts] == [(1, 500, "internal_error"), (2, 201, None)]
+        assert [(attempt.number, attempt.status, attempt.code) for attempt in client.attempts] == [
+            (1, 500, "internal_error"),
+            (2, 201, None),
+        ]
     lines = [record.getMessage() for record in caplog.records if record.name == "petstore_client"]
     assert len(lines) == 2
     assert lines[0].startswith("POST /pets: 500 internal_error in ")

@@ -1,5 +1,7 @@
 """The rate limiter that the threads and tasks of a client share, rule by rule."""
 
+import itertools
+
 import pytest
 
 from fakes import REX, Clock, Run, Sleep, error, limits, operations, response
@@ -145,7 +147,7 @@ def test_requests_that_are_refused_together_are_one_refusal() -> None:
 
 def test_clients_with_different_time_slots_return_at_different_times() -> None:
     ends = sorted(RateLimiter(slot).pause(refusal(41.0), 0.0, 0.0, (0.5, 0.5)) for slot in range(SLOTS))
-    assert all(after - before >= SLOT - 1e-9 for before, after in zip(ends, ends[1:], strict=False))
+    assert all(after - before >= SLOT - 1e-9 for before, after in itertools.pairwise(ends))
 
 
 def test_a_call_during_a_pause_longer_than_max_wait_raises_without_sending() -> None:

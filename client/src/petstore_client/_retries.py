@@ -16,8 +16,8 @@ from petstore_client._errors import (
 
 FIRST_BACKOFF = 0.5
 MAX_BACKOFF = 8.0
-SLOT = 0.25
-SLOTS = 20
+SLOT = 0.2  # seconds
+SLOTS = 25
 _MAX_RETRY_AFTER = 1e9  # seconds: a longer Retry-After is cut to this, so that arithmetic on it stays exact
 
 
@@ -54,7 +54,7 @@ def next_slot(earliest: float, slot: int, fraction: float) -> float:
     With random delays of up to 5 s alone, two of four processes would return within 100 ms after one pause in five.
     But all processes of a machine read one monotonic clock. On it, points in different slots are 0.15 s apart or more.
     """
-    point = (slot + 0.4 * fraction) * SLOT
+    point = (slot + fraction / 4) * SLOT
     return earliest + (point - earliest) % (SLOT * SLOTS)
 
 
