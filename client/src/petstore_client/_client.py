@@ -64,9 +64,9 @@ class Petstore(BaseClient):
     ) -> None:
         from petstore_client._http import SyncSender
 
+        options, events = Options(max_retries, timeout, max_wait), Events(on_attempt, on_wait)
         target = endpoint(api_key, base_url, connect_timeout)
         self._sender: SyncSender = SyncSender(target, http_client, transport, sleep)
-        options, events = Options(max_retries, timeout, max_wait), Events(on_attempt, on_wait)
         super().__init__(self._sender, target.base_url, options, events, clock, random)
 
     @property

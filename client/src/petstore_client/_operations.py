@@ -131,7 +131,7 @@ class Operations:
     async def _call(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
     ) -> Response:
-        """Send until there is a success, or an error that no retry can help; raise that error."""
+        """Send until there is a success, or an error that cannot be retried, which is raised."""
         options, number, refused = self.options, 0, False
         request = Request(method, path, headers or {}, body, options.timeout)
         while True:
@@ -150,19 +150,16 @@ class Operations:
             wait = self._delay(error, number, started, now)
             self.limiter.release(started, outcome)
             again = is_retryable(error) and number <= options.max_retries and wait <= options.max_wait
-            status = outcome.status if isinstance(outcome, Response) else None
-            code = None if error is None else error.code
-            next_wait = wait if again else None
             attempt = Attempt(
-                method,
-                path,
-                number,
-                options.max_retries + 1,
-                now - started,
-                status,
-                code,
-                request_id_of(outcome),
-                next_wait,
+                method=method,
+                path=path,
+                number=number,
+                max_attempts=options.max_retries + 1,
+                seconds=now - started,
+                status=outcome.status if isinstance(outcome, Response) else None,
+                code=None if error is None else error.code,
+                request_id=request_id_of(outcome),
+                wait=wait if again else None,
             )
             self._events.attempt(attempt)
             if isinstance(result, Response):
