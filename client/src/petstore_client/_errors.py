@@ -66,7 +66,7 @@ class PetstoreError(Exception):
 class ApiError(PetstoreError):
     """The service answered with an error. A code that this version does not know is raised as this class."""
 
-    status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody sets it to None
+    status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
     retry_after: float | None = None
     """The seconds that the service asks to wait (`Retry-After`), or None."""
 
@@ -137,7 +137,7 @@ class TimedOut(PetstoreError):
 class UnexpectedResponse(PetstoreError):
     """The response is a success, but its body does not fit this interface: check the base URL."""
 
-    status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody sets it to None
+    status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
 
 
 CLASSES: dict[str, type[ApiError]] = {

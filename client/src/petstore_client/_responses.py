@@ -73,7 +73,7 @@ def success_or_error(outcome: Response | Failure, now: float) -> Response | Pets
         failed = kind(outcome.reason, code=code)
         failed.__cause__ = outcome.cause
         return failed
-    # 304 is the answer to If-None-Match; where it is not expected, it has no body that `parse` could read.
+    # A 304 responds to If-None-Match. Without that header `parse` raises UnexpectedResponse: a 304 has no body.
     if 200 <= outcome.status < 300 or outcome.status == 304:
         return outcome
     try:
