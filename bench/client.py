@@ -1,6 +1,6 @@
-"""What the Python client costs: each operation against bare httpx doing the same requests, and the time to import it.
+"""The cost of the Python client: each operation against bare httpx with the same requests, and the time of the import.
 
-Run as `.venv/bin/python bench/client.py`. The two take turns, call by call; the medians count.
+Run as `.venv/bin/python bench/client.py`. Calls of the two alternate; the result is the ratio of the medians.
 """
 
 import argparse
@@ -40,11 +40,11 @@ def bare_headers(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}", "Accept": "application/json"}
 
 
-def idempotency_key(headers: dict[str, str]) -> dict[str, str]:
+def with_idempotency_key(headers: dict[str, str]) -> dict[str, str]:
     return headers | {"Idempotency-Key": os.urandom(16).hex()}
 
 
-def in_threads(secret: str, calls: int) -> dict[str, Any]:
+def measure_sync(secret: str, calls: int) -> dict[str, Any]:
     headers = bare_headers(secret)
     with httpx.Client(timeout=TIMEOUT) as bare, Petstore(secret, base_url=BASE) as ours:
         pairs: dict[str, tuple[Call, Call]] = {
@@ -54,14 +54,14 @@ def in_threads(secret: str, calls: int) -> dict[str, Any]:
             ),
             "get": (lambda: bare.get(f"{BASE}/pets/1", headers=headers).json(), lambda: ours.get_pet(1)),
             "create": (
-                lambda: bare.post(f"{BASE}/pets", headers=idempotency_key(headers), json=NEW).json(),
+                lambda: bare.post(f"{BASE}/pets", headers=with_idempotency_key(headers), json=NEW).json(),
                 lambda: ours.create_pet("Rex", 1),
             ),
         }
         results = {}
         for name, pair in pairs.items():
             taken, used = Samples([], []), Samples([], [])
-            for which in turns(calls):
+            for which in alternating(calls):
                 began, cpu = time.perf_counter(), time.process_time()
                 pair[which]()
                 taken[which].append(time.perf_counter() - began)
@@ -70,7 +70,7 @@ def in_threads(secret: str, calls: int) -> dict[str, Any]:
         return results
 
 
-async def in_tasks(secret: str, calls: int) -> dict[str, Any]:
+async def measure_async(secret: str, calls: int) -> dict[str, Any]:
     headers = bare_headers(secret)
     async with httpx.AsyncClient(timeout=TIMEOUT) as bare, AsyncPetstore(secret, base_url=BASE) as ours:
 
@@ -81,7 +81,7 @@ async def in_tasks(secret: str, calls: int) -> dict[str, Any]:
             return (await bare.get(f"{BASE}/pets/1", headers=headers)).json()
 
         async def bare_create() -> Any:
-            return (await bare.post(f"{BASE}/pets", headers=idempotency_key(headers), json=NEW)).json()
+            return (await bare.post(f"{BASE}/pets", headers=with_idempotency_key(headers), json=NEW)).json()
 
         pairs: dict[str, tuple[AsyncCall, AsyncCall]] = {
             "list": (bare_list, lambda: anext(ours.list_pets(limit=20).pages())),
@@ -91,7 +91,7 @@ async def in_tasks(secret: str, calls: int) -> dict[str, Any]:
         results = {}
         for name, pair in pairs.items():
             taken, used = Samples([], []), Samples([], [])
-            for which in turns(calls):
+            for which in alternating(calls):
                 began, cpu = time.perf_counter(), time.process_time()
                 await pair[which]()
                 taken[which].append(time.perf_counter() - began)
@@ -100,16 +100,16 @@ async def in_tasks(secret: str, calls: int) -> dict[str, Any]:
         return results
 
 
-def turns(calls: int) -> Iterator[int]:
-    """0 for bare, 1 for ours: call by call, so that what else the machine does falls on both alike."""
+def alternating(calls: int) -> Iterator[int]:
+    """0 for bare, 1 for ours, alternating: so other load on the machine slows both alike."""
     for number in range(calls):
         yield from ((0, 1) if number % 2 else (1, 0))
 
 
 def compared(taken: Samples, used: Samples) -> dict[str, Any]:
-    """Medians; how far the ratio goes in ten parts of the run, which tells what it is worth; and this process's CPU.
+    """The medians, the range of the ratio over ten parts of the run, and the ratio of the CPU time of this process.
 
-    The last is what a busy machine disturbs least.
+    Other load on the machine disturbs the CPU time least.
     """
     part = len(taken.bare) // 10
     ratios = [
@@ -127,7 +127,7 @@ def compared(taken: Samples, used: Samples) -> dict[str, Any]:
 
 
 def imports(rounds: int) -> dict[str, Any]:
-    """Seconds, in processes of their own, of this environment, whatever else is installed in it."""
+    """Seconds to import, each time in a new process."""
     scripts = {
         "import petstore_client": "from petstore_client import Petstore, AsyncPetstore",
         "import httpx": "import httpx",
@@ -153,26 +153,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=3000, help="of each kind")
     options = parser.parse_args()
-    warnings.simplefilter("ignore", DeprecationWarning)  # get_pet is deprecated, and still counts
+    warnings.simplefilter("ignore", DeprecationWarning)  # get_pet is deprecated, and is measured too
     with tempfile.TemporaryDirectory() as folder:
         (secret,) = asyncio.run(make_keys(Path(folder), 1))
         asyncio.run(fill(Path(folder), 1_000))
         with serving(Path(folder)):
             results = {
-                "threads": in_threads(secret, options.calls),
-                "asyncio": asyncio.run(in_tasks(secret, options.calls)),
+                "threads": measure_sync(secret, options.calls),
+                "asyncio": asyncio.run(measure_async(secret, options.calls)),
                 "imports": imports(15),
                 "machine": {"cores": os.cpu_count(), "load": [round(load, 1) for load in os.getloadavg()]},
             }
     for kind in ("threads", "asyncio"):
-        for name, it in results[kind].items():
-            low, high = it["ratio_of_parts"]
+        for name, row in results[kind].items():
+            low, high = row["ratio_of_parts"]
             print(
-                f"{kind:<8} {name:<7} bare {it['bare_us']:7.1f} µs   ours {it['ours_us']:7.1f} µs   "
-                f"{it['ratio']:.3f}x (in ten parts: {low:.3f} to {high:.3f}), CPU {it['cpu_ratio']:.3f}x"
+                f"{kind:<8} {name:<7} bare {row['bare_us']:7.1f} µs   ours {row['ours_us']:7.1f} µs   "
+                f"{row['ratio']:.3f}x (in ten parts: {low:.3f} to {high:.3f}), CPU {row['cpu_ratio']:.3f}x"
             )
-    for name, it in results["imports"].items():
-        print(f"{name:<38} {it['median_s']:.3f} s (slowest of 15: {it['slowest_s']:.3f} s), CPU {it['cpu_s']:.3f} s")
+    for name, row in results["imports"].items():
+        print(f"{name:<38} {row['median_s']:.3f} s (slowest of 15: {row['slowest_s']:.3f} s), CPU {row['cpu_s']:.3f} s")
     print(f"{results['machine']['cores']} cores; load over the last 1, 5 and 15 minutes: {results['machine']['load']}")
     saved = Path(__file__).parent / "results" / "client.json"
     saved.write_text(json.dumps(results, indent=2) + "\n")

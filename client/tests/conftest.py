@@ -8,7 +8,7 @@ from fakes import Kind
 from tests.servers import Key, Server, serving
 
 
-@pytest.fixture(params=["threads", "asyncio"])
+@pytest.fixture(params=["sync", "async"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     chosen: Kind = request.param
     return chosen
@@ -16,7 +16,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that all tests share: make your own keys, expect other tests' animals, leave its clock alone."""
+    """A server that all tests share: make your own keys, expect other tests' animals, do not move its clock."""
     with serving(tmp_path_factory.mktemp("client") / "data") as shared:
         yield shared
 
@@ -28,7 +28,7 @@ def key(server: Server) -> Key:
 
 
 @pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the developer has set must not matter."""
+def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The developer's own environment variables must not matter."""
     monkeypatch.delenv("PETSTORE_API_KEY", raising=False)
     monkeypatch.delenv("PETSTORE_BASE_URL", raising=False)

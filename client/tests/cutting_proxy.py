@@ -1,4 +1,4 @@
-"""A proxy on loopback that cuts each of its connections after a random number of bytes, whatever they belong to."""
+"""A proxy on loopback that cuts each of its connections after a random number of bytes, of requests or of responses."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 class CuttingProxy:
     def __init__(self, target: int, most: int, seed: int) -> None:
-        """To the port `target`; a connection carries at most `most` bytes, both directions counted together."""
+        """Forwards to the port `target`. A connection carries at most `most` bytes in both directions together."""
         self.cut_in_requests = 0
-        self.cut_in_answers = 0
+        self.cut_in_responses = 0
         self.port = 0
         self._target = target
         self._most = most
-        self._chance = random.Random(seed)
+        self._random = random.Random(seed)
 
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         try:
@@ -23,10 +23,10 @@ class CuttingProxy:
         except OSError:
             to_client.transport.abort()
             return
-        left = self._chance.randint(0, self._most)
+        left = self._random.randint(0, self._most)
 
         async def relay(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> bool:
-            """Whether this direction was the one that was cut."""
+            """Whether this direction was cut."""
             nonlocal left
             while data := await source.read(65536):
                 sink.write(data[:left])
@@ -40,12 +40,12 @@ class CuttingProxy:
         await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         cuts = [task.done() and not task.exception() and task.result() for task in directions]
         self.cut_in_requests += cuts[0]
-        self.cut_in_answers += cuts[1]
+        self.cut_in_responses += cuts[1]
         for task in directions:
             task.cancel()
         await asyncio.gather(*directions, return_exceptions=True)
-        # Half of them end in order, after what was written has left; the others are reset.
-        reset = self._chance.random() < 0.5
+        # Half of the connections are closed after all written data was sent; the others are reset.
+        reset = self._random.random() < 0.5
         for sink in (to_client, to_server):
             if reset:
                 sink.transport.abort()

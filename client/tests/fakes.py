@@ -1,16 +1,17 @@
-"""Stand-ins for time and for the service: what takes minutes takes none, and every answer is the test's."""
+"""Fakes of time and of the service: a wait of minutes takes no time, and each test writes its own responses."""
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from typing import Any, Literal, NamedTuple
 
 import httpx
 
-from petstore_client import AsyncPetstore, Pet, Petstore, PetstoreError, RateLimit
-from petstore_client._core import Core, Rules
-from petstore_client._steps import Answer, Failure, Flow, Send
-from petstore_client._tries import Try
+from petstore_client import AsyncPetstore, Attempt, Page, Pet, Petstore, PetstoreError, RateLimit, Wait
+from petstore_client._events import Events
+from petstore_client._messages import Failure, Request, Response
+from petstore_client._operations import Operations, Options
+from petstore_client._rate_limiter import RateLimiter
 
 KEY = "pets_live_aKeyThatNoOneMaySee"
 REX = {"id": 1, "name": "Rex", "categoryId": 7, "status": "available"}
@@ -35,19 +36,49 @@ class Clock:
         self.sleep(seconds)
 
 
-def core(clock: Callable[[], float], rules: Rules | None = None, **more: Any) -> Core:
-    stand_ins: dict[str, Any] = {"wall_clock": lambda: 0.0, "random": lambda: 0.5, "report": lambda done: None}
-    return Core(rules or Rules(), clock=clock, **(stand_ins | more))
+class Sleep(NamedTuple):
+    seconds: float
 
 
-def answer(status: int, body: object = None, **headers: object) -> Answer:
-    """`x_request_id="7"` is the header x-request-id."""
+class _Step:
+    def __init__(self, step: Request | Sleep) -> None:
+        self._step = step
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        outcome = yield self._step
+        return outcome
+
+
+class SteppedSender:
+    """Hands each request and each sleep to the test that drives the coroutine with `send`."""
+
+    async def send(self, request: Request) -> Response | Failure:
+        outcome: Response | Failure = await _Step(request)
+        return outcome
+
+    async def sleep(self, seconds: float, /) -> None:
+        await _Step(Sleep(seconds))
+
+
+def operations(
+    clock: Callable[[], float], options: Options | None = None, events: Events | None = None, **replaced: Any
+) -> Operations:
+    """Operations to be driven step by step. By default all random numbers are 0.5."""
+    defaults: dict[str, Any] = {"wall_clock": lambda: 0.0, "random": lambda: 0.5, "random_key": lambda: "random"}
+    limiter = RateLimiter()
+    return Operations(
+        SteppedSender(), options or Options(), limiter, events or Events(), clock=clock, **(defaults | replaced)
+    )
+
+
+def response(status: int, body: object = None, **headers: object) -> Response:
+    """`x_request_id="7"` becomes the header x-request-id."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Answer(status, {name.replace("_", "-"): str(value) for name, value in headers.items()}, raw)
+    return Response(status, {name.replace("_", "-"): str(value) for name, value in headers.items()}, raw)
 
 
-def error(status: int, code: str, **headers: object) -> Answer:
-    return answer(status, {"code": code, "message": f"It is {code}.", "status": status}, **headers)
+def error(status: int, code: str, **headers: object) -> Response:
+    return response(status, {"code": code, "message": f"It is {code}.", "status": status}, **headers)
 
 
 def limits(limit: int, remaining: int, reset: int) -> dict[str, object]:
@@ -55,38 +86,47 @@ def limits(limit: int, remaining: int, reset: int) -> dict[str, object]:
 
 
 class Run:
-    """One flow, run to its end on a clock: what it sent and when, and what came of it."""
+    """One call, run to its end on a fake clock: what it sent and when, and its result or error."""
 
-    def __init__(self, flow: Flow[Any], outcomes: Iterable[Answer | Failure], clock: Clock, nap: float = 1.0) -> None:
-        """With `nap` below 1 each sleep ends early, after that part of it."""
-        self.sent: list[tuple[float, Send]] = []
+    def __init__(
+        self, call: Coroutine[Any, Any, Any], outcomes: Iterable[Response | Failure], clock: Clock, part: float = 1.0
+    ) -> None:
+        """With `part` below 1 each sleep ends early, after that part of it."""
+        self.sent: list[tuple[float, Request]] = []
         self.waited = 0.0
         self.result: Any = None
         self.error: PetstoreError | None = None
         left = iter(outcomes)
+        outcome: Response | Failure | None = None
         try:
-            step = next(flow)
             while True:
-                if isinstance(step, Send):
+                step = call.send(outcome)
+                outcome = None
+                if isinstance(step, Request):
                     self.sent.append((clock(), step))
-                    step = flow.send(next(left))
+                    outcome = next(left)
                 else:
-                    seconds = step.seconds * nap if step.seconds > 1e-3 else step.seconds
+                    seconds = step.seconds * part if step.seconds > 1e-3 else step.seconds
                     clock.sleep(seconds)
                     self.waited += seconds
-                    step = next(flow)
         except StopIteration as done:
             self.result = done.value
         except PetstoreError as raised:
             self.error = raised
+        finally:
+            call.close()
+
+    @property
+    def parsed(self) -> Any:
+        return self.result.parse()
 
 
 Outcome = httpx.Response | Exception
-Kind = Literal["threads", "asyncio"]
+Kind = Literal["sync", "async"]
 
 
 class Service:
-    """Answers with what it was given, in order, and keeps the requests. As a transport it serves both clients."""
+    """Answers with the given outcomes, in order, and keeps the requests. Both clients can use its transport."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes = list(outcomes)
@@ -101,28 +141,36 @@ class Service:
         return outcome
 
 
-def response(status: int, body: object = None, headers: dict[str, str] | None = None) -> httpx.Response:
+def http_response(status: int, body: object = None, headers: dict[str, str] | None = None) -> httpx.Response:
     return httpx.Response(status, headers=headers, content=b"" if body is None else json.dumps(body).encode())
 
 
-def refusal(status: int, code: str, headers: dict[str, str] | None = None) -> httpx.Response:
-    return response(status, {"code": code, "message": f"It is {code}.", "status": status}, headers)
+def http_error(status: int, code: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    return http_response(status, {"code": code, "message": f"It is {code}.", "status": status}, headers)
+
+
+def http_page(count: int, next_cursor: str = "", first_id: int = 1, etag: str = "") -> httpx.Response:
+    pets = [REX | {"id": first_id + number} for number in range(count)]
+    headers = {"Link": f'</v1/pets?limit=2&cursor={next_cursor}>; rel="next"'} if next_cursor else {}
+    return http_response(200, pets, headers | ({"ETag": etag} if etag else {}))
 
 
 class Client:
-    """Either client, with the same methods to call: one suite shows that both do the same."""
+    """Either client with the same blocking methods: one suite tests both."""
 
     def __init__(self, kind: Kind, service: Service | None = None, clock: Clock | None = None, **options: Any) -> None:
         self.kind = kind
-        self.tries: list[Try] = []
+        self.attempts: list[Attempt] = []
+        self.waits: list[Wait] = []
         self.clock = clock or Clock()
-        stand_ins: dict[str, Any] = {"api_key": KEY, "on_try": self.tries.append, "clock": self.clock}
-        options = stand_ins | {"random": lambda: 0.5} | options
+        defaults: dict[str, Any] = {"api_key": KEY, "clock": self.clock, "random": lambda: 0.5}
+        defaults |= {"on_attempt": self.attempts.append, "on_wait": self.waits.append}
+        options = defaults | options
         if service is not None:
             options["transport"] = service.transport
-        self._loop = asyncio.new_event_loop() if kind == "asyncio" else None
+        self._loop = asyncio.new_event_loop() if kind == "async" else None
         self.inner: Petstore | AsyncPetstore
-        if kind == "asyncio":
+        if kind == "async":
             self.inner = AsyncPetstore(sleep=self.clock.sleep_async, **options)
         else:
             self.inner = Petstore(sleep=self.clock.sleep, **options)
@@ -131,44 +179,46 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+        if self._loop is not None:
+            self._loop.close()
+
+    def close(self) -> None:
         if isinstance(self.inner, Petstore):
             self.inner.close()
         else:
-            self._done(self.inner.aclose())
-        if self._loop is not None:
-            self._loop.close()
+            self.finish(self.inner.aclose())
 
     @property
     def rate_limit(self) -> RateLimit | None:
         return self.inner.rate_limit
 
     def create_pet(self, *args: Any, **options: Any) -> Pet:
-        pet: Pet = self._done(self.inner.create_pet(*args, **options))
+        pet: Pet = self.finish(self.inner.create_pet(*args, **options))
         return pet
 
     def get_pet(self, pet_id: int) -> Pet:
-        pet: Pet = self._done(self.inner.get_pet(pet_id))
+        pet: Pet = self.finish(self.inner.get_pet(pet_id))
         return pet
 
     def list_pets(self, *args: Any, **options: Any) -> Iterator[Pet]:
         pets: Iterator[Pet] = self._iterate(self.inner.list_pets(*args, **options))
         return pets
 
-    def pages(self, *args: Any, **options: Any) -> Iterator[list[Pet]]:
-        pages: Iterator[list[Pet]] = self._iterate(self.inner.list_pets(*args, **options).pages())
+    def pages(self, *args: Any, **options: Any) -> Iterator[Page]:
+        pages: Iterator[Page] = self._iterate(self.inner.list_pets(*args, **options).pages())
         return pages
 
-    def _iterate(self, items: Any) -> Any:
-        if self._loop is None:
-            return items
-        return _Stepped(items, self._loop)
-
-    def _done(self, result: Any) -> Any:
+    def finish(self, result: Any) -> Any:
+        """The result of a call: of the async client it has to be awaited."""
         return result if self._loop is None else self._loop.run_until_complete(result)
+
+    def _iterate(self, items: Any) -> Any:
+        return items if self._loop is None else _Stepped(items, self._loop)
 
 
 class _Stepped(Iterator[Any]):
-    """An async iterator, stepped from outside its loop."""
+    """An async iterator, stepped from outside its event loop."""
 
     def __init__(self, items: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._items = items

@@ -1,44 +1,48 @@
-"""A pool of workers sharing one client, against a model of the service: discrete events on a clock of their own."""
+"""A pool of workers that share one client, against a model of the service: discrete events on a simulated clock."""
 
 import functools
 import heapq
 import itertools
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from fakes import REX, answer, core, error, limits
+from fakes import REX, error, limits, operations, response
 from petstore_client import PetstoreError
-from petstore_client._core import Rules
-from petstore_client._steps import Answer, Failure, Flow, Send
+from petstore_client._messages import Failure, Request, Response
+from petstore_client._operations import Options
 
 MINUTE = 60.0
 
 
 class Model:
-    """The service's limit, naively: a window opens with the first request in it; strikes beyond `limit` are a ban."""
+    """The service's rate limit, naively: a window opens with its first request; refusals in a row can be a ban."""
 
-    def __init__(self, limit: int, strikes_allowed: int | None = None) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.strikes_allowed = limit if strikes_allowed is None else strikes_allowed
         self.created: set[str] = set()
         self.window = -MINUTE
         self.used = 0
-        self.strikes: dict[float, int] = {}
+        self.refusals: dict[float, int] = {}
+        """How many requests each window refused."""
         self.bans = 0
+        self._strikes = 0
 
-    def handle(self, send: Send, now: float) -> Answer:
+    def handle(self, request: Request, now: float) -> Response:
         if now >= self.window + MINUTE:
             self.window, self.used = now, 0
         reset = int(self.window + MINUTE) + 1
         if self.used >= self.limit:
-            self.strikes[self.window] = self.strikes.get(self.window, 0) + 1
-            if self.strikes[self.window] > self.strikes_allowed:
+            self.refusals[self.window] = self.refusals.get(self.window, 0) + 1
+            self._strikes += 1
+            if self._strikes > self.limit:
                 self.bans += 1
             seconds = max(1, -int((now - self.window - MINUTE) // 1))
             return error(429, "rate_limit_exceeded", retry_after=seconds, **limits(self.limit, 0, reset))
         self.used += 1
-        self.created.add(send.headers["Idempotency-Key"])
-        return answer(201, REX, **limits(self.limit, self.limit - self.used, reset))
+        self._strikes = 0
+        self.created.add(request.headers["Idempotency-Key"])
+        return response(201, REX, **limits(self.limit, self.limit - self.used, reset))
 
 
 class Trip(NamedTuple):
@@ -47,20 +51,20 @@ class Trip(NamedTuple):
     out: float
     back: float
     lost: str = ""
-    """`"unsent"`: there is no connection. `"out"`: it never arrives. `"back"`: its answer never does."""
+    """`"unsent"`: there is no connection. `"out"`: it never arrives. `"back"`: its response never arrives."""
 
 
 class Pool:
-    """Runs `workers` that each make some calls, one after the other, all through one core."""
+    """Runs `workers` that each make some calls, one after the other, all through one client."""
 
-    def __init__(self, model: Model, rules: Rules, trip: Callable[[], Trip]) -> None:
+    def __init__(self, model: Model, options: Options, trip: Callable[[], Trip], seed: int = 0) -> None:
         self.now = 0.0
         self.model = model
-        self.core = core(lambda: self.now, rules)
+        self.operations = operations(lambda: self.now, options, random=random.Random(seed).random)
         self.failed: list[PetstoreError] = []
         self.sent: list[float] = []
-        self.refused: list[tuple[float, float]] = []
-        """When a 429 was known, and until when it forbids to send."""
+        self.pauses: list[tuple[float, float]] = []
+        """When a 429 arrived, and until when it forbids to send."""
         self.longest_call = 0.0
         self._trip = trip
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -78,45 +82,47 @@ class Pool:
 
     def _next_call(self, worker: int, left: int) -> None:
         if left:
-            flow = self.core.create_pet("Rex", 7, None, f"{worker}-{left}")
+            call = self.operations.create_pet("Rex", 7, idempotency_key=f"{worker}-{left}")
             began = self.now
 
             def done() -> None:
                 self.longest_call = max(self.longest_call, self.now - began)
                 self._next_call(worker, left - 1)
 
-            self._step(flow, lambda: next(flow), done)
+            self._step(call, None, done)
 
-    def _step(self, flow: Flow[Any], resume: Callable[[], Any], done: Callable[[], None]) -> None:
+    def _step(
+        self, call: Coroutine[Any, Any, Any], outcome: Response | Failure | None, done: Callable[[], None]
+    ) -> None:
         try:
-            step = resume()
+            step = call.send(outcome)
         except StopIteration:
             return done()
         except PetstoreError as raised:
             self.failed.append(raised)
             return done()
-        if isinstance(step, Send):
+        if isinstance(step, Request):
             self.sent.append(self.now)
             trip = self._trip()
-            self._at(self.now + trip.out, lambda: self._arrive(flow, step, trip, done))
+            self._at(self.now + trip.out, lambda: self._arrive(call, step, trip, done))
         else:
-            self._at(self.now + step.seconds, lambda: self._step(flow, lambda: next(flow), done))
+            self._at(self.now + step.seconds, lambda: self._step(call, None, done))
         return None
 
-    def _arrive(self, flow: Flow[Any], send: Send, trip: Trip, done: Callable[[], None]) -> None:
-        outcome: Answer | Failure = Failure(OSError("lost"), "no answer", unsent=trip.lost == "unsent")
+    def _arrive(self, call: Coroutine[Any, Any, Any], request: Request, trip: Trip, done: Callable[[], None]) -> None:
+        outcome: Response | Failure = Failure(OSError("lost"), "no response", unsent=trip.lost == "unsent")
         if trip.lost in ("", "back"):
-            given = self.model.handle(send, self.now)
+            answered = self.model.handle(request, self.now)
             if not trip.lost:
-                outcome = given
+                outcome = answered
 
         def come_back() -> None:
-            if isinstance(outcome, Answer) and outcome.status == 429:
-                self.refused.append((self.now, self.now + float(outcome.headers["retry-after"])))
-            self._step(flow, lambda: flow.send(outcome), done)
+            if isinstance(outcome, Response) and outcome.status == 429:
+                self.pauses.append((self.now, self.now + float(outcome.headers["retry-after"])))
+            self._step(call, outcome, done)
 
         self._at(self.now + trip.back, come_back)
 
     def sent_too_early(self) -> list[tuple[float, float]]:
-        """Requests that were sent while a known 429 forbade it: its moment, and the end of the pause."""
-        return [(sent, end) for sent in self.sent for known, end in self.refused if known < sent < end]
+        """Requests sent during a known pause: when, and the end of the pause."""
+        return [(sent, end) for sent in self.sent for known, end in self.pauses if known < sent < end]

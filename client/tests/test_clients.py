@@ -1,4 +1,4 @@
-"""Both clients, one suite: what is sent, what comes back, what is raised, and that the key stays secret."""
+"""Both clients in one suite: requests, results, errors, raw responses, and the secrecy of the key."""
 
 import asyncio
 import copy
@@ -12,12 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from fakes import KEY, REX, Client, Kind, Service, refusal, response
+from fakes import KEY, REX, Client, Kind, Service, http_error, http_page, http_response
 from petstore_client import (
     LIVE,
     AsyncPetstore,
     ConnectionFailed,
     InvalidRequest,
+    Page,
     Pet,
     PetNotFound,
     PetStatus,
@@ -32,13 +33,8 @@ from petstore_client import (
 LIMITS = {"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "59", "X-RateLimit-Reset": "1794614400"}
 
 
-def page(count: int, following: str = "", first: int = 1) -> httpx.Response:
-    pets = [REX | {"id": first + i} for i in range(count)]
-    return response(200, pets, {"Link": f'</v1/pets?{following}>; rel="next"'} if following else None)
-
-
-def test_an_animal_is_added_with_a_key_an_idempotency_key_and_json(kind: Kind) -> None:
-    service = Service(response(201, REX, LIMITS))
+def test_create_sends_the_key_an_idempotency_key_and_json(kind: Kind) -> None:
+    service = Service(http_response(201, REX, LIMITS))
     with Client(kind, service) as client:
         assert client.create_pet("Rex", 7) == Pet(1, "Rex", 7, PetStatus.AVAILABLE)
         assert client.rate_limit == RateLimit(60, 59, 1794614400)
@@ -51,9 +47,9 @@ def test_an_animal_is_added_with_a_key_an_idempotency_key_and_json(kind: Kind) -
     assert len(request.headers["Idempotency-Key"]) == 32
 
 
-def test_every_try_has_the_same_idempotency_key_and_every_call_its_own(kind: Kind) -> None:
+def test_attempts_share_an_idempotency_key_and_calls_do_not(kind: Kind) -> None:
     broken = httpx.ReadError("cut")
-    service = Service(broken, refusal(503, "unavailable"), response(201, REX), response(201, REX))
+    service = Service(broken, http_error(503, "unavailable"), http_response(201, REX), http_response(201, REX))
     with Client(kind, service) as client:
         client.create_pet("Rex", 7)
         client.create_pet("Rex", 7)
@@ -64,31 +60,30 @@ def test_every_try_has_the_same_idempotency_key_and_every_call_its_own(kind: Kin
 
 
 def test_an_idempotency_key_can_be_given(kind: Kind) -> None:
-    service = Service(response(201, REX))
+    service = Service(http_response(201, REX))
     with Client(kind, service) as client:
         client.create_pet("Rex", 7, status="sold", idempotency_key="order-17")
     assert service.requests[0].headers["Idempotency-Key"] == "order-17"
 
 
-@pytest.mark.parametrize("bad", ["", "a b", "a\nb", "é", "x" * 256])
-def test_an_idempotency_key_that_no_header_can_carry_is_refused_before_it_is_sent(kind: Kind, bad: str) -> None:
-    with Client(kind, Service()) as client, pytest.raises(ValueError, match="visible ASCII"):
-        client.create_pet("Rex", 7, idempotency_key=bad)
+def test_a_value_that_cannot_be_sent_is_a_value_error(kind: Kind) -> None:
+    with Client(kind, Service()) as client:
+        with pytest.raises(ValueError, match="visible ASCII"):
+            client.create_pet("Rex", 7, idempotency_key="a b")
+        with pytest.raises(ValueError, match="not valid Unicode"):
+            client.create_pet("Rex \udcff", 7)
+        with pytest.raises(ValueError, match="visible ASCII"):
+            next(client.list_pets(if_none_match="é"))
 
 
-def test_a_name_that_is_not_unicode_is_refused_before_it_is_sent(kind: Kind) -> None:
-    with Client(kind, Service()) as client, pytest.raises(ValueError, match="not Unicode"):
-        client.create_pet("Rex \udcff", 7)
-
-
-def test_a_link_that_is_no_address_is_an_error_of_the_client(kind: Kind) -> None:
-    service = Service(page(1, "cursor=" + "x" * 70_000))
+def test_a_cursor_that_makes_the_url_too_long_is_a_failed_connection(kind: Kind) -> None:
+    service = Service(http_page(1, "x" * 70_000))
     with Client(kind, service) as client, pytest.raises(ConnectionFailed, match="URL too long"):
         list(client.list_pets())
 
 
-def test_a_list_is_lazy_and_follows_the_links(kind: Kind) -> None:
-    service = Service(page(2, "cursor=x"), page(1, first=3))
+def test_a_page_is_requested_when_the_iteration_reaches_it(kind: Kind) -> None:
+    service = Service(http_page(2, "x"), http_page(1, first_id=3))
     with Client(kind, service) as client:
         pets = client.list_pets(PetStatus.AVAILABLE, limit=2)
         assert service.requests == []
@@ -98,28 +93,78 @@ def test_a_list_is_lazy_and_follows_the_links(kind: Kind) -> None:
         assert next(pets, None) is None
     assert [str(request.url) for request in service.requests] == [
         f"{LIVE}/pets?limit=2&status=available",
-        f"{LIVE}/pets?cursor=x",
+        f"{LIVE}/pets?limit=2&status=available&cursor=x",
     ]
 
 
-def test_pages_are_lists_and_none_is_empty(kind: Kind) -> None:
-    service = Service(page(2, "cursor=x"), page(0, "cursor=y"), page(1), page(0))
+def test_an_empty_list_is_one_empty_page(kind: Kind) -> None:
+    with Client(kind, Service(http_page(0), http_page(0))) as client:
+        assert list(client.pages()) == [Page(())]
+        assert list(client.list_pets()) == []
+
+
+def test_a_list_is_resumed_with_the_next_cursor_of_a_page(kind: Kind) -> None:
+    service = Service(http_page(2, "x"), http_page(2, "y", first_id=3), http_page(1, first_id=5))
     with Client(kind, service) as client:
-        assert [len(some) for some in client.pages()] == [2, 1]
-        assert list(client.pages()) == []
+        first = next(client.pages(limit=2))
+        assert first.next_cursor == "x"
+        resumed = list(client.pages(limit=2, cursor=first.next_cursor))
+    assert [[pet.id for pet in page] for page in resumed] == [[3, 4], [5]]
+    assert [page.next_cursor for page in resumed] == ["y", None]
+    assert service.requests[1].url.params["cursor"] == "x"
 
 
-def test_a_link_to_elsewhere_does_not_take_the_key_there(kind: Kind) -> None:
-    service = Service(
-        response(200, [REX], {"Link": '<https://evil.example/v1/pets?cursor=x>; rel="next"'}), response(200, [REX])
-    )
+def test_an_unchanged_page_is_returned_as_not_modified(kind: Kind) -> None:
+    service = Service(http_page(2, "x", etag='"v1"'), http_response(304), http_page(1, first_id=3))
+    with Client(kind, service) as client:
+        known = next(client.pages(limit=2))
+        again, last = client.pages(limit=2, if_none_match=known)
+    assert (again.pets, again.etag, again.not_modified) == (known.pets, '"v1"', True)
+    assert (len(last), last.not_modified) == (1, False)
+    conditions = [request.headers.get("If-None-Match") for request in service.requests]
+    assert conditions == [None, '"v1"', None], "the condition is for the first page"
+
+
+def test_the_animals_of_an_unchanged_page_are_iterated_over(kind: Kind) -> None:
+    service = Service(http_page(2, etag='"v1"'), http_response(304))
+    with Client(kind, service) as client:
+        known = next(client.pages())
+        assert list(client.list_pets(if_none_match=known)) == list(known.pets)
+
+
+def test_with_raw_response_returns_status_headers_etag_and_request_id(kind: Kind) -> None:
+    created = http_response(201, REX, {"X-Request-Id": "r-1", "Location": "/v1/pets/1"})
+    service = Service(created, http_page(1, "x", etag='"v1"'), http_response(304, headers={"ETag": '"v1"'}))
+    with Client(kind, service) as client:
+        raw = client.inner.with_raw_response
+        pet = client.finish(raw.create_pet("Rex", 7, status="sold"))
+        assert (pet.status, pet.request_id, pet.headers["LOCATION"]) == (201, "r-1", "/v1/pets/1")
+        assert pet.parse() == Pet(1, "Rex", 7, PetStatus.AVAILABLE)
+        page = client.finish(raw.list_pets("sold", limit=1))
+        assert (page.status, page.etag, page.parse().next_cursor) == (200, '"v1"', "x")
+        unchanged = client.finish(raw.list_pets(if_none_match=page.etag))
+        assert (unchanged.status, unchanged.etag, unchanged.parse().not_modified) == (304, '"v1"', True)
+
+
+def test_with_raw_response_raises_and_retries_as_usual(kind: Kind) -> None:
+    service = Service(http_error(500, "internal_error"), http_error(404, "pet_not_found"))
+    with Client(kind, service) as client:
+        raw = client.inner.with_options(max_retries=1).with_raw_response
+        with pytest.raises(PetNotFound), pytest.warns(DeprecationWarning, match="get_pet"):
+            client.finish(raw.get_pet(1))  # pyright: ignore[reportDeprecated]
+    assert len(service.requests) == 2
+
+
+def test_the_key_is_not_sent_to_the_host_of_a_link(kind: Kind) -> None:
+    elsewhere = {"Link": '<https://evil.example/v1/pets?cursor=x>; rel="next"'}
+    service = Service(http_response(200, [REX], elsewhere), http_response(200, [REX]))
     with Client(kind, service) as client:
         assert len(list(client.list_pets())) == 2
     assert {request.url.host for request in service.requests} == {"127.0.0.1"}
 
 
-def test_an_iterator_goes_on_after_an_error_where_it_was(kind: Kind) -> None:
-    service = Service(page(1, "cursor=x"), refusal(429, "rate_limit_exceeded", {"Retry-After": "3600"}), page(1))
+def test_an_iterator_requests_the_same_page_again_after_an_error(kind: Kind) -> None:
+    service = Service(http_page(1, "x"), http_error(429, "rate_limit_exceeded", {"Retry-After": "3600"}), http_page(1))
     with Client(kind, service) as client:
         pets = client.list_pets()
         next(pets)
@@ -127,11 +172,11 @@ def test_an_iterator_goes_on_after_an_error_where_it_was(kind: Kind) -> None:
             next(pets)
         client.clock.now += 3600
         assert len(list(pets)) == 1
-    assert [request.url.query for request in service.requests[1:]] == [b"cursor=x"] * 2
+    assert [request.url.query for request in service.requests[1:]] == [b"limit=100&cursor=x"] * 2
 
 
-def test_get_pet_warns_with_the_date_and_the_replacement_and_names_the_callers_line(kind: Kind) -> None:
-    service = Service(response(200, REX))
+def test_get_pet_warns_with_the_date_the_replacement_and_the_line_of_the_caller(kind: Kind) -> None:
+    service = Service(http_response(200, REX))
     with Client(kind, service) as client, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert client.get_pet(1).name == "Rex"
@@ -139,37 +184,39 @@ def test_get_pet_warns_with_the_date_and_the_replacement_and_names_the_callers_l
     assert warning.category is DeprecationWarning
     assert "5 December 2030" in str(warning.message)
     assert "list_pets" in str(warning.message)
-    assert warning.filename.endswith("fakes.py"), "where the test's client calls it"
+    assert warning.filename.endswith("fakes.py"), "where the fake client calls it"
     assert str(service.requests[0].url) == f"{LIVE}/pets/1"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_get_pet_raises_what_the_service_says(kind: Kind) -> None:
-    service = Service(refusal(404, "pet_not_found", {"X-Request-Id": "r-1"}))
+def test_get_pet_raises_the_error_of_the_service(kind: Kind) -> None:
+    service = Service(http_error(404, "pet_not_found", {"X-Request-Id": "r-1"}))
     with Client(kind, service) as client, pytest.raises(PetNotFound) as raised:
         client.get_pet(1)
     assert raised.value.request_id == "r-1"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_an_id_is_a_number(kind: Kind) -> None:
+def test_an_id_that_is_not_a_number_is_a_value_error(kind: Kind) -> None:
     with Client(kind, Service()) as client, pytest.raises(ValueError):
-        client.get_pet("1/../../secrets")  # type: ignore[arg-type]  # what a type checker would have found
+        client.get_pet("1/../../secrets")  # type: ignore[arg-type]  # a type checker finds this
 
 
-def test_a_429_pauses_every_call_of_the_client(kind: Kind) -> None:
-    service = Service(refusal(429, "rate_limit_exceeded", {"Retry-After": "100", **LIMITS}), page(1))
+def test_a_429_pauses_all_calls_of_the_client(kind: Kind) -> None:
+    service = Service(http_error(429, "rate_limit_exceeded", {"Retry-After": "100", **LIMITS}), http_page(1))
     with Client(kind, service) as client:
         with pytest.raises(RateLimited) as first:
             client.create_pet("Rex", 7)
         with pytest.raises(RateLimited) as second:
             client.create_pet("Ada", 7)
-        assert (first.value.retry_after, second.value.retry_after) == (100, 100)
+        assert first.value.retry_after == 100
+        assert second.value.retry_after is not None
+        assert 100.25 <= second.value.retry_after <= 105.6, "the rest of the pause, with its jitter"
         assert (second.value.limit, second.value.remaining, second.value.reset) == (60, 59, 1794614400)
-        assert len(service.requests) == 1, "the second was never sent"
+        assert len(service.requests) == 1, "the second was not sent"
         client.clock.now += 50
         assert len(list(client.list_pets())) == 1
-        assert 50 <= sum(client.clock.slept) < 50.1
+        assert 50.25 <= sum(client.clock.slept) <= 55.6
 
 
 @pytest.mark.parametrize(
@@ -185,7 +232,7 @@ def test_a_429_pauses_every_call_of_the_client(kind: Kind) -> None:
         (httpx.ReadTimeout("slow"), TimedOut),
     ],
 )
-def test_no_answer_is_retried_and_raised_with_the_address_and_its_cause(
+def test_no_response_is_retried_and_raised_with_the_base_url_and_its_cause(
     kind: Kind, raised: Exception, expected: type[PetstoreError]
 ) -> None:
     service = Service(*[raised] * 3)
@@ -195,8 +242,8 @@ def test_no_answer_is_retried_and_raised_with_the_address_and_its_cause(
     assert len(service.requests) == 3
 
 
-def test_what_is_not_the_networks_fault_is_not_hidden_and_gives_the_place_back(kind: Kind) -> None:
-    service = Service(ZeroDivisionError("a bug in a transport"), response(201, REX))
+def test_an_exception_that_is_not_of_the_network_is_raised_and_its_permit_given_back(kind: Kind) -> None:
+    service = Service(ZeroDivisionError("a bug in a transport"), http_response(201, REX))
     with Client(kind, service) as client:
         with pytest.raises(ZeroDivisionError):
             client.create_pet("Rex", 7)
@@ -204,46 +251,57 @@ def test_what_is_not_the_networks_fault_is_not_hidden_and_gives_the_place_back(k
         assert client.clock.slept == []
 
 
-def test_a_transport_that_runs_out_of_answers_is_not_taken_for_a_result(kind: Kind) -> None:
-    """`next(answers)` in a test's transport is common, and its StopIteration also is how a flow returns."""
+def test_a_stop_iteration_in_a_transport_is_not_taken_for_a_result(kind: Kind) -> None:
+    """`next(responses)` in the transport of a test is common, and StopIteration also is how a coroutine returns."""
     service = Service(StopIteration())
     with Client(kind, service) as client, pytest.raises((StopIteration, RuntimeError)):
         client.create_pet("Rex", 7)
 
 
-def test_each_try_is_told_to_the_hook_and_to_the_log(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_attempt_is_reported_to_the_callback_and_to_the_log(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "petstore_client")
-    service = Service(refusal(500, "internal_error"), response(201, REX))
+    service = Service(http_error(500, "internal_error"), http_response(201, REX))
     with Client(kind, service) as client:
         client.create_pet("Rex", 7)
-        assert [(it.number, it.status, it.code) for it in client.tries] == [(1, 500, "internal_error"), (2, 201, None)]
+        assert [(attempt.number, attempt.status, attempt.code) for attempt in client.attempts] == [
+            (1, 500, "internal_error"),
+            (2, 201, None),
+        ]
     lines = [record.getMessage() for record in caplog.records if record.name == "petstore_client"]
     assert len(lines) == 2
     assert lines[0].startswith("POST /pets: 500 internal_error in ")
 
 
+def all_reprs(value: object) -> Iterator[str]:
+    """What a debugger shows of an object of this package, and of every such object in it."""
+    yield repr(value)
+    if type(value).__module__.startswith("petstore_client.") and hasattr(value, "__dict__"):
+        for part in vars(value).values():
+            yield from all_reprs(part)
+
+
 def test_the_key_is_in_no_repr_no_error_and_no_log(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    service = Service(httpx.ConnectError("refused"), refusal(500, "internal_error"), refusal(401, "unauthorized"))
+    unauthorized = http_error(401, "unauthorized")
+    service = Service(httpx.ConnectError("refused"), http_error(500, "internal_error"), unauthorized)
     seen: list[str] = []
     with Client(kind, service) as client:
         with pytest.raises(Unauthorized) as raised:
             client.create_pet("Rex", 7)
-        seen += [repr(client.inner), repr(vars(client.inner)), repr(client.tries), caplog.text]
-        seen += [repr(vars(part)) for part in vars(client.inner).values() if hasattr(part, "__dict__")]
+        seen += [*all_reprs(client.inner), repr(client.attempts), caplog.text]
         seen += [repr(raised.value), repr(vars(raised.value))]
-        told = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
-        seen += [line for line in told.format() if "fakes.py" not in line]
+        formatted = traceback.TracebackException.from_exception(raised.value, capture_locals=True).format()
+        seen += [line for line in formatted if "fakes.py" not in line]
     assert all(KEY not in text for text in seen)
-    assert "[secure]" in "".join(seen), "the traceback did show the locals that hold it"
+    assert "[secure]" in "".join(seen), "the headers that hold the key were shown"
 
 
 class Trickle(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A body that never ends, a byte at a time."""
+    """A body that never ends, one byte at a time."""
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
-            time.sleep(0.01)  # what is being tested is real time: the total of a try
+            time.sleep(0.01)  # the test is about real time: the total of one attempt
             yield b"x"
 
     async def __aiter__(self) -> Any:
@@ -252,40 +310,40 @@ class Trickle(httpx.SyncByteStream, httpx.AsyncByteStream):
             yield b"x"
 
 
-def test_an_answer_that_trickles_for_ever_is_given_up_after_the_total(kind: Kind) -> None:
+def test_a_response_that_never_ends_is_timed_out(kind: Kind) -> None:
     service = Service(httpx.Response(200, stream=Trickle()))
-    with Client(kind, service, timeout=0.2, retries=0) as client:
+    with Client(kind, service, timeout=0.2, max_retries=0) as client:
         began = time.monotonic()
         with pytest.raises(TimedOut):
             next(client.list_pets())
         assert 0.15 < time.monotonic() - began < 5
 
 
-def test_a_cancelled_task_gives_its_place_back() -> None:
+def test_a_cancelled_task_gives_its_permit_back() -> None:
     async def scenario() -> Pet:
         hung = httpx.Response(200, stream=Trickle())
-        async with AsyncPetstore(KEY, transport=Service(hung, response(201, REX)).transport) as client:
+        async with AsyncPetstore(KEY, transport=Service(hung, http_response(201, REX)).transport) as client:
             task = asyncio.create_task(client.create_pet("Rex", 7))
-            await asyncio.sleep(0.05)  # into the middle of its answer, which never ends
+            await asyncio.sleep(0.05)  # the response has begun, and never ends
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            async with asyncio.timeout(0.5):  # less than the silence after which one more may ask
+            async with asyncio.timeout(0.5):  # less than the time after which one more may start
                 return await client.create_pet("Rex", 7)
 
     assert asyncio.run(scenario()).name == "Rex"
 
 
-def test_headers_that_come_twice_are_joined(kind: Kind) -> None:
+def test_a_repeated_header_is_joined(kind: Kind) -> None:
     both = httpx.Response(
-        200, json=[REX], headers=[("Link", "</docs>; rel=help"), ("Link", "</v1/pets?a=1>; rel=next")]
+        200, json=[REX], headers=[("Link", "</docs>; rel=help"), ("Link", "</v1/pets?cursor=a>; rel=next")]
     )
-    service = Service(both, response(200, [REX]))
+    service = Service(both, http_response(200, [REX]))
     with Client(kind, service) as client:
         assert len(list(client.list_pets())) == 2
 
 
-def test_a_copy_of_a_service_error_is_equal_in_all_that_it_says(kind: Kind) -> None:
-    with Client(kind, Service(refusal(400, "invalid_body"))) as client, pytest.raises(InvalidRequest) as raised:
+def test_a_copy_of_an_error_has_the_same_values(kind: Kind) -> None:
+    with Client(kind, Service(http_error(400, "invalid_body"))) as client, pytest.raises(InvalidRequest) as raised:
         client.create_pet("", 7)
     assert vars(copy.copy(raised.value)) == vars(raised.value)

@@ -1,13 +1,16 @@
-"""The command, as a process of its own: what it prints, where, and with which exit code."""
+"""The command as a process: its output, its errors and its exit codes."""
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+from petstore.plans import Limits
 from petstore_client import __version__
 from tests.backends import free_port
 from tests.servers import Key, Server, serving
@@ -34,7 +37,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def test_list_prints_a_line_for_each_animal_of_every_page(shop: Server) -> None:
+def test_list_prints_one_line_for_each_animal_of_all_pages(shop: Server) -> None:
     done = run("list", "--status", "sold", key=shop.key().secret, server=shop)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -51,19 +54,19 @@ def test_list_as_json_is_one_array(shop: Server) -> None:
     assert run("list", "--status", "pending", key=key, server=shop).stdout == ""
 
 
-def test_add_and_get_print_the_animal_and_get_says_that_it_will_go(server: Server, key: Key) -> None:
+def test_add_and_get_print_the_animal_and_get_warns_of_its_removal(server: Server, key: Key) -> None:
     added = run("add", "Rex", "7", "--status", "sold", "--json", key=key.secret, server=server)
     rex = json.loads(added.stdout)
     assert (rex["name"], rex["categoryId"], rex["status"]) == ("Rex", 7, "sold")
     got = run("get", str(rex["id"]), "--json", key=key.secret, server=server)
     assert json.loads(got.stdout) == rex
     assert "5 December 2030" in got.stderr
-    assert "Warning:" not in got.stderr, "for people, not a trace of the code"
+    assert "Warning:" not in got.stderr, "a message for people, without a line of code"
     shown = run("get", str(rex["id"]), "--base-url", server.url(""), key=key.secret)
     assert shown.stdout.split() == [str(rex["id"]), "sold", "7", "Rex"]
 
 
-def test_a_name_cannot_command_the_terminal(server: Server, key: Key) -> None:
+def test_control_characters_in_a_name_are_replaced(server: Server, key: Key) -> None:
     done = run("add", "Rex\x9b31m", "7", key=key.secret, server=server)
     assert "Rex\N{REPLACEMENT CHARACTER}31m" in done.stdout
 
@@ -90,14 +93,14 @@ def test_bad_usage_is_exit_code_2(bad: list[str]) -> None:
     ("arguments", "variables", "why"),
     [
         (["list", "--base-url", "http://h:abc/v1"], {}, "Invalid port"),
-        (["list", "--base-url", "http://a..b/v1"], {}, "base_url is no address"),
-        (["add", "\udcff", "1"], {}, "not Unicode"),
+        (["list", "--base-url", "http://a..b/v1"], {}, "not a valid URL"),
+        (["add", "\udcff", "1"], {}, "not valid Unicode"),
         (["list"], {"SSL_CERT_FILE": "/none"}, "SSL_CERT_FILE"),
         (["list"], {"ALL_PROXY": "socks5://127.0.0.1:1"}, "SOCKS"),
         (["list"], {"HTTP_PROXY": "http://h:abc"}, "Invalid port"),
     ],
 )
-def test_what_cannot_even_be_sent_is_one_line_and_exit_code_2(
+def test_a_request_that_cannot_be_sent_is_one_line_and_exit_code_2(
     arguments: list[str], variables: dict[str, str], why: str
 ) -> None:
     done = run(*arguments, key="k", server=None, **variables)
@@ -106,13 +109,13 @@ def test_what_cannot_even_be_sent_is_one_line_and_exit_code_2(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_name_that_the_output_cannot_show_is_no_error(server: Server, key: Key) -> None:
+def test_a_character_that_the_output_lacks_is_escaped(server: Server, key: Key) -> None:
     added = run("add", "Rex 🐶", "7", key=key.secret, server=server, PYTHONIOENCODING="cp1252")
     assert (added.returncode, added.stderr) == (0, "")
     assert added.stdout.endswith("  Rex \\U0001f436\n")
 
 
-def test_json_is_utf_8_whatever_the_terminal_is(server: Server, key: Key) -> None:
+def test_json_is_utf_8_on_every_terminal(server: Server, key: Key) -> None:
     added = run("add", "Rex 🐶", "7", "--json", key=key.secret, server=server, PYTHONIOENCODING="cp1252")
     assert json.loads(added.stdout)["name"] == "Rex 🐶"
 
@@ -129,14 +132,29 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(shop: Server,
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_verbose_tells_each_try_without_the_key(key: Key) -> None:
+def test_verbose_prints_each_attempt_without_the_key(key: Key) -> None:
     done = run("list", "--verbose", "--base-url", f"http://127.0.0.1:{free_port()}/v1", key=key.secret)
     assert done.returncode == 1
-    assert [line.split(",")[1] for line in done.stderr.splitlines()[:3]] == [f" try {n} of 3" for n in (1, 2, 3)]
+    assert [line.split(",")[1] for line in done.stderr.splitlines()[:3]] == [f" attempt {n} of 3" for n in (1, 2, 3)]
     assert key.secret not in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(shop: Server) -> None:
+def test_a_wait_for_the_rate_limit_is_printed(server: Server) -> None:
+    """A first command uses up the limit; the second one is interrupted while it waits."""
+    key = server.key("enterprise", Limits(1, 1000)).secret
+    assert run("list", key=key, server=server).returncode == 0
+    variables = {**os.environ, "PETSTORE_API_KEY": key, "PETSTORE_BASE_URL": server.url("")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "petstore_client", "list"],
+        env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        assert re.fullmatch(r"waiting \d\d s for the rate limit\n", process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+
+
+def test_a_closed_pipe_is_not_an_error(shop: Server) -> None:
     variables = {**os.environ, "PETSTORE_API_KEY": shop.key().secret, "PETSTORE_BASE_URL": shop.url("")}
     with subprocess.Popen(
         [sys.executable, "-u", "-m", "petstore_client", "list"],
@@ -150,7 +168,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(shop: Server) -> None:
     assert process.returncode == 0
 
 
-def test_version_and_help() -> None:
+def test_version_and_help_are_printed() -> None:
     assert run("--version", key=None).stdout.strip() == __version__
     shown = run("--help", key=None).stdout
     assert all(command in shown for command in ("list", "add", "get", "PETSTORE_API_KEY"))

@@ -1,8 +1,9 @@
-"""Both clients against the real service: the three operations, every error they can meet, both environments."""
+"""Both clients against the real service: the three operations, the errors, both environments."""
 
 import socket
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fakes import Client, Kind
 from petstore.plans import Limits
 from petstore_client import (
     ConnectionFailed,
+    Gone,
     IdempotencyMismatch,
     InsufficientScope,
     InvalidRequest,
@@ -28,6 +30,7 @@ from tests.servers import Key, Server, serving
 pytestmark = pytest.mark.filterwarnings("ignore:get_pet:DeprecationWarning")
 
 Connect = Callable[..., Client]
+SUNSET = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def connect(kind: Kind, server: Server, key: Key) -> Iterator[Connect]:
         client.__exit__()
 
 
-def test_an_added_animal_is_got_and_listed(connect: Connect) -> None:
+def test_a_created_animal_can_be_fetched_and_listed(connect: Connect) -> None:
     client = connect()
     rex = client.create_pet("Rex", 7, status=PetStatus.PENDING)
     assert (rex.name, rex.category_id, rex.status) == ("Rex", 7, "pending")
@@ -64,7 +67,7 @@ def test_all_pages_are_followed_in_the_order_of_ids(connect: Connect, server: Se
     assert [len(page) for page in client.pages(limit=20)][:2] == [20, 20]
 
 
-def test_a_public_url_in_the_links_does_not_lead_the_client_astray(
+def test_a_public_url_in_the_links_does_not_change_the_base_url(
     kind: Kind, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = tmp_path_factory.mktemp("public") / "data"
@@ -74,7 +77,7 @@ def test_a_public_url_in_the_links_does_not_lead_the_client_astray(
             assert [pet.id for pet in client.list_pets(limit=2)] == [1, 2, 3, 4, 5]
 
 
-def test_the_same_idempotency_key_adds_one_animal_and_another_animal_under_it_is_refused(connect: Connect) -> None:
+def test_the_same_idempotency_key_adds_one_animal_and_no_other(connect: Connect) -> None:
     client = connect()
     first = client.create_pet("Rex", 7, idempotency_key=f"once-{client.kind}")
     assert client.create_pet("Rex", 7, idempotency_key=f"once-{client.kind}") == first
@@ -82,7 +85,7 @@ def test_the_same_idempotency_key_adds_one_animal_and_another_animal_under_it_is
         client.create_pet("Ada", 7, idempotency_key=f"once-{client.kind}")
 
 
-def test_what_the_service_does_not_take_is_an_invalid_request_that_names_it(connect: Connect) -> None:
+def test_invalid_values_are_an_invalid_request_that_names_them(connect: Connect) -> None:
     with pytest.raises(InvalidRequest, match="name") as body:
         connect().create_pet(" ", 7)
     assert (body.value.code, body.value.status) == ("invalid_body", 400)
@@ -92,7 +95,7 @@ def test_what_the_service_does_not_take_is_an_invalid_request_that_names_it(conn
     assert parameter.value.request_id
 
 
-def test_unknown_animals_keys_addresses_and_missing_scopes_have_their_errors(connect: Connect, server: Server) -> None:
+def test_unknown_animals_keys_paths_and_missing_scopes_have_their_errors(connect: Connect, server: Server) -> None:
     with pytest.raises(PetNotFound):
         connect().get_pet(2**62)
     with pytest.raises(Unauthorized):
@@ -104,14 +107,14 @@ def test_unknown_animals_keys_addresses_and_missing_scopes_have_their_errors(con
     assert elsewhere.value.code == "not_found"
 
 
-def test_staging_is_another_world(connect: Connect, server: Server) -> None:
+def test_staging_has_its_own_keys_and_animals(connect: Connect, server: Server) -> None:
     key = server.key(environment="staging")
     client = connect(api_key=key.secret, base_url=server.url("", "staging"))
     rex = client.create_pet("Rex of staging", 7)
     assert client.get_pet(rex.id) == rex
 
 
-def test_a_limit_that_outlasts_max_wait_is_raised_with_all_its_figures(connect: Connect, server: Server) -> None:
+def test_a_wait_longer_than_max_wait_is_raised_with_the_values_of_the_limit(connect: Connect, server: Server) -> None:
     client = connect(api_key=server.key("enterprise", Limits(2, 1000)).secret, max_wait=5.0)
     client.create_pet("Rex", 7)
     client.create_pet("Rex", 7)
@@ -133,34 +136,79 @@ def test_get_pet_warns(connect: Connect) -> None:
         client.get_pet(rex.id)
 
 
-def test_nobody_at_the_address_is_a_failed_connection(connect: Connect) -> None:
+def test_a_closed_port_is_a_failed_connection(connect: Connect) -> None:
     address = f"http://127.0.0.1:{free_port()}/v1"
     with pytest.raises(ConnectionFailed, match=address):
         connect(base_url=address).create_pet("Rex", 7)
 
 
-def test_a_server_that_accepts_and_stays_silent_is_timed_out_within_the_total(kind: Kind) -> None:
+def test_a_server_that_does_not_respond_is_timed_out(kind: Kind) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        with Client(kind, base_url=address, timeout=0.3, retries=0) as client:
+        with Client(kind, base_url=address, timeout=0.3, max_retries=0) as client:
             began = time.monotonic()
             with pytest.raises(TimedOut):
                 client.create_pet("Rex", 7)
             assert 0.25 < time.monotonic() - began < 5
 
 
-def test_a_closed_client_says_so(kind: Kind, server: Server, key: Key) -> None:
-    client = Client(kind, api_key=key.secret, base_url=server.url(""))
-    client.create_pet("Rex", 7)
-    if kind == "threads":
-        client.__exit__()
+def test_a_closed_client_raises_runtime_error(kind: Kind, server: Server, key: Key) -> None:
+    with Client(kind, api_key=key.secret, base_url=server.url("")) as client:
+        client.create_pet("Rex", 7)
+        client.close()
         with pytest.raises(RuntimeError, match="closed"):
             client.create_pet("Rex", 7)
-    else:
-        client._done(client.inner.aclose())  # type: ignore[union-attr]  # the async one
-        with pytest.raises(RuntimeError, match="closed"):
-            client.create_pet("Rex", 7)
-        client.__exit__()
+
+
+def test_a_list_is_resumed_at_a_cursor(connect: Connect, server: Server) -> None:
+    server.fill(5, status="sold")
+    client = connect()
+    every = [pet.id for pet in client.list_pets("sold")]
+    first = next(client.pages("sold", limit=2))
+    assert first.next_cursor is not None
+    rest = [pet.id for pet in client.list_pets("sold", limit=100, cursor=first.next_cursor)]
+    assert [pet.id for pet in first] + rest == every
+    with pytest.raises(InvalidRequest, match="cursor"):
+        next(client.list_pets(cursor="mangled"))
+
+
+def test_a_page_is_not_modified_until_an_animal_is_added(connect: Connect) -> None:
+    client = connect()
+    client.create_pet("Rex", 7, status="pending")
+    pages = list(client.pages("pending"))
+    last = pages[-1]
+    cursor = pages[-2].next_cursor if len(pages) > 1 else None
+    again = next(client.pages("pending", cursor=cursor, if_none_match=last))
+    assert (again.pets, again.not_modified) == (last.pets, True)
+    ada = client.create_pet("Ada", 7, status="pending")
+    changed = list(client.pages("pending", cursor=cursor, if_none_match=again))
+    assert not changed[0].not_modified
+    assert ada in changed[-1]
+
+
+def test_raw_responses_have_the_headers_of_the_service(connect: Connect) -> None:
+    client = connect()
+    created = client.finish(client.inner.with_raw_response.create_pet("Rex", 7))
+    assert created.status == 201
+    assert created.headers["Location"].endswith(f"/pets/{created.parse().id}")
+    assert created.request_id
+    page = client.finish(client.inner.with_raw_response.list_pets(limit=1))
+    unchanged = client.finish(client.inner.with_raw_response.list_pets(limit=1, if_none_match=page.etag))
+    assert (unchanged.status, unchanged.content, unchanged.etag) == (304, b"", page.etag)
+    assert "X-RateLimit-Remaining" in unchanged.headers
+
+
+def test_after_the_sunset_get_pet_is_gone_and_create_still_works(
+    kind: Kind, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with serving(tmp_path_factory.mktemp("sunset") / "data") as server:
+        secret = server.key().secret
+        server.move_clock(SUNSET - time.time())
+        with Client(kind, api_key=secret, base_url=server.url("")) as client:
+            rex = client.create_pet("Rex", 7)
+            assert rex in list(client.list_pets())
+            with pytest.raises(Gone):
+                client.get_pet(rex.id)
 
 
 def test_every_error_of_the_service_is_a_petstore_error(connect: Connect, server: Server) -> None:

@@ -1,15 +1,8 @@
-"""The Petstore client: typed, sync and async, and it keeps the service's rules on waiting and retrying."""
+"""The Petstore client: typed, for threads and for asyncio. It waits and retries as the service asks."""
 
-from petstore_client._client import (
-    LIVE,
-    STAGING,
-    AsyncPageIterator,
-    AsyncPetIterator,
-    AsyncPetstore,
-    PageIterator,
-    PetIterator,
-    Petstore,
-)
+from petstore_client._async_client import AsyncPetstore
+from petstore_client._base_client import LIVE, STAGING
+from petstore_client._client import PageIterator, PetIterator, Petstore
 from petstore_client._errors import (
     ApiError,
     ConnectionFailed,
@@ -27,12 +20,14 @@ from petstore_client._errors import (
     ServerError,
     TimedOut,
     Unauthorized,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
-from petstore_client._models import Pet, PetStatus, RateLimit, Status
-from petstore_client._tries import Try
+from petstore_client._events import Attempt, Wait
+from petstore_client._models import Page, Pet, PetStatus, RateLimit, Status
+from petstore_client._pages import AsyncPageIterator, AsyncPetIterator
+from petstore_client._responses import RawResponse
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "LIVE",
@@ -41,6 +36,7 @@ __all__ = [
     "AsyncPageIterator",
     "AsyncPetIterator",
     "AsyncPetstore",
+    "Attempt",
     "ConnectionFailed",
     "Gone",
     "IdempotencyConflict",
@@ -49,6 +45,7 @@ __all__ = [
     "InvalidRequest",
     "KeyBanned",
     "NotFound",
+    "Page",
     "PageIterator",
     "Pet",
     "PetIterator",
@@ -58,12 +55,13 @@ __all__ = [
     "PetstoreError",
     "RateLimit",
     "RateLimited",
+    "RawResponse",
     "RequestTimeout",
     "ServerError",
     "Status",
     "TimedOut",
-    "Try",
     "Unauthorized",
-    "UnexpectedAnswer",
+    "UnexpectedResponse",
+    "Wait",
     "__version__",
 ]

@@ -1,10 +1,9 @@
-"""The command: `python -m petstore_client list`, `add` and `get`. The key comes from PETSTORE_API_KEY alone.
+"""The command: `python -m petstore_client list`, `add` and `get`. The key comes from PETSTORE_API_KEY only.
 
-A key among the arguments would be in the shell's history, and in everyone's list of processes.
+A key among the arguments would be in the shell's history, and every user could see it in the list of processes.
 """
 
 import argparse
-import io
 import logging
 import os
 import re
@@ -12,42 +11,41 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from petstore_client import LIVE, Pet, PetStatus, Petstore, PetstoreError, __version__
 
 STATUSES = [status.value for status in PetStatus]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 after an error of the service, 2 after one of usage."""
+    """Run one command. Returns the exit code: 0, 1 after an error of the service, 2 after a usage error."""
     options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if options.verbose:
-        logging.basicConfig(level=logging.WARNING, format="%(message)s")
         logging.getLogger("petstore_client").setLevel(logging.DEBUG)
-    if sys.stdout is None:  # closed by whoever started this
-        return _complain("there is no standard output", 1)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # JSON is UTF-8, and a name may have what the terminal has not
-        sys.stdout.reconfigure(encoding="utf-8" if options.json else None, errors="backslashreplace")
+    if sys.stdout is None:  # the parent process closed it
+        return _print_error("there is no standard output", 1)
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:  # JSON is UTF-8, and a terminal may not have every character
+        reconfigure(encoding="utf-8" if options.json else None, errors="backslashreplace")
     try:
         client = Petstore(base_url=options.base_url)
     except OSError as error:
-        return _complain(f"the certificates cannot be read, see SSL_CERT_FILE: {error}", 2)
-    except Exception as error:  # a ValueError, or what the HTTP library makes of a proxy in the variables
-        return _complain(str(error), 2)
+        return _print_error(f"the certificates cannot be read, see SSL_CERT_FILE: {error}", 2)
+    except Exception as error:  # a ValueError, or any error of httpx about a proxy in the environment variables
+        return _print_error(str(error), 2)
     with client:
         try:
             _run(client, options)
             sys.stdout.flush()
         except PetstoreError as error:
-            return _complain(str(error), 1)
-        except BrokenPipeError:  # the reader has seen enough: `list | head`
-            _drop_output()
+            return _print_error(str(error), 1)
+        except BrokenPipeError:  # the reader has closed the pipe: `list | head`
+            _discard_output()
         except OSError as error:
-            _drop_output()
-            return _complain(f"standard output cannot be written: {error.strerror}", 1)
+            _discard_output()
+            return _print_error(f"standard output cannot be written: {error.strerror}", 1)
         except ValueError as error:
-            return _complain(str(error), 2)
+            return _print_error(str(error), 2)
         except KeyboardInterrupt:
             return 130
     return 0
@@ -62,22 +60,22 @@ def _run(client: Petstore, options: argparse.Namespace) -> None:
     else:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            pet = client.get_pet(options.id)
+            pet = client.get_pet(options.id)  # pyright: ignore[reportDeprecated]  # the command tells the user
         _print_one(pet, options.json)
         for warning in caught:
-            _complain(str(warning.message), 0)
+            _print_error(str(warning.message), 0)
 
 
-def _drop_output() -> None:
-    """So that Python, when it ends, does not try once more to write what is left."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _discard_output() -> None:
+    """At its end Python writes the rest of the output; this makes that succeed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--base-url", metavar="URL", help=f"default: $PETSTORE_BASE_URL, or {LIVE}")
     common.add_argument("--json", action="store_true", help="print JSON")
-    common.add_argument("--verbose", action="store_true", help="tell about each try on standard error")
+    common.add_argument("--verbose", action="store_true", help="print each attempt on standard error")
 
     parser = argparse.ArgumentParser(
         prog="python -m petstore_client",
@@ -87,50 +85,49 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    listing = commands.add_parser("list", parents=[common], help="list animals", description="List animals.")
-    listing.add_argument("--status", choices=STATUSES, help="only animals with this status")
+    list_command = commands.add_parser("list", parents=[common], help="list animals", description="List animals.")
+    list_command.add_argument("--status", choices=STATUSES, help="only animals with this status")
 
-    adding = commands.add_parser("add", parents=[common], help="add an animal", description="Add an animal.")
-    adding.add_argument("name", help="the animal's name")
-    adding.add_argument("category_id", metavar="category-id", type=int, help="the number of its category")
-    adding.add_argument("--status", choices=STATUSES, help="its status; default: available")
+    add = commands.add_parser("add", parents=[common], help="add an animal", description="Add an animal.")
+    add.add_argument("name", help="the animal's name")
+    add.add_argument("category_id", metavar="category-id", type=int, help="the number of its category")
+    add.add_argument("--status", choices=STATUSES, help="its status; default: available")
 
-    getting = commands.add_parser(
-        "get", parents=[common], help="get one animal (ends on 5 December 2030)", description="Get one animal."
-    )
-    getting.add_argument("id", type=int, help="the animal's id, the first number of its line in list")
+    about = "get one animal (ends on 5 December 2030)"
+    get = commands.add_parser("get", parents=[common], help=about, description="Get one animal.")
+    get.add_argument("id", type=int, help="the animal's id, the first number of its line in list")
     return parser
 
 
 def _print_all(pets: Iterable[Pet], as_json: bool) -> None:
-    """As they come, page by page: a list may be long."""
+    """Page by page, as the pages arrive: a list can be long."""
     if not as_json:
         for pet in pets:
             print(_line(pet))
         return
     before = "["
     for pet in pets:
-        print(before + msgspec.json.encode(pet).decode())
+        print(before + pet.to_json())
         before = ","
     print("]" if before == "," else "[]")
 
 
 def _print_one(pet: Pet, as_json: bool) -> None:
-    print(msgspec.json.encode(pet).decode() if as_json else _line(pet))
+    print(pet.to_json() if as_json else _line(pet))
 
 
-# What a terminal takes for a command: controls, ends of lines, marks of direction.
-_obeyed = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# A terminal treats these characters as commands: control characters, line ends, text direction marks.
+_COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def _line(pet: Pet) -> str:
-    name = _obeyed.sub("\N{REPLACEMENT CHARACTER}", pet.name)
+    name = _COMMANDS.sub("\N{REPLACEMENT CHARACTER}", pet.name)
     return f"{pet.id:>8}  {pet.status:<9}  {pet.category_id:>6}  {name}"
 
 
-def _complain(text: str, code: int) -> int:
+def _print_error(text: str, exit_code: int) -> int:
     print(text, file=sys.stderr)
-    return code
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Everything that a call can raise, and which code of the service becomes which class.
+"""Every exception that a call can raise, and the class of each error code.
 
 PetstoreError
-├── ApiError                  the service answered, and the answer is an error
-│   ├── InvalidRequest        invalid_body, invalid_parameter, body_too_large, unsupported_media_type,
-│   │                         method_not_allowed
+├── ApiError                  the service answered with an error
+│   ├── InvalidRequest        invalid_body, invalid_parameter, malformed_request, body_too_large,
+│   │                         unsupported_media_type, method_not_allowed
 │   ├── Unauthorized          unauthorized
 │   ├── InsufficientScope     insufficient_scope
 │   ├── NotFound              not_found
@@ -15,27 +15,27 @@ PetstoreError
 │   ├── RateLimited           rate_limit_exceeded, and every other 429
 │   │   └── KeyBanned         key_banned
 │   └── ServerError           internal_error, unavailable, and every other 5xx
-├── ConnectionFailed          no answer: the service could not be reached, or the connection broke
-├── TimedOut                  no answer within the time
-└── UnexpectedAnswer          a success, but not one of this interface
+├── ConnectionFailed          no response: the service could not be reached, or the connection broke
+├── TimedOut                  no response within the timeout
+└── UnexpectedResponse        a success whose body does not fit this interface
 """
 
-from typing import Any, Self
+from typing import Any
 
 from petstore_client._models import RateLimit
 
 
 class PetstoreError(Exception):
-    """The root of all that a call raises."""
+    """The base of every exception that a call raises."""
 
     code: str
-    """Machine-readable: the service's own code, or one of this client's where there was no answer."""
+    """Machine-readable: the service's code, or the client's own if there was no response."""
     message: str
-    """For people."""
+    """Human-readable."""
     status: int | None
-    """The HTTP status, or None where there was no answer."""
+    """The HTTP status, or None if there was no response."""
     request_id: str | None
-    """What the service calls the request in its log; quote it when asking for help."""
+    """The request's name in the service's log; quote it when you ask for help."""
 
     def __init__(
         self, message: str, *, code: str, status: int | None = None, request_id: str | None = None, **more: Any
@@ -48,47 +48,43 @@ class PetstoreError(Exception):
         self.__dict__.update(more)
 
     def __str__(self) -> str:
-        known = [self.code]
+        details = [self.code]
         if self.status is not None:
-            known.append(f"status {self.status}")
+            details.append(f"status {self.status}")
         if self.request_id is not None:
-            known.append(f"request {self.request_id}")
-        return f"{self.message} ({', '.join(known)})"
+            details.append(f"request {self.request_id}")
+        return f"{self.message} ({', '.join(details)})"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions travel between processes, and by default they forget their keyword arguments on the way.
-        return _remade, (type(self), self.__dict__)
-
-    def replace(self, **changes: Any) -> Self:
-        """A new error like this one, without its traceback."""
-        return type(self)(**(self.__dict__ | changes))
+        # By default, pickling an exception loses its keyword arguments.
+        return _unpickle, (type(self), self.__dict__)
 
 
 class ApiError(PetstoreError):
-    """The service answered with an error. A code that this version does not know arrives as this class."""
+    """The service answered with an error. A code that this version does not know is raised as this class."""
 
-    status: int
+    status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
     retry_after: float | None = None
-    """How many seconds the service asks to wait, or None if it does not say."""
+    """The seconds that the service asks to wait (`Retry-After`), or None."""
 
 
 class InvalidRequest(ApiError):
-    """The request breaks a rule; the message names every field at fault."""
+    """The request breaks a rule of the service; the message names every wrong field."""
 
 
 class Unauthorized(ApiError):
-    """The API key is missing, unknown, expired or revoked, or belongs to the other environment."""
+    """The API key is unknown, expired, suspended or revoked, or belongs to the other environment."""
 
 
 class InsufficientScope(ApiError):
-    """The API key may not do this."""
+    """The API key lacks the scope for this operation."""
 
 
 class NotFound(ApiError):
-    """There is nothing at this address: is the base URL right?"""
+    """Nothing is at this address: check the base URL."""
 
 
 class PetNotFound(NotFound):
@@ -100,11 +96,11 @@ class Gone(ApiError):
 
 
 class RequestTimeout(ApiError):
-    """The request took too long to arrive, and no try is left."""
+    """The request took too long to arrive, and no retry is left."""
 
 
 class IdempotencyConflict(ApiError):
-    """The first request with this idempotency key is still running, and no try is left."""
+    """The first request with this idempotency key is still running, and no retry is left."""
 
 
 class IdempotencyMismatch(ApiError):
@@ -112,41 +108,42 @@ class IdempotencyMismatch(ApiError):
 
 
 class RateLimited(ApiError):
-    """The rate limit is exceeded, and waiting would take longer than `max_wait`, or no try is left."""
+    """The rate limit is exceeded, and the wait is longer than `max_wait` or no retry is left."""
 
     limit: int | None = None
     """How many requests the exhausted window admits."""
     remaining: int | None = None
-    """How many of them are left."""
+    """How many of these requests are left."""
     reset: int | None = None
-    """When the window resets: a Unix timestamp, by the service's clock."""
+    """When the window resets: a Unix timestamp by the service's clock."""
 
 
 class KeyBanned(RateLimited):
-    """The API key is banned for a while, because requests kept coming after a refusal."""
+    """The API key is banned for a while, because too many requests followed a 429."""
 
 
 class ServerError(ApiError):
-    """Something went wrong on the service's side, and no try is left."""
+    """The service failed, and no retry is left."""
 
 
 class ConnectionFailed(PetstoreError):
-    """The service could not be reached, or the connection broke, and no try is left. The cause is in `__cause__`."""
+    """The service could not be reached, or the connection broke, and no retry is left. See `__cause__`."""
 
 
 class TimedOut(PetstoreError):
-    """There was no answer within `timeout`, and no try is left. The cause is in `__cause__`."""
+    """There was no response within `timeout`, and no retry is left. See `__cause__`."""
 
 
-class UnexpectedAnswer(PetstoreError):
-    """The answer is a success, but its body is not what this interface promises: is the base URL right?"""
+class UnexpectedResponse(PetstoreError):
+    """The response is a success, but its body does not fit this interface: check the base URL."""
 
-    status: int
+    status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
 
 
 CLASSES: dict[str, type[ApiError]] = {
     "invalid_body": InvalidRequest,
     "invalid_parameter": InvalidRequest,
+    "malformed_request": InvalidRequest,
     "body_too_large": InvalidRequest,
     "unsupported_media_type": InvalidRequest,
     "method_not_allowed": InvalidRequest,
@@ -173,7 +170,7 @@ def api_error(
     retry_after: float | None = None,
     rate_limit: RateLimit | None = None,
 ) -> ApiError:
-    """The error that an answer stands for."""
+    """The exception for an error response."""
     more: dict[str, Any] = {"retry_after": retry_after}
     kind = _class_for(code, status)
     if rate_limit is not None and issubclass(kind, RateLimited):
@@ -182,7 +179,10 @@ def api_error(
 
 
 def _class_for(code: str, status: int) -> type[ApiError]:
-    # Where the status calls for another try, it decides: whatever stands between us may answer in codes of its own.
+    # For a status that is retried, the status decides: a proxy may answer with its own codes. The exception is
+    # malformed_request, which the service also sends with 501 and 505: the same request would fail again.
+    if code == "malformed_request":
+        return InvalidRequest
     if status == 429:
         return KeyBanned if code == "key_banned" else RateLimited
     if status == 408:
@@ -190,5 +190,5 @@ def _class_for(code: str, status: int) -> type[ApiError]:
     return ServerError if status >= 500 else CLASSES.get(code, ApiError)
 
 
-def _remade(kind: type[PetstoreError], values: dict[str, Any]) -> PetstoreError:
+def _unpickle(kind: type[PetstoreError], values: dict[str, Any]) -> PetstoreError:
     return kind(**values)

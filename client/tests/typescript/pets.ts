@@ -1,5 +1,5 @@
-// What a developer writes on top of the generated types: list, create, get, page, and an error.
-// The test compiles this strictly against the document of a running service, and runs it.
+// Code that a developer writes with the generated types: list, create, get, page, and an error.
+// The test compiles it strictly against the document of a running service, and runs it.
 import { randomUUID } from "node:crypto";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";

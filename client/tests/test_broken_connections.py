@@ -1,4 +1,4 @@
-"""Connections that are cut at random bytes, of requests and of answers: every animal is there, and none twice."""
+"""Connections cut at random bytes, of requests and of responses: every animal is added, and none twice."""
 
 import os
 from collections import Counter
@@ -6,26 +6,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cutting_proxy import CuttingProxy
-from hurried import HurriedTime
-from petstore_client import Petstore, Try
+from fast_time import FastTime
+from petstore_client import Attempt, Petstore
 from tests.servers import serving
 
 CREATES = int(os.environ.get("PETSTORE_TEST_CREATES", "2000"))
 
 
 def test_2000_creates_through_cut_connections_are_exactly_2000_animals(tmp_path: Path) -> None:
-    tries: list[Try] = []
-    hurried = HurriedTime()
+    attempts: list[Attempt] = []
+    fast = FastTime()
     with serving(tmp_path / "data") as server, CuttingProxy(server.port, most=4000, seed=5).running() as proxy:
         secret = server.key().secret
         with (
             Petstore(
                 secret,
                 base_url=f"http://127.0.0.1:{proxy.port}/v1",
-                retries=50,
-                clock=hurried.clock,
-                sleep=hurried.sleep,
-                on_try=tries.append,
+                max_retries=50,
+                clock=fast.clock,
+                sleep=fast.sleep,
+                on_attempt=attempts.append,
             ) as client,
             ThreadPoolExecutor(8) as pool,
         ):
@@ -34,8 +34,8 @@ def test_2000_creates_through_cut_connections_are_exactly_2000_animals(tmp_path:
             stored = list(direct.list_pets())
 
     assert Counter(pet.name for pet in stored) == Counter(f"Pet {number}" for number in range(CREATES))
-    assert sorted(created, key=lambda pet: pet.id) == stored, "and each call returned its own"
-    lost = sum(done.status is None for done in tries)
+    assert sorted(created, key=lambda pet: pet.id) == stored, "and each call returned its own animal"
+    lost = sum(attempt.status is None for attempt in attempts)
     assert lost > CREATES / 20, "the proxy did cut"
     assert proxy.cut_in_requests > CREATES / 100
-    assert proxy.cut_in_answers > CREATES / 100
+    assert proxy.cut_in_responses > CREATES / 100

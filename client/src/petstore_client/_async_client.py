@@ -1,0 +1,92 @@
+"""`AsyncPetstore`, the client for asyncio: it awaits the coroutines of the core."""
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Self
+
+from typing_extensions import deprecated
+
+from petstore_client._base_client import BaseClient, endpoint
+from petstore_client._events import Attempt, Events, Wait
+from petstore_client._models import Page, Pet, Status
+from petstore_client._operations import PAGE_SIZE, Operations, Options
+from petstore_client._pages import AsyncPetIterator
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class AsyncPetstore(BaseClient):
+    """The client for asyncio. Share one among all tasks, so that they share its pause after a 429.
+
+    The arguments are those of `Petstore`, with an `httpx.AsyncClient`, an async transport and an async `sleep`.
+
+    Raises:
+        ValueError: There is no API key, the base URL is not valid, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        *,
+        base_url: str | None = None,
+        max_retries: int = 2,
+        timeout: float = 30.0,
+        max_wait: float = 90.0,
+        connect_timeout: float = 5.0,
+        http_client: "httpx.AsyncClient | None" = None,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+        on_attempt: Callable[[Attempt], object] | None = None,
+        on_wait: Callable[[Wait], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] | None = None,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        from petstore_client._http import AsyncSender
+
+        options, events = Options(max_retries, timeout, max_wait), Events(on_attempt, on_wait)
+        target = endpoint(api_key, base_url, connect_timeout)
+        self._sender: AsyncSender = AsyncSender(target, http_client, transport, sleep)
+        super().__init__(self._sender, target.base_url, options, events, clock, random)
+
+    @property
+    def with_raw_response(self) -> Operations:
+        """The same operations; each returns a `RawResponse`, with the status and the headers."""
+        return self._operations
+
+    def list_pets(
+        self,
+        status: Status | None = None,
+        *,
+        limit: int = PAGE_SIZE,
+        cursor: str | None = None,
+        if_none_match: Page | str | None = None,
+    ) -> AsyncPetIterator:
+        """As `Petstore.list_pets`, for `async for`."""
+        return self._operations.iterate(status, limit, cursor, if_none_match)
+
+    async def create_pet(
+        self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
+    ) -> Pet:
+        """As `Petstore.create_pet`, and it raises the same."""
+        call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
+        return (await call).parse()
+
+    @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
+    def get_pet(self, pet_id: int) -> Coroutine[Any, Any, Pet]:
+        """As `Petstore.get_pet`, and it raises the same. Deprecated as well."""
+        return self._get_pet(pet_id)
+
+    async def _get_pet(self, pet_id: int) -> Pet:
+        return (await self._operations.fetch_pet(pet_id)).parse()
+
+    async def aclose(self) -> None:
+        """Close the connections. The client cannot be used afterwards."""
+        await self._sender.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -1,0 +1,162 @@
+"""All code that uses httpx: the sender of the sync client, which blocks, and the sender of the async client.
+
+Importing httpx takes most of the time that a client takes to start. So this module is imported with the first client.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from time import monotonic
+
+import httpx
+
+from petstore_client import __version__
+from petstore_client._messages import Failure, Request, Response
+
+USER_AGENT = {"User-Agent": f"petstore-client/{__version__}"}
+# The last two are raised for a redirection or a proxy whose address is not valid.
+FAILURES = (httpx.RequestError, httpx.InvalidURL, UnicodeError)
+
+
+class Endpoint:
+    """Where requests go, with which key, and how long connecting may take.
+
+    Raises ValueError for a base URL that no request can be sent to, without showing it: it may have a password.
+    """
+
+    def __init__(self, base_url: str, api_key: str, connect_timeout: float) -> None:
+        _check_url(base_url)
+        self.base_url = base_url
+        self.connect_timeout = connect_timeout
+        # httpx.Headers shows "[secure]" in place of the key, in every repr and so in every debugger.
+        self.headers = httpx.Headers({"Accept": "application/json", "Authorization": f"Bearer {api_key}"})
+
+    def build(self, client: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
+        """Raises one of FAILURES."""
+        headers = self.headers
+        if request.headers:
+            headers = headers.copy()
+            headers.update(request.headers)
+        extensions = {"timeout": Deadline(request.timeout, self.connect_timeout)}
+        url = self.base_url + request.path
+        return client.build_request(request.method, url, headers=headers, content=request.body, extensions=extensions)
+
+    def failure(self, error: Exception) -> Failure:
+        unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+        if isinstance(error, httpx.TimeoutException | TimeoutError):
+            return Failure(error, f"no response in time from {self.base_url}", timed_out=True, unsent=unsent)
+        return Failure(error, f"no response from {self.base_url}: {str(error) or type(error).__name__}", unsent=unsent)
+
+
+def _check_url(base_url: str) -> None:
+    if not base_url.startswith(("http://", "https://")):
+        raise ValueError("base_url must start with http:// or https://")
+    try:
+        url = httpx.URL(base_url)
+        url.raw_host.decode("ascii").encode("idna")  # as a socket will do
+    except (httpx.InvalidURL, UnicodeError) as error:
+        why = f": {error}" if "@" not in base_url else ""
+        raise ValueError(f"base_url is not a valid URL{why}") from error
+    if not url.host or (url.port or 0) > 65535:
+        raise ValueError("base_url must have a host, and a port up to 65535 if any")
+    if url.userinfo:
+        raise ValueError("base_url must not have a user or a password: the service takes an API key")
+    if "?" in base_url or "#" in base_url:
+        raise ValueError("base_url must end with its path: no query and no fragment")
+
+
+def _check_transport(client: object, transport: object) -> None:
+    if client is not None and transport is not None:
+        raise ValueError("pass http_client or transport, not both: a client has its own transport")
+
+
+class Deadline(Mapping[str, float]):
+    """The timeouts of one attempt, as httpx asks for them: for each phase, the rest of the total."""
+
+    def __init__(self, total: float, connect: float) -> None:
+        self._connect = connect
+        self._end = monotonic() + total
+
+    def __getitem__(self, phase: str) -> float:
+        left = max(self._end - monotonic(), 0.001)  # for a socket, 0 means "do not wait at all"
+        return min(left, self._connect) if phase == "connect" else left
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("connect", "pool", "write", "read"))
+
+    def __len__(self) -> int:
+        return 4
+
+    def check(self) -> None:
+        """Raises httpx.ReadTimeout after the deadline."""
+        if monotonic() > self._end:
+            raise httpx.ReadTimeout("the response takes too long")
+
+
+class SyncSender:
+    """Blocks the calling thread: its coroutines never suspend. Threads may share one."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        client: httpx.Client | None,
+        transport: httpx.BaseTransport | None,
+        sleep: Callable[[float], object],
+    ) -> None:
+        _check_transport(client, transport)
+        self._endpoint = endpoint
+        self._client = client or httpx.Client(transport=transport, headers=USER_AGENT)
+        self._owns_client = client is None
+        self._sleep = sleep
+
+    async def send(self, request: Request) -> Response | Failure:
+        body: list[bytes] = []
+        try:
+            built = self._endpoint.build(self._client, request)
+            deadline: Deadline = built.extensions["timeout"]
+            response = self._client.send(built, auth=None, stream=True)
+            try:
+                for chunk in response.iter_bytes():
+                    body.append(chunk)
+                    deadline.check()  # each read has its own timeout, but there can be any number of short reads
+            finally:
+                response.close()
+        except FAILURES as error:
+            return self._endpoint.failure(error)
+        return Response(response.status_code, response.headers, b"".join(body))
+
+    async def sleep(self, seconds: float) -> None:
+        self._sleep(seconds)
+
+    def close(self) -> None:
+        if self._owns_client:
+            self._client.close()
+
+
+class AsyncSender:
+    """Suspends the calling asyncio task. Tasks may share one."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        client: httpx.AsyncClient | None,
+        transport: httpx.AsyncBaseTransport | None,
+        sleep: Callable[[float], Awaitable[object]] | None,
+    ) -> None:
+        _check_transport(client, transport)
+        self._endpoint = endpoint
+        self._client = client or httpx.AsyncClient(transport=transport, headers=USER_AGENT)
+        self._owns_client = client is None
+        self.sleep = sleep or asyncio.sleep
+
+    async def send(self, request: Request) -> Response | Failure:
+        try:
+            built = self._endpoint.build(self._client, request)
+            async with asyncio.timeout(request.timeout):
+                response = await self._client.send(built, auth=None)
+        except (*FAILURES, TimeoutError) as error:
+            return self._endpoint.failure(error)
+        return Response(response.status_code, response.headers, response.content)
+
+    async def aclose(self) -> None:
+        if self._owns_client:
+            await self._client.aclose()

@@ -1,0 +1,214 @@
+"""The three operations, without I/O: what to send, whether to send it again, how long to wait.
+
+The operations are coroutines that await a `Sender`. The async client awaits them. The sender of the sync client blocks,
+so that these coroutines run to their end in one step.
+"""
+
+import copy
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from typing_extensions import deprecated
+
+from petstore_client._errors import PetstoreError, RateLimited, TimedOut
+from petstore_client._events import Attempt, Events, Wait
+from petstore_client._messages import Request, Response, Sender
+from petstore_client._models import Page, Pet, Status
+from petstore_client._pages import AsyncPetIterator
+from petstore_client._rate_limiter import RateLimiter
+from petstore_client._responses import RawResponse, read_page, read_pet, request_id_of, success_or_error
+from petstore_client._retries import delay_after, is_retryable
+
+PAGE_SIZE = 100
+MIN_POLL, MAX_POLL = 0.005, 0.25  # seconds between two questions whether a permit is free
+PERMIT_TIMEOUT = 60.0
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The options that can differ from call to call. Raises ValueError if one is out of range."""
+
+    max_retries: int = 2
+    timeout: float = 30.0
+    max_wait: float = 90.0
+
+    def __post_init__(self) -> None:
+        if not (self.max_retries >= 0 and self.max_wait >= 0 and self.timeout > 0):
+            raise ValueError("max_retries and max_wait must be at least 0, and timeout more than 0")
+
+
+class _NewPet(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    category_id: int
+    status: Status | msgspec.UnsetType
+
+
+class Operations:
+    """The three operations, with raw responses. Copies made by `with_options` share the rate limiter."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        options: Options,
+        limiter: RateLimiter,
+        events: Events,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        random: Callable[[], float],
+        random_key: Callable[[], str],
+    ) -> None:
+        self._sender = sender
+        self.options = options
+        self.limiter = limiter
+        self._events = events
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._random = random
+        self._random_key = random_key
+
+    def with_options(self, **changes: Any) -> "Operations":
+        """The same operations with other options. Raises ValueError if one is out of range."""
+        changed = copy.copy(self)
+        changed.options = msgspec.structs.replace(self.options, **changes)
+        return changed
+
+    async def create_pet(
+        self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
+    ) -> RawResponse[Pet]:
+        """Raises PetstoreError, and ValueError for a name or an idempotency key that no request can carry."""
+        if idempotency_key is None:
+            idempotency_key = self._random_key()
+        if not (is_visible_ascii(idempotency_key) and 1 <= len(idempotency_key) <= 255):
+            raise ValueError("idempotency_key must be 1 to 255 visible ASCII characters")
+        new = _NewPet(name, category_id, msgspec.UNSET if status is None else status)
+        headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key}
+        try:
+            body = msgspec.json.encode(new)
+        except UnicodeEncodeError as error:
+            raise ValueError("the name has characters that cannot be sent: it is not valid Unicode") from error
+        return RawResponse(await self._call("POST", "/pets", headers, body), read_pet)
+
+    @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
+    def get_pet(self, pet_id: int) -> Coroutine[Any, Any, RawResponse[Pet]]:
+        """Raises PetstoreError."""
+        # Not `async def`: for one, `deprecated` imports asyncio, which takes longer than the rest of the package.
+        return self.fetch_pet(pet_id)
+
+    async def fetch_pet(self, pet_id: int) -> RawResponse[Pet]:
+        """`get_pet` without the warning, for the clients: they warn with the line of their caller."""
+        return RawResponse(await self._call("GET", f"/pets/{pet_id:d}"), read_pet)
+
+    async def list_pets(
+        self,
+        status: Status | None = None,
+        *,
+        limit: int = PAGE_SIZE,
+        cursor: str | None = None,
+        if_none_match: Page | str | None = None,
+    ) -> RawResponse[Page]:
+        """One page. Raises PetstoreError, and ValueError for an ETag that no header can carry."""
+        etag = if_none_match.etag if isinstance(if_none_match, Page) else if_none_match
+        if etag is not None and not is_visible_ascii(etag):
+            raise ValueError("an ETag in if_none_match must have visible ASCII characters only")
+        parameters = {"limit": limit, "status": status, "cursor": cursor}
+        path = "/pets?" + urlencode({name: value for name, value in parameters.items() if value is not None})
+        response = await self._call("GET", path, {} if etag is None else {"If-None-Match": etag})
+        return RawResponse(response, partial(read_page, known=if_none_match))
+
+    def iterate(
+        self, status: Status | None, limit: int, cursor: str | None, if_none_match: Page | str | None
+    ) -> AsyncPetIterator:
+        """All animals from a page on."""
+
+        def fetch(cursor: str | None, known: Page | str | None) -> Awaitable[RawResponse[Page]]:
+            return self.list_pets(status, limit=limit, cursor=cursor, if_none_match=known)
+
+        return AsyncPetIterator(fetch, cursor, if_none_match)
+
+    async def _call(
+        self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
+    ) -> Response:
+        """Send until there is a success, or an error that cannot be retried, which is raised."""
+        options, number, refused = self.options, 0, False
+        request = Request(method, path, headers or {}, body, options.timeout)
+        while True:
+            number += 1
+            await self._acquire(request, goes_first=refused)
+            started = self._clock()
+            try:
+                outcome = await self._sender.send(request)
+            except BaseException:  # the task was cancelled, or Ctrl-C was pressed
+                self.limiter.release(started)
+                raise
+            now = self._clock()
+            result = success_or_error(outcome, self._wall_clock())
+            error = None if isinstance(result, Response) else result
+            refused = isinstance(error, RateLimited)
+            wait = self._delay(error, number, started, now)
+            self.limiter.release(started, outcome)
+            again = is_retryable(error) and number <= options.max_retries and wait <= options.max_wait
+            attempt = Attempt(
+                method=method,
+                path=path,
+                number=number,
+                max_attempts=options.max_retries + 1,
+                seconds=now - started,
+                status=outcome.status if isinstance(outcome, Response) else None,
+                code=None if error is None else error.code,
+                request_id=request_id_of(outcome),
+                wait=wait if again else None,
+            )
+            self._events.attempt(attempt)
+            if isinstance(result, Response):
+                return result
+            if not again:
+                raise result
+            if not refused:  # the pause after a 429 holds for all calls: the next `_acquire` waits for its end
+                self._events.wait(Wait(method, path, wait, "retry"), log=False)
+                await self._sleep_until(now + wait)
+
+    def _delay(self, error: PetstoreError | None, number: int, started: float, now: float) -> float:
+        """Seconds until the next attempt. A 429 pauses all calls."""
+        if error is None:
+            return 0.0
+        if isinstance(error, RateLimited):
+            return self.limiter.pause(error, started, now, (self._random(), self._random())) - now
+        return delay_after(error, number, self._random())
+
+    async def _acquire(self, request: Request, *, goes_first: bool) -> None:
+        """Wait until the rate limiter permits this call to send.
+
+        Raises RateLimited if a pause is longer than `max_wait`, and TimedOut if no permit is free for too long.
+        """
+        poll, polled, latest = MIN_POLL, 0.0, None
+        while (hold := self.limiter.acquire(now := self._clock())) is not None:
+            if hold.refusal is not None:
+                # Counted from the first pause, so that a call that gets no permit between pauses ends too.
+                latest = now + self.options.max_wait if latest is None else latest
+                if hold.pause_end > latest:
+                    error = copy.copy(hold.refusal)  # a copy has no traceback
+                    error.retry_after = hold.pause_end - now
+                    raise error
+                wait = Wait(request.method, request.path, hold.pause_end - now, "rate_limit")
+                self._events.wait(wait, log=self.limiter.is_first_to_wait(hold.pause_end))
+                await self._sleep_until(hold.pause_end)
+                poll, polled = MIN_POLL, 0.0
+                if goes_first:  # the refused call goes first, so that it is not refused again
+                    continue
+            if polled > PERMIT_TIMEOUT:
+                raise TimedOut("not sent: the requests before it got no responses", code="timed_out")
+            await self._sender.sleep(poll)
+            polled += poll
+            poll = min(poll * 2, MAX_POLL)
+
+    async def _sleep_until(self, moment: float) -> None:
+        while (left := moment - self._clock()) > 0:
+            await self._sender.sleep(left)
+
+
+def is_visible_ascii(text: str) -> bool:
+    """Whether a header can carry this text as one word."""
+    return text.isascii() and text.isprintable() and " " not in text

@@ -1,0 +1,47 @@
+"""Iteration over a list, page by page and animal by animal. No I/O."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+
+from petstore_client._models import Page, Pet
+from petstore_client._responses import RawResponse
+
+FetchPage = Callable[[str | None, Page | str | None], Awaitable[RawResponse[Page]]]
+"""Fetches a page, given a cursor and a page or ETag for `If-None-Match`."""
+
+
+class AsyncPageIterator(AsyncIterator[Page]):
+    """Pages of animals. For one task."""
+
+    def __init__(self, fetch: FetchPage, cursor: str | None, if_none_match: Page | str | None) -> None:
+        self._fetch = fetch
+        self._cursor = cursor
+        self._if_none_match = if_none_match
+        self._is_done = False
+
+    async def __anext__(self) -> Page:
+        if self._is_done:
+            raise StopAsyncIteration
+        page = (await self._fetch(self._cursor, self._if_none_match)).parse()
+        # Only now: after an error, the next call fetches the same page again.
+        self._cursor, self._if_none_match, self._is_done = page.next_cursor, None, page.next_cursor is None
+        return page
+
+
+class AsyncPetIterator(AsyncIterator[Pet]):
+    """Animals one by one, over all pages. For one task."""
+
+    def __init__(self, fetch: FetchPage, cursor: str | None, if_none_match: Page | str | None) -> None:
+        self._new_pages = partial(AsyncPageIterator, fetch, cursor, if_none_match)
+        self._pages = self.pages()
+        self._page: Iterator[Pet] = iter(())
+
+    def pages(self) -> AsyncPageIterator:
+        """The same animals in pages, from the first page on. An empty list is one empty page."""
+        return self._new_pages()
+
+    async def __anext__(self) -> Pet:
+        while True:
+            for pet in self._page:
+                return pet
+            self._page = iter(await anext(self._pages))

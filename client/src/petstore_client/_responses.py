@@ -1,0 +1,119 @@
+"""What a response means: a success, an error, the state of the rate limit, the next page. Pure functions. No I/O."""
+
+import re
+from collections.abc import Callable
+from typing import Generic, TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+
+from petstore_client._errors import ConnectionFailed, PetstoreError, TimedOut, UnexpectedResponse, api_error
+from petstore_client._messages import Failure, Response
+from petstore_client._models import Page, Pet, RateLimit
+from petstore_client._retries import retry_after
+
+T = TypeVar("T")
+
+# msgspec raises these for malformed JSON or wrong types, for malformed UTF-8, and for too deep nesting.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class RawResponse(Generic[T]):
+    """A successful response with its status and headers; `parse` returns the value in its body."""
+
+    def __init__(self, response: Response, read: Callable[[Response], T]) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.content = response.body
+        self.etag = response.headers.get("etag")
+        self.request_id = request_id_of(response)
+        self._response = response
+        self._read = read
+
+    def parse(self) -> T:
+        """The result of the same call without `with_raw_response`. Raises UnexpectedResponse."""
+        try:
+            return self._read(self._response)
+        except UNREADABLE as cause:
+            message = f"the response does not fit this interface: {cause}"
+            code, status, request_id = "unexpected_response", self.status, self.request_id
+            raise UnexpectedResponse(message, code=code, status=status, request_id=request_id) from cause
+
+    def __repr__(self) -> str:
+        return f"<RawResponse {self.status}>"
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+_read_error = msgspec.json.Decoder(_ErrorBody).decode
+_read_pet = msgspec.json.Decoder(Pet).decode
+_read_pets = msgspec.json.Decoder(tuple[Pet, ...]).decode
+
+
+def read_pet(response: Response) -> Pet:
+    """Raises one of UNREADABLE."""
+    return _read_pet(response.body)
+
+
+def read_page(response: Response, known: Page | str | None = None) -> Page:
+    """`known` is the page, or the ETag, that the request sent as `If-None-Match`. Raises one of UNREADABLE."""
+    if response.status == 304 and known is not None:
+        page = known if isinstance(known, Page) else Page((), etag=known)
+        return msgspec.structs.replace(page, not_modified=True)
+    return Page(_read_pets(response.body), next_cursor(response), response.headers.get("etag"))
+
+
+def success_or_error(outcome: Response | Failure, now: float) -> Response | PetstoreError:
+    """The response itself if it is a success, otherwise the error to raise. `now` is a Unix timestamp."""
+    if isinstance(outcome, Failure):
+        kind, code = (TimedOut, "timed_out") if outcome.timed_out else (ConnectionFailed, "connection_failed")
+        failed = kind(outcome.reason, code=code)
+        failed.__cause__ = outcome.cause
+        return failed
+    # A 304 responds to If-None-Match. Without that header `parse` raises UnexpectedResponse: a 304 has no body.
+    if 200 <= outcome.status < 300 or outcome.status == 304:
+        return outcome
+    try:
+        body = _read_error(outcome.body)
+    except UNREADABLE:
+        # The service did not write this response: a proxy did, for example.
+        body = _ErrorBody("unknown", f"the response is {outcome.status}, and its body does not fit this interface")
+    wait = retry_after(outcome.headers, now)
+    return api_error(body.code, body.message, outcome.status, request_id_of(outcome), wait, rate_limit_of(outcome))
+
+
+def rate_limit_of(outcome: Response | Failure) -> RateLimit | None:
+    """The state of the key's rate limit, or None if the response does not tell it."""
+    # The headers of a 401 describe the limit of the client's address, since there is no valid key.
+    if isinstance(outcome, Failure) or outcome.status == 401:
+        return None
+    headers = outcome.headers
+    try:
+        return RateLimit(
+            int(headers["x-ratelimit-limit"]), int(headers["x-ratelimit-remaining"]), int(headers["x-ratelimit-reset"])
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def request_id_of(outcome: Response | Failure) -> str | None:
+    """The request id, or None if there is no response or no id."""
+    return outcome.headers.get("x-request-id") if isinstance(outcome, Response) else None
+
+
+def next_cursor(response: Response) -> str | None:
+    """The cursor in the link to the next page, or None on the last page. Raises msgspec.ValidationError.
+
+    The rest of the link is not used. So the key is sent to no other address, whatever link a proxy puts there.
+    """
+    for target, parameters in re.findall(r"<([^>]*)>([^<]*)", response.headers.get("link", "")):
+        relation = re.search(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]+))', parameters, re.IGNORECASE)
+        if relation and "next" in (relation[1] or relation[2]).lower().split():
+            cursors = parse_qs(str(target).partition("?")[2]).get("cursor")
+            if not cursors:
+                raise msgspec.ValidationError("the link to the next page has no cursor")
+            return cursors[0]
+    return None

@@ -1,0 +1,68 @@
+"""A transport that keeps the times of requests and responses, to show that no request was sent too early."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import httpx
+
+
+class Event(NamedTuple):
+    moment: float
+    status: int | None
+    """None for a request that is being sent."""
+    retry_after: float = 0.0
+
+
+class Recorder(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """The network, for either client; keeps all events in order."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.events: list[Event] = []
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sync = httpx.HTTPTransport(verify=False)
+        self._async = httpx.AsyncHTTPTransport(verify=False)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self._sending()
+        return self._received(self._sync.handle_request(request))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self._sending()
+        return self._received(await self._async.handle_async_request(request))
+
+    def close(self) -> None:
+        self._sync.close()
+
+    async def aclose(self) -> None:
+        await self._async.aclose()
+
+    def _sending(self) -> None:
+        with self._lock:
+            self.events.append(Event(self._clock(), None))
+
+    def _received(self, response: httpx.Response) -> httpx.Response:
+        with self._lock:
+            seconds = float(response.headers.get("Retry-After", 0))
+            self.events.append(Event(self._clock(), response.status_code, seconds))
+        return response
+
+
+def sent_too_early(events: list[Event]) -> list[Event]:
+    """The requests sent although an earlier 429 forbade them."""
+    early, forbidden_until = [], 0.0
+    for event in events:
+        if event.status == 429:
+            forbidden_until = max(forbidden_until, event.moment + event.retry_after)
+        elif event.status is None and event.moment < forbidden_until:
+            early.append(event)
+    return early
+
+
+def first_after_pauses(events: list[Event]) -> list[float]:
+    """When the first request after each 429 was sent."""
+    return [
+        after.moment for before, after in itertools.pairwise(events) if before.status == 429 and after.status is None
+    ]

@@ -1,0 +1,65 @@
+"""The package and every example pass mypy and pyright in their strict modes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples import CLIENT, EXAMPLES
+
+SOURCE = CLIENT / "src"
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Path:
+    """A directory with all examples as files."""
+    for name, example in EXAMPLES.items():
+        (tmp_path / f"{name}.py").write_text(example)
+    return tmp_path
+
+
+def test_mypy_strict_accepts_the_package_and_every_example(checked: Path) -> None:
+    files = [SOURCE, *checked.glob("*.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", checked / "cache", *files],
+        env=os.environ | {"MYPYPATH": str(SOURCE)}, cwd=checked, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def pyright(project: Path) -> subprocess.CompletedProcess[str]:
+    package = os.path.relpath(SOURCE, project)
+    settings = {"include": [".", package], "extraPaths": [package], "typeCheckingMode": "strict"}
+    (project / "pyrightconfig.json").write_text(json.dumps(settings))
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--warnings", "--pythonpath", sys.executable, "--project", project],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    if not re.search(r"\d+ errors?, \d+ warning", done.stdout):
+        reason = f"pyright cannot run, it needs node: {done.stderr[-500:]}"
+        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return done
+
+
+def test_pyright_strict_accepts_the_package_and_every_example(checked: Path) -> None:
+    done = pyright(checked)
+    assert done.returncode == 0, done.stdout
+    assert "No source files found" not in done.stdout
+
+
+def test_pyright_reports_each_use_of_get_pet(checked: Path) -> None:
+    (checked / "uses_get_pet.py").write_text(
+        "from petstore_client import AsyncPetstore, Petstore\n\n"
+        "a, b = Petstore(), AsyncPetstore()\n"
+        "print(a.get_pet(1), a.with_raw_response.get_pet(1))\n"
+        "print(b.get_pet(1), b.with_raw_response.get_pet(1))\n"
+    )
+    done = pyright(checked)
+    assert done.returncode == 1
+    assert done.stdout.count("reportDeprecated") == done.stdout.count(" error: ") == 4, done.stdout
