@@ -1,4 +1,4 @@
-"""The files in deploy/ as an operator uses them: systemd's own judgement, their very command lines, a real nginx."""
+"""The files in deploy/: systemd checks the units, their command lines run, and a real nginx serves the site."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ STOPS_WITHIN = 5.0
 
 
 def program(name: str) -> str:
-    """A program that a machine may lack: the reason of a skip, or in CI of a failure."""
+    """The path of a program. Without it the test is skipped; in CI it fails."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         text = f"{name} is not installed"
@@ -68,7 +68,7 @@ def test_systemd_finds_no_fault_with_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["petstore.service", "petstore-backup.service"])
-def test_systemd_finds_little_exposed(tmp_path: Path, unit: str) -> None:
+def test_systemd_rates_the_units_as_little_exposed(tmp_path: Path, unit: str) -> None:
     installed(tmp_path)
     done = subprocess.run(
         [program("systemd-analyze"), "security", "--offline=true", "--threshold=30", str(tmp_path / unit)],
@@ -78,8 +78,8 @@ def test_systemd_finds_little_exposed(tmp_path: Path, unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["petstore.service", "petstore-node.service"])
-def test_the_units_do_not_hide_the_boot_from_the_service(unit: str) -> None:
-    """Of /proc, ProcSubset=pid leaves only processes, and then nobody could tell whether the gate saw a power cut."""
+def test_the_units_let_the_service_read_the_boot_id(unit: str) -> None:
+    """ProcSubset=pid would hide it, and then the gate could not recognise a power cut."""
     assert trust._BOOT.is_relative_to("/proc/sys")
     assert setting(unit, "ProcSubset") in ([], ["all"])
 
@@ -215,9 +215,7 @@ def outside(proxied: tuple[Server, Nginx]) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_nginx_passes_requests_on_and_links_are_those_that_clients_see(
-    proxied: tuple[Server, Nginx], outside: httpx.Client
-) -> None:
+def test_links_behind_nginx_have_the_public_address(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
     server, _ = proxied
     key = server.key()
     sent = {**key.headers, "Idempotency-Key": "once", "Host": "api.example.com"}
@@ -229,7 +227,7 @@ def test_nginx_passes_requests_on_and_links_are_those_that_clients_see(
     tagged = outside.get("/v1/pets", headers={**key.headers, "If-None-Match": listed.headers["etag"]})
     assert (listed.status_code, tagged.status_code) == (200, 304)
     assert len(listed.headers.get_list("x-ratelimit-limit")) == 1
-    assert outside.get("//v1/pets", headers=key.headers).status_code == 404  # as it was sent, not tidied up
+    assert outside.get("//v1/pets", headers=key.headers).status_code == 404  # the path as it was sent
 
 
 def test_nginx_keeps_its_connections_to_the_service_open(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
@@ -252,7 +250,7 @@ def test_behind_nginx_each_client_is_limited_by_its_own_address(
     answer = outside.get("/v1/pets", headers={"X-Forwarded-For": "203.0.113.9", "Forwarded": "for=203.0.113.9"})
     assert answer.status_code == 401
     entries = [line for line in server.log.read_text().splitlines() if answer.headers["x-request-id"] in line]
-    assert '"address":"127.0.0.1"' in entries[0]  # whoever connects to nginx: here that is us
+    assert '"address":"127.0.0.1"' in entries[0]  # the address of this test
 
 
 def test_nginx_leaves_a_body_that_is_too_large_to_the_service(
@@ -264,7 +262,7 @@ def test_nginx_leaves_a_body_that_is_too_large_to_the_service(
     assert outside.post("/v1/pets", headers=key.headers, content=b"x" * 2_000_000).status_code == 413
 
 
-def test_metrics_are_not_to_be_had_through_nginx(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
+def test_metrics_are_404_behind_nginx(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
     server, _ = proxied
     for path in ("/metrics", "/metrics?x", "/%6detrics", "//metrics", "/./metrics", "/v1/../metrics"):
         assert outside.get(path).status_code == 404, path

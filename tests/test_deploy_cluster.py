@@ -1,4 +1,4 @@
-"""The files in deploy/ that docs/scaling.md speaks of, tried: HAProxy before three nodes, and the unit of a node."""
+"""The files in deploy/ for a cluster: HAProxy before three nodes, and the unit of a node."""
 
 import re
 import shutil
@@ -39,7 +39,7 @@ class HaProxy(Process):
         return listens(self.port)
 
 
-def test_haproxy_spreads_requests_and_goes_round_a_node_that_is_gone(tmp_path: Path) -> None:
+def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None:
     options = ("--trusted-proxy", "127.0.0.1", "--address-per-minute", "5")
     with (
         nodes_running(tmp_path, shared(Postgres), shared(Redis), *options, skews=(0.0,) * 3, workers=1) as nodes,
@@ -58,7 +58,7 @@ def test_haproxy_spreads_requests_and_goes_round_a_node_that_is_gone(tmp_path: P
         assert sorted(status for status, _ in answers) == [200] * 50 + [429] * 10
         assert len({node for _, node in answers}) == 3
 
-        # Who asks is told by the proxy alone: a client cannot claim another address to escape its limit.
+        # Only the proxy sets the client's address: a client cannot claim another one to escape its limit.
         claims = [client.get("/v1/pets", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(7)]
         assert claims == [401] * 5 + [429] * 2
         assert client.get("/metrics").status_code == 404
@@ -69,11 +69,11 @@ def test_haproxy_spreads_requests_and_goes_round_a_node_that_is_gone(tmp_path: P
         assert statuses == [200] * 30
 
 
-def test_the_unit_of_a_node_is_one_that_systemd_understands(tmp_path: Path) -> None:
+def test_systemd_finds_no_fault_with_the_unit_of_a_node(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
         missing("systemd", "Debian's package systemd")
-    # The program that it starts must exist for the check; where it is installed does not matter here.
+    # systemd-analyze wants the unit's program to exist.
     here = shutil.which("true")
     unit = tmp_path / "petstore-node.service"
     unit.write_text((DEPLOY / unit.name).read_text().replace("/opt/petstore/.venv/bin/petstore", str(here)))
@@ -81,9 +81,9 @@ def test_the_unit_of_a_node_is_one_that_systemd_understands(tmp_path: Path) -> N
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
 
-def test_a_node_may_do_no_more_than_a_service_on_one_machine() -> None:
+def test_the_unit_of_a_node_has_the_same_restrictions() -> None:
     one, node = ((DEPLOY / name).read_text().splitlines() for name in ("petstore.service", "petstore-node.service"))
-    beginning = next(line for line in one if line.startswith("# It needs its folder"))
+    beginning = next(line for line in one if line.startswith("# The service needs its data directory"))
     rules = {line for line in one[one.index(beginning) :] if line and not line.startswith("#")}
     assert len(rules) > 20 and rules <= set(node)
 
@@ -92,7 +92,7 @@ def test_the_unit_serves_with_settings_that_the_environment_file_may_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unit = (DEPLOY / "petstore-node.service").read_text()
-    # An option would prevail over the file, whatever that says.
+    # An option on this line would win over the file.
     assert re.findall(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE) == ["serve"]
     own = dict(line.split("=", 1) for line in re.findall(r"^Environment=(.+)$", unit, re.MULTILINE))
     assert own["PETSTORE_HOST"] == "0.0.0.0"

@@ -1,4 +1,4 @@
-"""`petstore copy`: to PostgreSQL and Redis when one machine is no longer enough, or back."""
+"""`petstore copy`: copies all data to other backends, for example from one machine to PostgreSQL and Redis."""
 
 import contextlib
 import time
@@ -9,8 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from petstore import data_dir as folder
-from petstore.cli import common_options, entry, json_option, print_json, print_table, progress, run
+from petstore import data_dir
+from petstore.cli.admin import entry, run
+from petstore.cli.options import backend_options, json_option
+from petstore.cli.output import print_json, print_table, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
@@ -21,15 +23,17 @@ from petstore.store import Store
 
 
 @click.command()
-@common_options
-@click.option("--to-store", required=True, metavar="URL|DIR", help="Where to: postgresql://…, or a folder.")
-@click.option("--to-gate", metavar="URL", help="Where the quotas go: redis://… [default: the file in the folder]")
+@backend_options
+@click.option("--to-store", required=True, metavar="URL|DIR", help="The target: postgresql://…, or a directory.")
+@click.option(
+    "--to-gate", metavar="URL", help="The target of the quotas: redis://… [default: the file in the directory]"
+)
 @json_option
 def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
-    Stop the service first. The target must be empty. Every row is compared after the copy. If anything interrupts it,
-    give the same command again: it goes on where it was.
+    Stop the service first. The target must be empty. Every row is compared after the copy. After an interruption give
+    the same command again: it goes on where it ended.
 
     \b
     Examples:
@@ -37,7 +41,7 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
       petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
     """
     source = Settings(**where)
-    with folder.told(f"--data {source.data}"):
+    with data_dir.os_errors_of(f"--data {source.data}"):
         if source.store is None and not (source.data / "live.db").exists():
             raise OperatorError(f"--data {source.data}: there is nothing to copy")
     if "://" in to_store:
@@ -45,7 +49,7 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
     else:
         target = Settings(data=Path(to_store), gate=to_gate)
         if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
-            raise OperatorError("--to-store is the folder that is to be copied, or has its gate in it")
+            raise OperatorError("--to-store is the directory that is to be copied, or has its gate in it")
     began = time.monotonic()
     copied = _copied(source, target)
     if as_json:
@@ -53,14 +57,14 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
         return
     rows = [[each.what, f"{each.rows:,}", each.checksum] for each in copied]
     print_table(["copied and compared", "rows", "checksum"], rows, "")
-    click.echo(f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the new place with:")
+    click.echo(f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the copy with:")
     click.echo(f"  petstore serve {_options(target)}")
     if target.store is not None and target.gate is None:
-        click.echo("The quotas were not copied, as there is no --to-gate: every key starts anew.")
+        click.echo("The quotas were not copied, as there is no --to-gate: every window starts again.")
 
 
 def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
-    """The target's folder may be the one that the source, too, has for its lock: it is seen to before and after."""
+    """Recovers the gate of the target directory, which may also be the directory of the source's lock."""
     if target.store is None and target.data.is_dir():
         recover_gate(target)
     try:
@@ -72,7 +76,7 @@ def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = without_password(source.store) if source.store else str(source.data.resolve())
-    # What a service adds behind the copy's back would be missing.
+    # The exclusive lock: animals that a service adds during the copy would be missing.
     async with Backends(source, alone=source.store is None) as backends, _opened(target) as (stores, gate):
         again = name in [await store.copying_from() for store in stores.values()]
         if gate is not None and not again:
@@ -89,7 +93,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
 
 @contextlib.asynccontextmanager
 async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
-    """The target's stores, and its gate unless quotas have nowhere to go. Nobody serves from it yet."""
+    """The target's stores and gate. The gate is None when the stores are in PostgreSQL and no --to-gate was given."""
     if target.store is None:
         prepare(target)
     gate = None

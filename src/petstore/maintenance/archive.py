@@ -1,6 +1,6 @@
-"""A backup file: a zip that ends in the SHA-256 of all that precedes, so that no byte of it can change unseen.
+"""The format of a backup: a zip file whose last bytes are the SHA-256 of all bytes before them.
 
-Any zip program can look into it. `manifest.json` says what it holds and when, and with which version, it was made.
+Any zip program can open it. `manifest.json` lists the members, and the time and the version that wrote them.
 """
 
 import hashlib
@@ -14,12 +14,13 @@ from typing import IO
 
 import msgspec
 
+from petstore.data_dir import sync
 from petstore.errors import OperatorError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 CHUNK = 1024 * 1024
-SEAL = 64  # characters of a SHA-256; the comment that ends the zip
+CHECKSUM = 64  # characters of a SHA-256 in hexadecimal; the zip file's comment, which is its end
 
 Progress = Callable[[int], None]
 
@@ -28,14 +29,14 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     bytes: int
     sha256: str
-    schema: int | None = None  # of a store; a newer one than ours cannot be restored
+    schema: int | None = None  # of a store; only an older version or our own can be restored
     rows: dict[str, int] = {}
 
 
 class Manifest(msgspec.Struct, frozen=True):
     format: int
     petstore: str  # the version that wrote it
-    began: str  # whatever was acknowledged before is in it
+    began: str  # the backup has every animal that was acknowledged before this time
     members: list[Member]
 
     @property
@@ -44,20 +45,20 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Damaged(OperatorError):
-    """The file is not what it was when it was written."""
+    """The file is not a complete, unchanged backup."""
 
 
 def write(target: Path, source: Path, manifest: Manifest, progress: Progress) -> None:
-    """Put the members, which lie in the folder `source`, into a file, which has its name only when it is on disk.
+    """Write the members, files in the directory `source`, to `target`, which appears only when it is complete on disk.
 
     Raises OperatorError.
     """
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")  # two at once must not write the same
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")  # two commands at once write two files
     try:
         with part.open("wb+") as file:
-            part.chmod(0o600)  # it holds the hashes of all keys
+            part.chmod(0o600)  # it contains the hashes of all keys
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                archive.comment = b"0" * SEAL
+                archive.comment = b"0" * CHECKSUM
                 archive.writestr(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
                 for member in manifest.members:
                     with (
@@ -67,15 +68,13 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
                         while chunk := content.read(CHUNK):
                             entry.write(chunk)
                             progress(len(chunk))
-            seal = _digest(file, file.seek(0, os.SEEK_END) - SEAL)
-            file.seek(-SEAL, os.SEEK_END)
-            file.write(seal.encode())
+            checksum = _digest(file, file.seek(0, os.SEEK_END) - CHECKSUM)
+            file.seek(-CHECKSUM, os.SEEK_END)
+            file.write(checksum.encode())
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-        folder = os.open(target.absolute().parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        sync(target.absolute().parent)
     except OSError as error:
         raise OperatorError(f"{target}: {error.strerror}") from error
     finally:
@@ -83,7 +82,7 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
 
 
 def read(path: Path) -> Manifest:
-    """What a file says that it holds, once it is certain that it says what was written. Raises OperatorError."""
+    """The manifest of a file, after the file's checksum was compared. Raises OperatorError."""
     with _opened(path) as archive:
         try:
             manifest = msgspec.json.decode(archive.read(MANIFEST), type=Manifest)
@@ -92,22 +91,22 @@ def read(path: Path) -> Manifest:
         if manifest.format > FORMAT:
             raise OperatorError(f"{path}: was written by a newer Petstore ({manifest.petstore}); upgrade Petstore")
         if {MANIFEST, *(member.name for member in manifest.members)} != set(archive.namelist()):
-            raise Damaged(f"{path}: does not hold what its manifest says")
+            raise Damaged(f"{path}: does not contain the members of its manifest")
         return manifest
 
 
-def unpack(path: Path, manifest: Manifest, folder: Path, progress: Progress) -> None:
-    """Bring the members into a folder, each compared with the manifest. Raises OperatorError."""
+def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> None:
+    """Write the members to a directory and compare each with the manifest. Raises OperatorError."""
     with _opened(path) as archive:
         for member in manifest.members:
             with archive.open(member.name) as entry:
-                found = _copy(entry, folder / member.name, progress)
+                found = _copy(entry, target / member.name, progress)
             if found != (member.sha256, member.bytes):
-                raise Damaged(f"{path}: {member.name} is not what the manifest says")
+                raise Damaged(f"{path}: {member.name} differs from the manifest")
 
 
 def _copy(source: IO[bytes], target: Path, progress: Progress) -> tuple[str, int]:
-    """The digest and the size of what was copied. Raises OperatorError."""
+    """The SHA-256 and the size of the copy. Raises OperatorError."""
     digest, size = hashlib.sha256(), 0
     try:
         with target.open("xb") as file:
@@ -128,7 +127,7 @@ def sha256_of(path: Path) -> str:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file looks like one of ours, sound or not. Raises OperatorError when it cannot be read."""
+    """Whether a file begins as a zip file does. Raises OperatorError when it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(2) == b"PK"
@@ -138,14 +137,14 @@ def is_archive(path: Path) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The file, whose seal is compared first. Raises OperatorError."""
+    """The zip file, after its checksum was compared. Raises OperatorError."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - SEAL))
-            seal = file.read(SEAL)
-            if size < SEAL or _digest(file, size - SEAL).encode() != seal:
-                raise Damaged(f"{path}: is damaged, cut short, or not a backup of Petstore; nothing was done with it")
+            file.seek(max(0, size - CHECKSUM))
+            checksum = file.read(CHECKSUM)
+            if size < CHECKSUM or _digest(file, size - CHECKSUM).encode() != checksum:
+                raise Damaged(f"{path}: is damaged, incomplete, or not a backup of Petstore; nothing was changed")
             file.seek(0)
             with zipfile.ZipFile(file) as archive:
                 yield archive
@@ -156,7 +155,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _digest(file: IO[bytes], size: int) -> str:
-    """Of the first so many bytes."""
+    """The SHA-256 of the first `size` bytes."""
     file.seek(0)
     digest = hashlib.sha256()
     while size > 0 and (chunk := file.read(min(CHUNK, size))):
