@@ -36,6 +36,7 @@ class Commands:
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
+            stack.callback(os.umask, os.umask(0o022))  # a command sets its own
             try:
                 main()
             except SystemExit as ended:

@@ -18,6 +18,7 @@ import pytest
 
 from petstore.gate import recovery as trust
 from tests.backends import free_port
+from tests.certificates import self_signed
 from tests.commands import Commands
 from tests.served import listens, wait_for
 from tests.servers import Server, serving
@@ -164,12 +165,7 @@ class Nginx:
     def __init__(self, folder: Path, upstream: int) -> None:
         self.port = free_port()
         self.errors = folder / "error.log"
-        certificate, key = folder / "cert.pem", folder / "key.pem"
-        subprocess.run(
-            [program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x",
-             "-keyout", str(key), "-out", str(certificate)],
-            check=True, capture_output=True,
-        )  # fmt: skip
+        certificate, key = self_signed(folder)
         site = (DEPLOY / "nginx.conf").read_text()
         for before, after in (
             ("127.0.0.1:8080", f"127.0.0.1:{upstream}"), ("listen 443", f"listen 127.0.0.1:{self.port}"),

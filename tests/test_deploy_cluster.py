@@ -11,6 +11,7 @@ import pytest
 
 from petstore.plans import Limits
 from tests.backends import Postgres, Process, Redis, missing, running, shared
+from tests.certificates import self_signed
 from tests.nodes import Node, nodes_running
 from tests.served import listens, wait_for
 
@@ -26,7 +27,15 @@ class HaProxy(Process):
         if program is None:
             missing("HAProxy", "Debian's package haproxy")
         self._program = str(program)
-        text = (DEPLOY / "haproxy.cfg").read_text().replace("bind :80", f"bind 127.0.0.1:{self.port}")
+        made = self_signed(self.folder)
+        (self.folder / "site.pem").write_bytes(made.chain.read_bytes() + made.key.read_bytes())
+        text = (DEPLOY / "haproxy.cfg").read_text()
+        for before, after in (
+            ("bind :443", f"bind 127.0.0.1:{self.port}"),
+            ("/etc/haproxy/site.pem", str(self.folder / "site.pem")),
+        ):
+            assert before in text
+            text = text.replace(before, after)
         for number, node in enumerate(nodes, 1):
             text, replaced = re.subn(rf"(server node{number}) \S+", rf"\1 127.0.0.1:{node.port}", text)
             assert replaced == 1
@@ -44,13 +53,13 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
     with (
         nodes_running(tmp_path, shared(Postgres), shared(Redis), *options, skews=(0.0,) * 3, workers=1) as nodes,
         running(HaProxy(nodes)) as proxy,
-        httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", verify=False) as client,
+        httpx.Client(base_url=f"https://127.0.0.1:{proxy.port}", verify=False) as client,
     ):
         assert wait_for(lambda: client.get("/readyz").status_code == 200)
         key = nodes[0].key(limits=Limits(50, 1_000))
 
         def ask(_: int) -> tuple[int, str]:
-            answer = httpx.get(f"http://127.0.0.1:{proxy.port}/v1/pets", headers=key.headers, verify=False)
+            answer = httpx.get(f"https://127.0.0.1:{proxy.port}/v1/pets", headers=key.headers, verify=False)
             return answer.status_code, answer.headers["x-request-id"].partition("-")[0]
 
         with ThreadPoolExecutor(6) as pool:
@@ -62,6 +71,10 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
         claims = [client.get("/v1/pets", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(7)]
         assert claims == [401] * 5 + [429] * 2
         assert client.get("/metrics").status_code == 404
+        assert "strict-transport-security" in client.get("/healthz").headers
+        # Without TLS there is no answer to a key.
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{proxy.port}/v1/pets", headers=key.headers)
 
         nodes[1].kill()
         fresh = nodes[0].key()
@@ -86,6 +99,17 @@ def test_the_unit_of_a_node_has_the_same_restrictions() -> None:
     beginning = next(line for line in one if line.startswith("# The service needs its data directory"))
     rules = {line for line in one[one.index(beginning) :] if line and not line.startswith("#")}
     assert len(rules) > 20 and rules <= set(node)
+
+
+def test_haproxy_has_no_port_without_tls() -> None:
+    binds = re.findall(r"^\s*bind (.+)$", (DEPLOY / "haproxy.cfg").read_text(), re.MULTILINE)
+    assert binds and all(" ssl crt " in f" {bind}" for bind in binds)
+
+
+@pytest.mark.parametrize("unit", ["petstore.service", "petstore-node.service", "petstore-backup.service"])
+def test_the_units_write_no_core_file_and_have_a_memory_limit(unit: str) -> None:
+    lines = (DEPLOY / unit).read_text().splitlines()
+    assert "LimitCORE=0" in lines and any(line.startswith("MemoryMax=") for line in lines)
 
 
 def test_the_unit_serves_with_settings_that_the_environment_file_may_change(

@@ -11,6 +11,7 @@ import fcntl
 import itertools
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from petstore.errors import OperatorError
 DATA_FILES = ("live.db", "staging.db", "gate.mdb")
 COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that SQLite and LMDB keep beside a data file
 
+UMASK = 0o077  # of every process that creates files here: only their owner may read them
 LOCK_TIMEOUT = 5.0  # seconds: a service that starts or stops has the exclusive lock for a moment
 
 LOCK = "lock"
@@ -62,6 +64,17 @@ def create(data: Path) -> None:
         raise OperatorError(f"--data {data}: {error.strerror}") from error
     if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
         raise OperatorError(f"--data {data}: no permission to write there; run this as the service's user")
+
+
+def readable_by_others(data: Path) -> list[Path]:
+    """The directory itself and the files in it, if users other than the owner have any permission for them."""
+    found = []
+    for path in (data, *sorted(data.rglob("*"))):
+        with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
+            mode = path.lstat().st_mode
+            if mode & 0o077 and not stat.S_ISLNK(mode):
+                found.append(path)
+    return found
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from petstore.errors import OperatorError
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data: Path = Path("petstore-data")
@@ -61,6 +63,12 @@ def without_password(url: str) -> str:
     return f"{scheme}://{login.partition(':')[0]}{at}{hosts}{parts.path}" + (
         f"?{'&'.join(query)}" if any(query) else ""
     )
+
+
+def check_url(option: str, url: str) -> None:
+    """Raises OperatorError, without the URL, where an unescaped password makes its parts uncertain."""
+    if without_password(url).endswith("://…"):
+        raise OperatorError(f"{option}: not a valid URL; write / ? # @ [ ] in a password as %2F %3F %23 %40 %5B %5D")
 
 
 _HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch

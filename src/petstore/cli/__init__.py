@@ -11,6 +11,7 @@ from typing import TextIO
 import click
 
 from petstore import __version__
+from petstore.data_dir import UMASK
 from petstore.errors import PetstoreError
 
 COMMANDS = {
@@ -65,6 +66,7 @@ def cli() -> None:
 def main() -> None:
     """Run a command. An error that the operator can correct is one line and exit code 2."""
     _prepare_streams()
+    os.umask(UMASK)
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()

@@ -7,10 +7,9 @@ import msgspec
 
 from petstore.audit import ACTIONS, AuditEntry
 from petstore.cli.admin import run
-from petstore.cli.options import Int64, backend_options, env_option, json_option
+from petstore.cli.options import Int64, backend_options, env_option, json_option, settings_from
 from petstore.cli.output import print_json, print_more, print_table, when
 from petstore.service import Backends
-from petstore.settings import Settings
 
 
 @click.command()
@@ -39,7 +38,7 @@ def audit(
     """
 
     async def work() -> tuple[list[tuple[int, AuditEntry]], bool]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             found: list[tuple[int, AuditEntry]] = []
             start, more = before, True
             while more and len(found) < limit:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from petstore.cli.admin import entry, run
-from petstore.cli.options import backend_options, json_option
+from petstore.cli.options import backend_options, json_option, settings_from
 from petstore.cli.output import counted, print_json, progress
 from petstore.errors import OperatorError
 from petstore.maintenance.archive import Manifest, Progress, is_archive
@@ -43,7 +43,7 @@ def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -
     from petstore.service import recover_gate
 
     signal.signal(signal.SIGTERM, _stop)
-    settings = Settings(**where)
+    settings = settings_from(where)
     recover_gate(settings)
     manifest = back_up(settings, file, entry("backup", file.name), _bar("Backing up"), force=force)
     if as_json:
@@ -70,7 +70,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     """
     from petstore.maintenance.backup import restore as replace_data
 
-    settings = Settings(**where)
+    settings = settings_from(where)
     audit_entry = entry("restore", click.format_filename(file.name))
     manifest, kept, unreadable = replace_data(settings, file, audit_entry, _bar("Restoring"), force=force)
     if settings.gate is not None:

@@ -6,11 +6,10 @@ from typing import Any
 import click
 
 from petstore.cli.admin import admin_of_key, run
-from petstore.cli.options import backend_options, json_option
+from petstore.cli.options import backend_options, json_option, settings_from
 from petstore.cli.output import print_json, print_table, when
 from petstore.gate import Ban, bans_in_force
 from petstore.service import Backends
-from petstore.settings import Settings
 
 
 @click.group()
@@ -25,7 +24,7 @@ def list_(as_json: bool, **where: Any) -> None:
     """List the bans in force."""
 
     async def work() -> list[Ban]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await bans_in_force(backends.gate, time.time())
 
     found = run(work())
@@ -47,7 +46,7 @@ def lift(key_id: str, as_json: bool, **where: Any) -> None:
     """End a key's ban and forget its earlier bans. KEY_ID is the key's id, as bans list shows it."""
 
     async def work() -> None:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             await (await admin_of_key(backends, key_id)).lift_ban(key_id)
 
     run(work())

@@ -7,7 +7,7 @@ import click
 
 from petstore import data_dir
 from petstore.cli.admin import run
-from petstore.cli.options import json_option
+from petstore.cli.options import json_option, settings_from
 from petstore.cli.output import print_json
 from petstore.cli.serve import check_settings, serve
 from petstore.errors import OperatorError
@@ -25,11 +25,11 @@ def check(as_json: bool, **options: Any) -> None:
 
     \b
     Exit code:
-      0  no fault
+      0  no fault; the lines marked WARN are warnings
       1  faults: the lines marked FAULT name them
       2  the check was not possible
     """
-    settings = Settings(**options)
+    settings = settings_from(options)
     data_dir.check_encoding(settings.data)
     with data_dir.os_errors_of(f"--data {settings.data}"):
         if not settings.data.is_dir():
@@ -43,15 +43,17 @@ def check(as_json: bool, **options: Any) -> None:
             {
                 "ok": ok,
                 "findings": {finding.subject: finding.faults for finding in found},
+                "warnings": {finding.subject: finding.warnings for finding in found if finding.warnings},
                 "about": {finding.subject: finding.about for finding in found},
             }
         )
     else:
         width = max(len(finding.subject) for finding in found)
-        for subject, faults, about in found:
-            click.echo(f"{'FAULT' if faults else 'ok   '}  {subject:<{width}}  {'' if faults else about}".rstrip())
-            for fault in faults:
-                click.echo(f"         {fault}")
+        for subject, faults, about, warnings in found:
+            mark = "FAULT" if faults else "WARN " if warnings else "ok   "
+            click.echo(f"{mark}  {subject:<{width}}  {'' if faults else about}".rstrip())
+            for text in (*faults, *warnings):
+                click.echo(f"         {text}")
     if not ok:
         raise click.exceptions.Exit(1)
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from petstore import service
-from petstore.cli.options import backend_options
+from petstore.cli.options import backend_options, settings_from
 from petstore.cli.serve import check_port
 from petstore.errors import OperatorError
 from petstore.observability import logs
@@ -43,7 +43,7 @@ def console(**options: Any) -> None:
 
     Each option is also a variable: PETSTORE_CONSOLE_PORT, and so on.
     """
-    settings = Settings(**options)
+    settings = settings_from(options)
     logs.configure()
     _check(settings)
     service.serve_console(settings, _print_banner)

@@ -1,6 +1,7 @@
 """`petstore copy`: copies all data to other backends, for example from one machine to PostgreSQL and Redis."""
 
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,14 +12,14 @@ import msgspec
 
 from petstore import data_dir
 from petstore.cli.admin import entry, run
-from petstore.cli.options import backend_options, json_option
+from petstore.cli.options import backend_options, json_option, settings_from
 from petstore.cli.output import print_json, print_table, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.maintenance import copy as copying
 from petstore.service import Backends, mark_gate_clean, open_gate_for, open_stores_for, prepare, recover_gate
-from petstore.settings import Settings, without_password
+from petstore.settings import Settings, check_url, without_password
 from petstore.store import Store
 
 
@@ -40,16 +41,11 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
       petstore copy --to-store postgresql://petstore@db/petstore --to-gate redis://cache:6379/0
       petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
     """
-    source = Settings(**where)
+    source = settings_from(where)
     with data_dir.os_errors_of(f"--data {source.data}"):
         if source.store is None and not (source.data / "live.db").exists():
             raise OperatorError(f"--data {source.data}: there is nothing to copy")
-    if "://" in to_store:
-        target = Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
-    else:
-        target = Settings(data=Path(to_store), gate=to_gate)
-        if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
-            raise OperatorError("--to-store is the directory that is to be copied, or has its gate in it")
+    target = _target(source, to_store, to_gate)
     began = time.monotonic()
     copied = _copied(source, target)
     if as_json:
@@ -61,6 +57,21 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
     click.echo(f"  petstore serve {_options(target)}")
     if target.store is not None and target.gate is None:
         click.echo("The quotas were not copied, as there is no --to-gate: every window starts again.")
+
+
+def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
+    """Raises OperatorError."""
+    if to_gate is not None:
+        check_url("--to-gate", to_gate)
+    if "://" in to_store:
+        check_url("--to-store", to_store)
+        return Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
+    if re.match("[^/]+:.*@", to_store):  # a user and a password, not the name of a directory
+        raise OperatorError("--to-store: a URL begins with postgresql://, a directory with ./")
+    target = Settings(data=Path(to_store), gate=to_gate)
+    if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
+        raise OperatorError("--to-store is the directory that is to be copied, or has its gate in it")
+    return target
 
 
 def _copied(source: Settings, target: Settings) -> list[copying.Copied]:

@@ -8,13 +8,12 @@ import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.cli.admin import admin, admin_of_key, key_of, run
-from petstore.cli.options import Duration, backend_options, env_option, json_option
+from petstore.cli.options import Duration, backend_options, env_option, json_option, settings_from
 from petstore.cli.output import counted, print_fields, print_json, print_more, print_table, printing_secret, when
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey
 from petstore.plans import PLANS, Limits
 from petstore.service import Backends
-from petstore.settings import Settings
 
 
 @click.group()
@@ -57,7 +56,7 @@ def create(
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
 
     async def work() -> tuple[ApiKey, str]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await admin(backends, environment).create_key(
                 plan, name=name, scopes=scopes or SCOPES, limits=limits, life=expires
             )
@@ -78,7 +77,7 @@ def list_(environment: Any, text: str, limit: int, before: str | None, as_json: 
     """List keys with plan, state and last use, newest first."""
 
     async def work() -> list[ApiKey]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             last = await key_of(backends, before) if before else None
             start = (last.created, last.id) if last else None
             found: list[ApiKey] = []
@@ -112,7 +111,7 @@ def show(key_id: str, as_json: bool, **where: Any) -> None:
     """Show one key. ID is the key's id, as keys list shows it."""
 
     async def work() -> tuple[ApiKey, AuditEntry | None]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             key = await key_of(backends, key_id)
             return key, await admin(backends, key.environment).last_rotation(key.id)
 
@@ -150,7 +149,7 @@ def rotate(key_id: str, overlap: float, as_json: bool, **where: Any) -> None:
     """
 
     async def work() -> tuple[ApiKey, str]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap)
 
     until = time.time() + overlap
@@ -169,7 +168,7 @@ def revoke(key_id: str, as_json: bool, **where: Any) -> None:
     """End a key at once, for good. ID is the key's id, as keys list shows it."""
 
     async def work() -> ApiKey:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await (await admin_of_key(backends, key_id)).revoke_key(key_id)
 
     key = run(work())
@@ -192,7 +191,7 @@ def set_limits(key_id: str, per_minute: int, per_day: int, as_json: bool, **wher
     """
 
     async def work() -> ApiKey:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await (await admin_of_key(backends, key_id)).set_limits(key_id, Limits(per_minute, per_day))
 
     key = run(work())

@@ -7,11 +7,10 @@ import click
 import msgspec
 
 from petstore.cli.admin import admin, run
-from petstore.cli.options import backend_options, json_option
+from petstore.cli.options import backend_options, json_option, settings_from
 from petstore.cli.output import print_json, print_table, printing_secret, when
 from petstore.operators import Operator
 from petstore.service import Backends
-from petstore.settings import Settings
 
 
 @click.group()
@@ -40,7 +39,7 @@ def add(name: str, as_json: bool, **where: Any) -> None:
     """
 
     async def work() -> tuple[Operator, str]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await admin(backends, "live").add_operator(name)
 
     operator, token = run(work())
@@ -59,7 +58,7 @@ def list_(as_json: bool, **where: Any) -> None:
     """List operators."""
 
     async def work() -> list[Operator]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await backends.stores["live"].operators()
 
     found = run(work())
@@ -81,7 +80,7 @@ def revoke(name: str, as_json: bool, **where: Any) -> None:
     """End an operator's token and sessions at once. NAME is as operators list shows it."""
 
     async def work() -> None:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             await admin(backends, "live").revoke_operator(name)
 
     run(work())

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from petstore.admin.durations import parse_duration
+from petstore.data_dir import os_errors_of
 from petstore.errors import OperatorError
 from petstore.pets import INT64_MAX, INT64_MIN
-from petstore.settings import Settings
+from petstore.settings import Settings, check_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,13 +43,17 @@ class Duration(click.ParamType[float]):
 
 
 def backend_options(command: F) -> F:
-    """--data, --store, --gate and --pgbouncer: the data that a command acts on."""
+    """--data, --store, --gate and their variants: the data that a command acts on. See `settings_from`."""
     for option in (
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
                      help="PostgreSQL is behind PgBouncer in transaction mode."),
+        click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
+                     help="A file that has the URL of the gate: keeps its password out of the process list."),
         click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
                      help="The gate: redis://…, or rediss, valkey, valkeys, redis+sentinel, redis+cluster."
                           " [default: the file in DIR]"),
+        click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
+                     help="A file that has the URL of the store."),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
                      help="The store: postgresql://… [default: the files in DIR]"),
         click.option(
@@ -57,6 +63,41 @@ def backend_options(command: F) -> F:
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def settings_from(options: dict[str, Any]) -> Settings:
+    """The settings of a command's options. Reads --store-file and --gate-file. Raises OperatorError."""
+    settings = dict(options)
+    for name in ("store", "gate"):
+        file: Path | None = settings.pop(f"{name}_file")
+        if file is not None and _overrides(f"{name}_file", name, settings[name]):
+            settings[name] = _url_in(file, f"--{name}-file {file}")
+        if settings[name] is not None:
+            check_url(f"--{name}", settings[name])
+    return Settings(**settings)
+
+
+def _overrides(file_option: str, url_option: str, url: str | None) -> bool:
+    """Whether the file counts and not the URL: an option of the command line wins over a variable."""
+    if url is None:
+        return True
+    context = click.get_current_context()
+    sources = [context.get_parameter_source(option) for option in (file_option, url_option)]
+    if sources[0] == sources[1]:
+        raise OperatorError(f"give --{url_option} or --{url_option}-file, not both")
+    return sources[0] == ParameterSource.COMMANDLINE
+
+
+def _url_in(file: Path, subject: str) -> str:
+    """The only line of a file. No message repeats it: it may contain a password."""
+    with os_errors_of(subject):
+        try:
+            lines = file.read_text().split("\n")
+        except UnicodeDecodeError:
+            raise OperatorError(f"{subject}: is not UTF-8") from None
+    if not lines[0].strip() or any(line.strip() for line in lines[1:]):
+        raise OperatorError(f"{subject}: must have one line, the URL")
+    return lines[0].strip()
 
 
 env_option = click.option(

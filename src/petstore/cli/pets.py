@@ -9,12 +9,11 @@ import click
 
 from petstore.admin.pet_files import COLUMNS, batches, form_of, write_pets
 from petstore.cli.admin import admin, run
-from petstore.cli.options import Int64, backend_options, env_option, json_option
+from petstore.cli.options import Int64, backend_options, env_option, json_option, settings_from
 from petstore.cli.output import counted, print_json, print_more, print_table, printable, progress, use_utf8
 from petstore.errors import InvalidBody, OperatorError
 from petstore.pets import STATUSES, Page, Pet, PetStatus, new_pet
 from petstore.service import Backends
-from petstore.settings import Settings
 
 
 @click.group()
@@ -35,7 +34,7 @@ def list_(environment: Any, status: PetStatus | None, limit: int, after: int, as
     """List animals in the order of their ids."""
 
     async def work() -> Page:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await backends.stores[environment].page(after=after, limit=limit, status=status)
 
     found, more = run(work())
@@ -68,7 +67,7 @@ def add(environment: Any, name: str, category_id: int, status: str, as_json: boo
         raise OperatorError(error.message) from None
 
     async def work() -> Pet:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await admin(backends, environment).add_pet(new)
 
     _print_pet(run(work()), as_json)
@@ -84,7 +83,7 @@ def set_status(pet_id: int, status: PetStatus, environment: Any, as_json: bool, 
     """Change an animal's status. ID is the animal's id, as pets list shows it."""
 
     async def work() -> list[Pet]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await admin(backends, environment).set_status([pet_id], status)
 
     changed = run(work())
@@ -110,7 +109,7 @@ def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
     size = file.stat().st_size
 
     async def work() -> int:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             with file.open("rb") as source, progress("Importing", size) as bar:
                 rows = batches(str(file), source, lambda position: bar.update(position - bar.pos))
                 return await admin(backends, environment).import_pets(file.name, rows)
@@ -137,7 +136,7 @@ def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
     form = "jsonl" if str(file) == "-" else form_of(str(file))
 
     async def work(target: IO[str]) -> int:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             store = backends.stores[environment]
             with progress("Exporting", sum((await store.count()).values())) as bar:
                 return await write_pets(store, form, target, lambda count: bar.update(count - bar.pos))

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import os
 import re
 import resource
 import socket
@@ -17,10 +18,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from petstore import service
+from petstore import data_dir, service
 from petstore.audit import AuditEntry
 from petstore.cli.admin import run
-from petstore.cli.options import backend_options
+from petstore.cli.options import backend_options, settings_from
 from petstore.cli.output import printing_secret
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import LIMIT_MAX, digest_of, mint, new_key
@@ -91,11 +92,12 @@ def serve(**options: Any) -> None:
 
     Each option is also a variable: PETSTORE_PORT, PETSTORE_WORKERS, and so on.
     """
-    settings = Settings(**options)
+    settings = settings_from(options)
     logs.configure()
     check_settings(settings)
     check_port(settings)
     service.prepare(settings)
+    _warn_of_readable_files(settings.data)
     service.recover_gate(settings, thoroughly=True)
     first_key = run(_first_key(settings))
     _allow_many_connections()
@@ -106,17 +108,26 @@ def serve(**options: Any) -> None:
 
 def asgi() -> service.AsgiService:
     """The service for another ASGI server, set up by PETSTORE_* variables: uvicorn --factory petstore.cli.serve:asgi"""
-    settings = Settings(**serve.make_context("petstore", []).params)
     logs.configure()
+    os.umask(data_dir.UMASK)
     try:
+        with serve.make_context("petstore", []) as context:
+            settings = settings_from(context.params)
         check_settings(settings)
         service.prepare(settings)
+        _warn_of_readable_files(settings.data)
         service.recover_gate(settings, thoroughly=True)
         with ThreadPoolExecutor(1) as thread:  # the server may run its event loop in this thread already
             thread.submit(lambda: run(_check_stores(settings))).result()
     except PetstoreError as error:
         raise SystemExit(f"petstore: {error}") from None
     return service.AsgiService(settings)
+
+
+def _warn_of_readable_files(data: Path) -> None:
+    if found := data_dir.readable_by_others(data):
+        names = ", ".join(str(path) for path in found[:3]) + (" …" if len(found) > 3 else "")
+        event(logging.WARNING, "data readable by others", paths=names, hint=f"chmod -R go= {data}")
 
 
 def check_settings(settings: Settings) -> None:

@@ -8,12 +8,11 @@ import click
 
 from petstore.admin.charts import Bars, key_bars
 from petstore.cli.admin import key_of, run
-from petstore.cli.options import backend_options, env_option, json_option
+from petstore.cli.options import backend_options, env_option, json_option, settings_from
 from petstore.cli.output import print_fields, print_json, print_more, print_table, when
 from petstore.keys import ApiKey
 from petstore.rate_limits import DAY, SECOND, Windows
 from petstore.service import Backends
-from petstore.settings import Settings
 from petstore.usage import SPANS, KeyTotal, ResponseClass
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -61,7 +60,7 @@ def _busiest(environment: Any, span: Any, limit: int, after: str, as_json: bool,
     chosen, now = SPANS[span], time.time()
 
     async def work() -> tuple[list[KeyTotal], dict[str, ApiKey], dict[str, Bars]]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             store = backends.stores[environment]
             if after:
                 await key_of(backends, after)
@@ -99,7 +98,7 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
     chosen, now = SPANS[span], time.time()
 
     async def work() -> tuple[ApiKey, Bars, Windows]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             key = await key_of(backends, key_id)
             bars = await key_bars(backends.stores[key.environment], [key_id], chosen, now)
             return key, bars[key_id], (await backends.gate.windows([key_id]))[0]

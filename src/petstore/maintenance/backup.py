@@ -51,6 +51,7 @@ def back_up(settings: Settings, target: Path, entry: AuditEntry, bar: Bar, *, fo
                 names.append(GATE_FILE)
             with bar(2 * sum(snapshot.bytes for snapshot in snapshots.values())) as progress:
                 for name, snapshot in snapshots.items():
+                    archive.create_private(work / name).close()  # SQLite would create it with the umask's mode
                     snapshot.copy(work / name, progress)
                 stack.close()  # from here on SQLite can reset its write-ahead log
                 members = [_described(work / name) for name in names]
@@ -80,9 +81,7 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
                 f"--data {settings.data}: has {', '.join(found[:3])}{' …' if len(found) > 3 else ''};"
                 " choose an empty directory, or replace these files with --force"
             )
-        free = shutil.disk_usage(settings.data).free
-        if free < manifest.size:
-            raise OperatorError(f"--data {settings.data}: {manifest.size:,} bytes are needed and {free:,} are free")
+        _check_space(settings.data, f"--data {settings.data}", manifest)
         with data_dir.stage_restore(settings.data) as new:
             with bar(manifest.size) as progress:
                 archive.unpack(source, manifest, new, progress)
@@ -97,10 +96,17 @@ def verify(source: Path) -> Manifest:
     manifest = archive.read(source)
     _check_manifest(source, manifest)
     with tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
+        _check_space(Path(work), work, manifest)
         archive.unpack(source, manifest, Path(work), lambda _: None)
         for member in manifest.members:
             _check_member(source, Path(work) / member.name)
     return manifest
+
+
+def _check_space(directory: Path, subject: str, manifest: Manifest) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < manifest.size:
+        raise OperatorError(f"{subject}: {manifest.size:,} bytes are needed and {free:,} are free")
 
 
 def _stores() -> list[str]:

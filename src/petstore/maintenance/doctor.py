@@ -4,8 +4,8 @@ import contextlib
 import os
 import pwd
 import ssl
-import stat
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ class Finding(NamedTuple):
     subject: str
     faults: list[str]
     about: str = ""  # a few words about a subject without faults
+    warnings: Sequence[str] = ()  # not faults: the service can run with them
 
 
 class Thresholds(NamedTuple):
@@ -42,7 +43,7 @@ async def findings(settings: Settings, thresholds: Thresholds | None = None, mou
     """One finding for each subject. Raises nothing: what is wrong is in the findings."""
     data = settings.data
     found = [Finding("certificate", *_certificate(settings))] if settings.tls_cert and settings.tls_key else []
-    found.append(Finding("data directory", _data_directory(data, mounts), str(data)))
+    found.append(_data_directory(data, mounts))
     if (data / data_dir.READY).exists():
         return [*found, Finding("restore", ["it was interrupted; the next start, or petstore restore, completes it"])]
     clocks: list[str] = []
@@ -110,11 +111,15 @@ def _compare_clocks(server: str, ahead: float, clocks: list[str]) -> None:
         clocks.append(f"the clocks of {server} and of this machine differ by {abs(ahead):.0f} s; let NTP set both")
 
 
-def _data_directory(data: Path, mounts: Path) -> list[str]:
+def _data_directory(data: Path, mounts: Path) -> Finding:
     directory = data.stat()
-    faults = []
-    if stat.S_IMODE(directory.st_mode) & 0o077:
-        faults.append(f"other users have access to it: chmod 700 {data}")
+    faults: list[str] = []
+    warnings: list[str] = []
+    if readable := data_dir.readable_by_others(data):
+        names = ", ".join(path.name for path in readable[:3]) + (" …" if len(readable) > 3 else "")
+        text = f"other users have permissions for {names}: chmod -R go= {data}"
+        # In a directory of the owner alone no other user can open the files.
+        (faults if readable[0] == data else warnings).append(text)
     if not os.access(data, os.W_OK):
         faults.append("the user of this command may not write there; run this, and the service, as its owner")
     for path in sorted(data.iterdir()):
@@ -128,7 +133,7 @@ def _data_directory(data: Path, mounts: Path) -> list[str]:
                 )
     if (kind := _file_system(data, mounts)) in NETWORK_FILE_SYSTEMS:
         faults.append(f"it is on a network file system ({kind}), where locks are not reliable: move it to a local disk")
-    return faults
+    return Finding("data directory", faults, str(data), warnings)
 
 
 def _user(number: int) -> str:
