@@ -5,6 +5,7 @@ PETSTORE_TEST_BACKUP_SECONDS sets how long: 3 by default, with a backup each sec
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -13,12 +14,14 @@ import time
 import zipfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import apsw
 import httpx
 import pytest
 
 from petstore.cli.backup import backup
+from petstore.maintenance import archive
 from petstore.pets import Pet
 from petstore.plans import Limits
 from petstore.service import Backends
@@ -260,3 +263,65 @@ def test_restore_raises_the_versions_of_a_gate_in_redis(tmp_path: Path) -> None:
     commands.text("restore", str(tmp_path / "backup.zip"), "--force")
     assert server.act(lambda backends: backends.gate.keys_version("live")) > before
     assert len(commands.json("pets", "list")) == 1
+
+
+def test_the_oldest_backups_are_removed_after_the_new_one_was_verified(embedded: Commands, tmp_path: Path) -> None:
+    backups = tmp_path / "backups"
+    made = [embedded.json("backup", str(backups), "--keep", "2") for _ in range(4)]
+    names = [Path(each["file"]).name for each in made]
+    assert all(re.fullmatch(r"\d{8}T\d{6}Z\.zip", name) for name in names)
+    assert names == sorted(set(names)), "backups of the same second have different names"
+    assert sorted(path.name for path in backups.iterdir()) == names[2:]
+    assert [Path(path).name for each in made for path in each["removed"]] == names[:2]
+    assert stat.S_IMODE(backups.stat().st_mode) == 0o700
+    assert [entry.subject for entry in embedded.entries() if entry.action == "backup"] == names[::-1]
+    embedded.text("backup", "--verify", str(backups / names[3]))
+    assert "Removed " in embedded.text("backup", str(backups), "--keep", "1")
+    assert len(list(backups.iterdir())) == 1
+
+
+def test_files_with_other_names_are_never_removed(embedded: Commands, tmp_path: Path) -> None:
+    others = ["before-upgrade.zip", "20260101T000000Z.zip.gpg", "x20260101T000000Z.zip", "20260101T000000Z"]
+    for name in others:
+        (tmp_path / name).write_text("precious")
+    future = tmp_path / "20990101T000000Z.zip"  # the clock was wrong once
+    future.write_text("x")
+    for _ in range(2):
+        new = Path(embedded.json("backup", str(tmp_path), "--keep", "1")["file"])
+        assert new.exists()
+    assert all((tmp_path / name).read_text() == "precious" for name in others)
+    assert not future.exists()
+
+
+def test_a_backup_that_cannot_be_verified_removes_nothing(
+    embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that does not return what was written to it."""
+    backups = tmp_path / "backups"
+    kept = embedded.json("backup", str(backups), "--keep", "1")["file"]
+    write = archive.write
+
+    def faulty(target: Path, *given: Any) -> None:
+        write(target, *given)
+        with target.open("rb+") as file:
+            file.seek(1000)
+            file.write(b"\xff\x00")
+
+    monkeypatch.setattr(archive, "write", faulty)
+    last = (embedded.data / "last-backup").stat().st_mtime_ns
+    assert "damaged" in embedded.fails_in_one_line("backup", str(backups), "--keep", "1")
+    assert [str(path) for path in backups.iterdir()] == [kept]
+    assert (embedded.data / "last-backup").stat().st_mtime_ns == last
+    assert len([entry for entry in embedded.entries() if entry.action == "backup"]) == 1
+
+
+def test_keep_takes_a_directory_and_no_other_options(embedded: Commands, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    assert "takes a directory" in embedded.fails_in_one_line("backup", str(tmp_path / "file"), "--keep", "3")
+    assert "--keep" in embedded.fails_in_one_line("backup", str(tmp_path))
+    for option in ("--verify", "--force"):
+        assert "--keep" in embedded.fails_in_one_line("backup", str(tmp_path), "--keep", "3", option)
+    embedded.fails_in_one_line("backup", str(tmp_path), "--keep", "0")
+    cluster = Commands(Server(tmp_path / "node", "cluster"))
+    assert "pg_dump" in cluster.fails("backup", str(tmp_path / "none"), "--keep", "3")
+    assert not (tmp_path / "none").exists()

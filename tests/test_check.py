@@ -19,7 +19,7 @@ from tests.findings import faults
 from tests.servers import Server, serving
 from tests.users import as_nobody, only_as_root
 
-EMBEDDED = {"settings", "data directory", "store, live", "store, staging", "gate", "free space", "clock"}
+EMBEDDED = {"settings", "last backup", "data directory", "store, live", "store, staging", "gate", "free space", "clock"}
 
 
 @pytest.fixture
@@ -131,6 +131,19 @@ def test_lost_and_found_is_no_fault(embedded: Commands) -> None:
     (embedded.data / "lost+found").mkdir()
     shutil.chown(embedded.data / "lost+found", "nobody")
     assert faults(embedded) == {}
+
+
+def test_an_old_last_backup_is_a_warning(embedded: Commands, tmp_path: Path) -> None:
+    assert embedded.json("check")["about"]["last backup"] == "none yet"
+    hours = 3600.0
+    os.utime(embedded.data / "lock", (0, time.time() - 27 * hours))
+    report = embedded.json("check")  # a warning is not a fault: exit code 0
+    assert report["warnings"] == {"last backup": ["there is no backup; petstore backup DIR --keep 24 makes one"]}
+    embedded.text("backup", str(tmp_path / "backups"), "--keep", "24")
+    assert embedded.json("check")["warnings"] == {}
+    os.utime(embedded.data / "last-backup", (0, time.time() - 27 * hours))
+    assert "it is 27 hours old; " in embedded.json("check")["warnings"]["last backup"][0]
+    assert "WARN   last backup" in embedded.text("check")
 
 
 def test_an_interrupted_restore_is_found(embedded: Commands) -> None:

@@ -20,12 +20,14 @@ _file = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("file", type=_file)
+@click.argument("file", metavar="FILE|DIR", type=_file)
+@click.option("--keep", type=click.IntRange(1, 100_000), metavar="N",
+              help="Name the backup by its time in DIR, verify it, then remove the oldest: N remain.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @backend_options
 @json_option
-def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
+def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
     """Write both environments and the gate to FILE, while the service runs.
 
     FILE has every animal that was acknowledged before the backup began, and appears only when it is complete.
@@ -35,21 +37,33 @@ def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -
     Examples:
       petstore backup /var/backups/petstore/before-upgrade.zip
       petstore backup --verify /var/backups/petstore/before-upgrade.zip
+      petstore backup /var/backups/petstore --keep 24
     """
+    if keep is not None and (verify or force):
+        raise OperatorError("--keep goes neither with --verify nor with --force")
     if verify:
         _verify(file, as_json)
         return
-    from petstore.maintenance.backup import back_up
+    from petstore.maintenance.backup import Kept, back_up, back_up_to_directory
     from petstore.service import recover_gate
 
     signal.signal(signal.SIGTERM, _stop)
     settings = settings_from(where)
     recover_gate(settings)
-    manifest = back_up(settings, file, entry("backup", file.name), _bar("Backing up"), force=force)
-    if as_json:
-        print_json({"file": str(file), "bytes": file.stat().st_size, "manifest": manifest})
+    audit_entry, bar = entry("backup", file.name), _bar("Backing up")
+    if keep is None:
+        made = Kept(file, back_up(settings, file, audit_entry, bar, force=force), [])
     else:
-        click.echo(f"{file}: {_summary(manifest)}")
+        made = back_up_to_directory(settings, file, keep, audit_entry, bar)
+    if as_json:
+        removed = [str(path) for path in made.removed]
+        print_json({
+            "file": str(made.file), "bytes": made.file.stat().st_size, "manifest": made.manifest, "removed": removed
+        })  # fmt: skip
+        return
+    click.echo(f"{made.file}: {_summary(made.manifest)}")
+    for path in made.removed:
+        click.echo(f"Removed {path}.")
 
 
 @click.command()

@@ -5,16 +5,21 @@ PostgreSQL and Redis have tools of their own. For them this module only tells th
 
 import contextlib
 import datetime
+import itertools
+import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from petstore import __version__, data_dir
 from petstore.audit import AuditEntry
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE
 from petstore.gate.lmdb import copy_out, renew_versions
 from petstore.gate.recovery import readable
@@ -26,6 +31,7 @@ from petstore.store.sqlite.backup import Snapshot, note, take_over_ids
 from petstore.store.sqlite.doctor import NEWEST_SCHEMA, inspect
 
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # called with the number of bytes
+_BACKUP_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z\.zip").fullmatch
 
 
 class Restored(NamedTuple):
@@ -34,9 +40,54 @@ class Restored(NamedTuple):
     unreadable: list[str]  # replaced files whose last used ids could not be read
 
 
-def back_up(settings: Settings, target: Path, entry: AuditEntry, bar: Bar, *, force: bool = False) -> Manifest:
-    """Write a backup to `target`. Raises OperatorError and Unavailable, and then leaves `target` as it was."""
-    _check_target(settings, target, force)
+class Kept(NamedTuple):
+    """A new backup in a directory of backups."""
+
+    file: Path
+    manifest: Manifest
+    removed: list[Path]
+
+
+def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: AuditEntry, bar: Bar) -> Kept:
+    """Write a backup that is named by its time. Verify it, and only then remove the oldest, so that `keep` remain.
+
+    Files with other names are left alone. Raises OperatorError and Unavailable, and then removes nothing.
+    """
+    _check_source(settings, directory / "petstore.dump")
+    data_dir.check_encoding(directory)
+    with data_dir.os_errors_of(directory):
+        if directory.exists() and not directory.is_dir():
+            raise OperatorError(f"{directory}: is a file; --keep takes a directory")
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = _free_name(directory)
+    entry = msgspec.structs.replace(entry, subject=target.name)
+    manifest = back_up(settings, target, entry, bar, verified=True)
+    older = sorted(path for path in directory.iterdir() if _BACKUP_NAME(path.name) and path != target)
+    removed = older[: max(0, len(older) - keep + 1)]
+    with data_dir.os_errors_of(directory):
+        for path in removed:
+            path.unlink()
+    return Kept(target, manifest, removed)
+
+
+def _free_name(directory: Path) -> Path:
+    """Named by the present time, or by the next second that no backup has."""
+    for second in itertools.count(int(time.time())):
+        path = directory / time.strftime("%Y%m%dT%H%M%SZ.zip", time.gmtime(second))
+        if not path.exists():
+            return path
+    raise AssertionError("a count has no end")
+
+
+def back_up(
+    settings: Settings, target: Path, entry: AuditEntry, bar: Bar, *, force: bool = False, verified: bool = False
+) -> Manifest:
+    """Write a backup to `target`; with `verified`, read all of it again.
+
+    Raises OperatorError and Unavailable, and then leaves `target` as it was.
+    """
+    _check_source(settings, target)
+    _check_target(target, force)
     with data_dir.shared_lock(settings.data):
         began = datetime.datetime.now(datetime.UTC)
         with _work_directory(target) as work, contextlib.ExitStack() as stack:
@@ -57,6 +108,12 @@ def back_up(settings: Settings, target: Path, entry: AuditEntry, bar: Bar, *, fo
                 members = [_described(work / name) for name in names]
                 manifest = Manifest(archive.FORMAT, __version__, began.isoformat(timespec="milliseconds"), members)
                 archive.write(target, work, manifest, progress)
+        if verified:
+            try:
+                verify(target)
+            except PetstoreError:
+                target.unlink()
+                raise
         # The backup is complete: a failure to record it must not fail the command.
         with contextlib.suppress(Unavailable, OSError):
             (settings.data / data_dir.LAST_BACKUP).touch(mode=0o600)
@@ -113,16 +170,21 @@ def _stores() -> list[str]:
     return [f"{environment}.db" for environment in ENVIRONMENTS]
 
 
-def _check_target(settings: Settings, target: Path, force: bool) -> None:
+def _check_source(settings: Settings, target: Path) -> None:
+    """Raises OperatorError when there is nothing that this command can back up."""
     if settings.store is not None:
         raise OperatorError(how_to_back_up_postgresql(settings.store, target))
     with data_dir.os_errors_of(f"--data {settings.data}"):
         if not all((settings.data / name).exists() for name in _stores()):
             raise OperatorError(f"--data {settings.data}: there is nothing to back up")
+
+
+def _check_target(target: Path, force: bool) -> None:
+    """Raises OperatorError."""
     data_dir.check_encoding(target)
     with data_dir.os_errors_of(target):
         if target.is_dir():
-            raise OperatorError(f"{target}: is a directory; name a file")
+            raise OperatorError(f"{target}: is a directory; name a file, or keep several there with --keep N")
         if target.exists() and not force:
             raise OperatorError(f"{target}: exists; choose another name, or replace it with --force")
 

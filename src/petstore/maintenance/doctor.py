@@ -33,10 +33,11 @@ class Finding(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """Less than this much free space is a fault."""
+    """Less free space is a fault; an older last backup, in seconds, is a warning."""
 
     free_bytes: int = 256 * 1024 * 1024
     free_files: int = 1_000
+    backup_age: float = 26 * 3600.0  # a nightly backup may begin up to two hours later than the one before
 
 
 async def findings(settings: Settings, thresholds: Thresholds | None = None, mounts: Path = MOUNTS) -> list[Finding]:
@@ -48,6 +49,8 @@ async def findings(settings: Settings, thresholds: Thresholds | None = None, mou
         return [*found, Finding("restore", ["it was interrupted; the next start, or petstore restore, completes it"])]
     clocks: list[str] = []
     found += await _store(settings, clocks) + await _gate(settings, clocks)
+    if settings.store is None:
+        found.append(_last_backup(data, (thresholds or Thresholds()).backup_age))
     found.append(Finding("free space", *_free_space(data, thresholds or Thresholds())))
     found.append(Finding("clock", clocks, time.strftime("%Y-%m-%d %H:%M:%S %Z")))
     return found
@@ -163,6 +166,21 @@ def _free_space(data: Path, thresholds: Thresholds) -> tuple[list[str], str]:
     if system.f_files and system.f_favail < thresholds.free_files:
         faults.append(f"only {system.f_favail} more files can be created; delete some")
     return faults, f"{free // 2**20:,} MiB"
+
+
+def _last_backup(data: Path, age_max: float) -> Finding:
+    """A directory without a backup counts from its first use, which is when its lock was created."""
+    how = "petstore backup DIR --keep 24 makes one"
+    for name in (data_dir.LAST_BACKUP, data_dir.LOCK):
+        with contextlib.suppress(FileNotFoundError):
+            at = (data / name).stat().st_mtime
+            hours = (time.time() - at) / 3600
+            about = "none yet" if name == data_dir.LOCK else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+            if hours * 3600 <= age_max:
+                return Finding("last backup", [], about)
+            warning = "there is no backup" if name == data_dir.LOCK else f"it is {hours:.0f} hours old"
+            return Finding("last backup", [], about, [f"{warning}; {how}"])
+    return Finding("last backup", [], "none yet")
 
 
 def _certificate(settings: Settings) -> tuple[list[str], str]:
