@@ -141,7 +141,7 @@ class Redis(Process):
 class Postgres(Process):
     def __init__(self, *settings: str) -> None:
         super().__init__("postgres")
-        self._settings = settings
+        self.settings = settings
         self._as: dict[str, Any] = {}
         self._bin = _postgres_programs()
         if os.geteuid() == 0:
@@ -161,11 +161,21 @@ class Postgres(Process):
         settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
                     "max_connections": 400, "fsync": "off", "shared_buffers": "64MB",
                     "dynamic_shared_memory_type": "mmap"}  # fmt: skip
-        options = [*(f"{name}={value}" for name, value in settings.items()), *self._settings]
+        options = [*(f"{name}={value}" for name, value in settings.items()), *self.settings]
         return [str(self._bin / "postgres"), "-D", str(self.folder / "data"), *(w for o in options for w in ("-c", o))]
 
     def start(self, **options: Any) -> None:
         super().start(**self._as, **options)
+
+    def give_to_server(self, directory: Path) -> None:
+        """Makes the server's user the owner of a directory and of all files in it."""
+        if self._as:
+            for path in (directory, *directory.rglob("*")):
+                shutil.chown(path, ANONYMOUS)
+
+    def run(self, program: str, *words: str) -> None:
+        """Run one of PostgreSQL's programs as the server's user."""
+        subprocess.run([self._bin / program, *words], check=True, capture_output=True, cwd=self.folder, **self._as)
 
     def answers(self) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""The `petstore` command: what it prints, and how it ends."""
+"""The `petstore` command for tests: what it prints, and its exit code."""
 
 import contextlib
 import io
@@ -28,7 +28,7 @@ class Commands:
         return {**os.environ, **self.server.where}
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Within this process, where Python and its modules need not start for every command."""
+        """In this process, without the time that Python takes to start."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(sys, "argv", ["petstore", *words]))
@@ -36,6 +36,7 @@ class Commands:
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
+            stack.callback(os.umask, os.umask(0o022))  # a command sets its own
             try:
                 main()
             except SystemExit as ended:
@@ -43,7 +44,7 @@ class Commands:
         return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def text(self, *words: str) -> str:
-        """What a command prints, which must succeed without a word on standard error."""
+        """The output of a command, which must succeed and print nothing on standard error."""
         done = self.run(*words)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return done.stdout

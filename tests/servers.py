@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import httpx
 
 from petstore.audit import AuditEntry
+from petstore.data_dir import UMASK
 from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
@@ -146,9 +147,13 @@ class Server:
             async with Backends(Settings(data=self.data, store=self.store, gate=self.gate)) as backends:
                 return await work(backends)
 
-        # In a thread of its own: a test that drives a browser has an event loop running in this one.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(lambda: asyncio.run(inside())).result()
+        before = os.umask(UMASK)  # as every command has it
+        try:
+            # In a thread of its own: a test that drives a browser has an event loop running in this one.
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(lambda: asyncio.run(inside())).result()
+        finally:
+            os.umask(before)
 
     def key(
         self,

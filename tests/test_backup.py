@@ -1,10 +1,11 @@
-"""`petstore backup` while animals are being added: every backup holds all that was acknowledged before it began.
+"""`petstore backup` while animals are being added: every backup has all that were acknowledged before it began.
 
 PETSTORE_TEST_BACKUP_SECONDS sets how long: 3 by default, with a backup each second; from 60 on, one every 10 seconds.
 """
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -13,12 +14,14 @@ import time
 import zipfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import apsw
 import httpx
 import pytest
 
 from petstore.cli.backup import backup
+from petstore.maintenance import archive
 from petstore.pets import Pet
 from petstore.plans import Limits
 from petstore.service import Backends
@@ -71,7 +74,7 @@ async def _all_pets(backends: Backends) -> list[Pet]:
     return found
 
 
-def test_every_backup_holds_all_that_was_acknowledged_before_it_began(tmp_path: Path) -> None:
+def test_every_backup_has_all_animals_acknowledged_before_it_began(tmp_path: Path) -> None:
     with serving(tmp_path / "data", workers=2) as server:
         key = server.key(limits=Limits(10**9, 10**9))
         creators = [Creator(server, key, number) for number in range(CLIENTS)]
@@ -91,7 +94,7 @@ def test_every_backup_holds_all_that_was_acknowledged_before_it_began(tmp_path: 
             assert [name for name, times in Counter(pets.values()).items() if times > 1] == []
             assert made["manifest"]["members"][0]["rows"]["pets"] == len(pets)
             restored.append(len(pets))
-            time.sleep(max(0.0, min(due, end) - time.monotonic()))  # the pace of the backups, not a wait for anything
+            time.sleep(max(0.0, min(due, end) - time.monotonic()))  # the pace of the backups
         for creator in creators:
             creator.enough = True
         for creator in creators:
@@ -107,7 +110,7 @@ def test_every_backup_holds_all_that_was_acknowledged_before_it_began(tmp_path: 
         assert create(client, again, key, "new").json()["id"] > restored[-1]
 
 
-def test_counters_bans_and_both_environments_come_back(tmp_path: Path) -> None:
+def test_restore_brings_back_counters_bans_and_both_environments(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         key, banned = server.key("free"), server.key(limits=Limits(1, 10))
         server.fill(3)
@@ -136,14 +139,14 @@ def embedded(tmp_path: Path) -> Commands:
     return commands
 
 
-def test_a_gate_that_is_not_believed_is_not_kept(embedded: Commands, tmp_path: Path) -> None:
+def test_a_gate_file_of_another_boot_is_not_backed_up(embedded: Commands, tmp_path: Path) -> None:
     (embedded.data / "gate.mdb-boot").write_text("another boot")
     embedded.text("backup", str(tmp_path / "backup.zip"))
     with zipfile.ZipFile(tmp_path / "backup.zip") as archive:
         assert "live.db" in archive.namelist() and "gate.mdb" not in archive.namelist()
 
 
-def test_backup_is_one_zip_of_its_owner_alone_with_a_manifest(embedded: Commands, tmp_path: Path) -> None:
+def test_backup_is_one_private_zip_file_with_a_manifest(embedded: Commands, tmp_path: Path) -> None:
     target = tmp_path / "backup.zip"
     printed = embedded.text("backup", str(target))
     assert str(target) in printed and "1 animal and" in printed
@@ -166,7 +169,7 @@ def test_backup_is_in_the_audit_log_and_in_the_metrics(embedded: Commands, tmp_p
         assert abs(scrape(server).value("petstore_last_backup_timestamp_seconds") - time.time()) < 60
 
 
-def test_backup_does_not_replace_a_file_unless_told_to(embedded: Commands, tmp_path: Path) -> None:
+def test_backup_replaces_a_file_only_with_force(embedded: Commands, tmp_path: Path) -> None:
     target = tmp_path / "backup.zip"
     target.write_text("precious")
     assert "--force" in embedded.fails_in_one_line("backup", str(target))
@@ -176,12 +179,12 @@ def test_backup_does_not_replace_a_file_unless_told_to(embedded: Commands, tmp_p
 
 
 @pytest.mark.parametrize("target", ["no such/backup.zip", ".", "data/live.db/backup.zip"])
-def test_backup_to_where_no_file_can_be_is_refused(embedded: Commands, tmp_path: Path, target: str) -> None:
+def test_backup_to_an_impossible_path_is_refused(embedded: Commands, tmp_path: Path, target: str) -> None:
     embedded.fails_in_one_line("backup", str(tmp_path / target))
 
 
 @only_as_root
-def test_folders_that_may_not_be_entered_are_told_of(embedded: Commands, tmp_path: Path) -> None:
+def test_backup_without_permission_is_one_line(embedded: Commands, tmp_path: Path) -> None:
     def attempt(data: Path, target: Path) -> str:
         words = [str(target), "--data", str(data)]
         return as_nobody(lambda: backup.main(words, standalone_mode=False))
@@ -194,9 +197,7 @@ def test_folders_that_may_not_be_entered_are_told_of(embedded: Commands, tmp_pat
         assert attempt(embedded.data, folder / "x.zip") == f"OperatorError: --data {embedded.data}: Permission denied"
 
 
-def test_a_name_that_is_not_utf_8_is_refused_for_a_backup_and_will_do_for_a_restore(
-    embedded: Commands, tmp_path: Path
-) -> None:
+def test_a_file_name_that_is_not_utf_8_can_be_restored_but_not_written(embedded: Commands, tmp_path: Path) -> None:
     odd = tmp_path / "odd\udcff.zip"
     assert "not UTF-8" in embedded.fails_in_one_line("backup", str(odd))
     embedded.text("backup", str(tmp_path / "backup.zip"))
@@ -215,7 +216,7 @@ def test_a_backup_that_is_stopped_leaves_nothing_behind(embedded: Commands, tmp_
         running.terminate()
         stopped = running.wait(timeout=30) != 0
         left = [path.name for path in tmp_path.iterdir() if "backup" in path.name]
-        assert left == ([] if stopped else ["backup.zip"])  # it may have been faster
+        assert left == ([] if stopped else ["backup.zip"])  # the backup may have ended before the signal
         target.unlink(missing_ok=True)
 
 
@@ -233,8 +234,8 @@ def test_backup_of_damaged_data_is_refused_and_leaves_no_file(embedded: Commands
     assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
 
 
-def test_backup_does_not_bring_an_older_schema_up_to_date(embedded: Commands, tmp_path: Path) -> None:
-    """The service may still be the older version's."""
+def test_backup_does_not_migrate_an_older_schema(embedded: Commands, tmp_path: Path) -> None:
+    """A service of the older version may be running."""
     with apsw.Connection(str(embedded.data / "live.db")) as connection:
         for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
             if name not in ("pets", "keys", "secrets", "idempotency", "deeds", "usage", "sqlite_sequence"):
@@ -246,10 +247,10 @@ def test_backup_does_not_bring_an_older_schema_up_to_date(embedded: Commands, tm
         assert connection.pragma("user_version") == 1
     copy = Commands(Server(tmp_path / "copy"))
     copy.text("restore", str(tmp_path / "backup.zip"))
-    assert len(copy.json("pets", "list")) == 1  # and by now it is up to date
+    assert len(copy.json("pets", "list")) == 1  # this command migrates it
 
 
-def test_a_gate_in_redis_is_not_in_the_file_and_learns_of_the_restore(tmp_path: Path) -> None:
+def test_restore_raises_the_versions_of_a_gate_in_redis(tmp_path: Path) -> None:
     from tests.backends import Redis
 
     server = Server(tmp_path / "data")
@@ -262,3 +263,65 @@ def test_a_gate_in_redis_is_not_in_the_file_and_learns_of_the_restore(tmp_path: 
     commands.text("restore", str(tmp_path / "backup.zip"), "--force")
     assert server.act(lambda backends: backends.gate.keys_version("live")) > before
     assert len(commands.json("pets", "list")) == 1
+
+
+def test_the_oldest_backups_are_removed_after_the_new_one_was_verified(embedded: Commands, tmp_path: Path) -> None:
+    backups = tmp_path / "backups"
+    made = [embedded.json("backup", str(backups), "--keep", "2") for _ in range(4)]
+    names = [Path(each["file"]).name for each in made]
+    assert all(re.fullmatch(r"\d{8}T\d{6}Z\.zip", name) for name in names)
+    assert names == sorted(set(names)), "backups of the same second have different names"
+    assert sorted(path.name for path in backups.iterdir()) == names[2:]
+    assert [Path(path).name for each in made for path in each["removed"]] == names[:2]
+    assert stat.S_IMODE(backups.stat().st_mode) == 0o700
+    assert [entry.subject for entry in embedded.entries() if entry.action == "backup"] == names[::-1]
+    embedded.text("backup", "--verify", str(backups / names[3]))
+    assert "Removed " in embedded.text("backup", str(backups), "--keep", "1")
+    assert len(list(backups.iterdir())) == 1
+
+
+def test_files_with_other_names_are_never_removed(embedded: Commands, tmp_path: Path) -> None:
+    others = ["before-upgrade.zip", "20260101T000000Z.zip.gpg", "x20260101T000000Z.zip", "20260101T000000Z"]
+    for name in others:
+        (tmp_path / name).write_text("precious")
+    future = tmp_path / "20990101T000000Z.zip"  # the clock was wrong once
+    future.write_text("x")
+    for _ in range(2):
+        new = Path(embedded.json("backup", str(tmp_path), "--keep", "1")["file"])
+        assert new.exists()
+    assert all((tmp_path / name).read_text() == "precious" for name in others)
+    assert not future.exists()
+
+
+def test_a_backup_that_cannot_be_verified_removes_nothing(
+    embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that does not return what was written to it."""
+    backups = tmp_path / "backups"
+    kept = embedded.json("backup", str(backups), "--keep", "1")["file"]
+    write = archive.write
+
+    def faulty(target: Path, *given: Any) -> None:
+        write(target, *given)
+        with target.open("rb+") as file:
+            file.seek(1000)
+            file.write(b"\xff\x00")
+
+    monkeypatch.setattr(archive, "write", faulty)
+    last = (embedded.data / "last-backup").stat().st_mtime_ns
+    assert "damaged" in embedded.fails_in_one_line("backup", str(backups), "--keep", "1")
+    assert [str(path) for path in backups.iterdir()] == [kept]
+    assert (embedded.data / "last-backup").stat().st_mtime_ns == last
+    assert len([entry for entry in embedded.entries() if entry.action == "backup"]) == 1
+
+
+def test_keep_takes_a_directory_and_no_other_options(embedded: Commands, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    assert "takes a directory" in embedded.fails_in_one_line("backup", str(tmp_path / "file"), "--keep", "3")
+    assert "--keep" in embedded.fails_in_one_line("backup", str(tmp_path))
+    for option in ("--verify", "--force"):
+        assert "--keep" in embedded.fails_in_one_line("backup", str(tmp_path), "--keep", "3", option)
+    embedded.fails_in_one_line("backup", str(tmp_path), "--keep", "0")
+    cluster = Commands(Server(tmp_path / "node", "cluster"))
+    assert "pg_dump" in cluster.fails("backup", str(tmp_path / "none"), "--keep", "3")
+    assert not (tmp_path / "none").exists()

@@ -1,11 +1,11 @@
-"""Spans, bars, sparklines, spellings, and figures that take their time: the arithmetic, without any store."""
+"""Spans, bars, sparklines, spellings of a search, and background values: the arithmetic, without a store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from petstore.admin.charts import _bars
+from petstore.admin.charts import bars_of
 from petstore.cli.usage import sparkline
 from petstore.console.background import BackgroundValue
 from petstore.console.rendering import lasting
@@ -18,7 +18,7 @@ NOW = 1_800_000_123.9
 
 
 @pytest.mark.parametrize(("name", "bars", "key_bars"), [("hour", 60, 60), ("day", 96, 24), ("month", 120, 120)])
-def test_a_span_ends_with_the_step_that_is_under_way(name: str, bars: int, key_bars: int) -> None:
+def test_a_span_ends_with_the_current_interval(name: str, bars: int, key_bars: int) -> None:
     for now in (NOW, NOW + 59.9, NOW + 3599, NOW + 86_399, 86_400.0 * 20_000):
         span = SPANS[name]  # type: ignore[index]  # the names are the parameters
         since = span.since(now)
@@ -30,9 +30,9 @@ def test_a_span_ends_with_the_step_that_is_under_way(name: str, bars: int, key_b
             assert most - span.interval // seconds <= len(starts) <= most
 
 
-def test_rows_are_put_into_the_bars_they_lie_in() -> None:
+def test_rows_are_summed_in_their_bars() -> None:
     rows = [(0, "ok", 1), (59, "ok", 2), (60, "refused", 4), (119, "ok", 8), (120, "ok", 16), (-1, "ok", 32)]
-    bars = _bars(rows, [0, 60], 60)  # type: ignore[arg-type]  # the answers are spelled right
+    bars = bars_of(rows, [0, 60], 60)  # type: ignore[arg-type]  # these are response classes
     assert bars.answers["ok"] == [3, 8]
     assert bars.answers["refused"] == [0, 4]
     assert bars.totals() == [3, 12]
@@ -60,7 +60,7 @@ def test_a_sparkline_is_as_high_as_its_values(values: list[int], line: str) -> N
     ("text", "found"),
     [("Rex", ["rex"]), ("ä", ["Ä", "ä"]), ("", []), ("a\x00", []), ("\ud800", []), ("%_", ["%_"])],
 )
-def test_a_text_is_looked_for_in_all_its_spellings(text: str, found: list[str]) -> None:
+def test_a_search_covers_all_spellings_of_a_text(text: str, found: list[str]) -> None:
     assert spellings(text) == found
 
 
@@ -76,11 +76,11 @@ def test_a_text_is_looked_for_in_all_its_spellings(text: str, found: list[str]) 
         (90_000, "1 d 1 h"),
     ],
 )
-def test_a_time_to_go_is_told_in_two_units(seconds: float, words: str) -> None:
+def test_a_remaining_time_has_two_units(seconds: float, words: str) -> None:
     assert lasting(seconds) == words
 
 
-def test_an_operator_s_token_has_the_form_of_a_key() -> None:
+def test_a_token_of_an_operator_has_a_checksum() -> None:
     token = mint_token()
     assert token.startswith("pets_op_") and len(token) == len("pets_op_") + 36
     assert could_be_token(token)
@@ -88,14 +88,14 @@ def test_an_operator_s_token_has_the_form_of_a_key() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ada", "ada ", "a\nb", "a\x07", "x" * 65, "\u202eada", "a\u200bb"])
-def test_a_name_that_would_not_read_well_in_a_log_is_refused(name: str) -> None:
+def test_an_operator_name_with_invisible_characters_is_refused(name: str) -> None:
     with pytest.raises(OperatorError):
         new_operator(name, 0)
     assert new_operator("Ada Lovelace, Zoë & Ко", 0).name == "Ada Lovelace, Zoë & Ко"
 
 
 class Slow:
-    """Something to reckon that waits until it is let go."""
+    """A computation that waits for an event."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -110,7 +110,9 @@ class Slow:
         return self.times
 
 
-def reckoned(work: Callable[[Slow, BackgroundValue[int]], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+def with_slow_value(
+    work: Callable[[Slow, BackgroundValue[int]], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("petstore.console.background.PATIENCE", 0.01)
 
     async def inside() -> None:
@@ -120,37 +122,37 @@ def reckoned(work: Callable[[Slow, BackgroundValue[int]], Awaitable[None]], monk
     asyncio.run(inside())
 
 
-def test_nobody_waits_long_for_a_figure_and_it_is_reckoned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(slow: Slow, reckoning: BackgroundValue[int]) -> None:
-        assert await asyncio.gather(*(reckoning.latest() for _ in range(5))) == [None] * 5
+def test_a_background_value_is_computed_once_and_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(slow: Slow, value: BackgroundValue[int]) -> None:
+        assert await asyncio.gather(*(value.latest() for _ in range(5))) == [None] * 5
         slow.go.set()
-        known = await reckoning.latest()
+        known = await value.latest()
         assert known is not None and known.value == 1
         for _ in range(5):
-            known = await reckoning.latest()
+            known = await value.latest()
         assert slow.times == 1
 
-    reckoned(work, monkeypatch)
+    with_slow_value(work, monkeypatch)
 
 
-def test_what_was_changed_here_is_reckoned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(slow: Slow, reckoning: BackgroundValue[int]) -> None:
+def test_an_outdated_background_value_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(slow: Slow, value: BackgroundValue[int]) -> None:
         slow.go.set()
-        await reckoning.latest()
-        reckoning.outdated()
-        known = await reckoning.latest()
+        await value.latest()
+        value.outdated()
+        known = await value.latest()
         assert known is not None and known.value == 2
 
-    reckoned(work, monkeypatch)
+    with_slow_value(work, monkeypatch)
 
 
-def test_a_figure_that_cannot_be_reckoned_stays_the_last_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(slow: Slow, reckoning: BackgroundValue[int]) -> None:
+def test_a_background_value_keeps_the_last_result_on_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(slow: Slow, value: BackgroundValue[int]) -> None:
         slow.go.set()
-        await reckoning.latest()
+        await value.latest()
         slow.fails = True
-        reckoning.outdated()
-        known = await reckoning.latest()
+        value.outdated()
+        known = await value.latest()
         assert known is not None and known.value == 1
 
-    reckoned(work, monkeypatch)
+    with_slow_value(work, monkeypatch)

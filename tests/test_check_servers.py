@@ -1,4 +1,4 @@
-"""`petstore check` on PostgreSQL and Redis: what it finds wrong with them, and that it waits for nobody for ever."""
+"""`petstore check` on PostgreSQL and Redis: the faults that it finds, and that it never hangs."""
 
 import asyncio
 import re
@@ -13,10 +13,10 @@ from petstore.gate.doctor import inspect_file, inspect_redis
 from petstore.store.postgres.doctor import NEWEST_SCHEMA, inspect
 from tests.backends import Postgres, Redis, running, shared
 from tests.commands import Commands
+from tests.findings import faults
 from tests.places import GatePlace
 from tests.redis_topologies import RedisCluster
 from tests.servers import Server
-from tests.test_check import faults
 
 
 def cluster(tmp_path: Path) -> Commands:
@@ -32,7 +32,7 @@ def test_a_database_that_could_lose_animals_is_found(tmp_path: Path) -> None:
     assert found["postgresql"] == ["PostgreSQL runs with fsync = off: a power cut can lose animals"]
 
 
-def test_a_schema_that_is_not_there_is_found_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_schema_is_found_and_not_created(tmp_path: Path) -> None:
     server = Server(tmp_path / "data", "cluster")
     server.data.mkdir(mode=0o700)
     found = faults(Commands(server))
@@ -47,7 +47,7 @@ def test_a_sequence_that_is_behind_is_found(tmp_path: Path) -> None:
     assert "given twice" in faults(commands)["store, live"][0]
 
 
-def test_more_connections_than_the_database_takes_are_found(tmp_path: Path) -> None:
+def test_too_many_connections_are_found(tmp_path: Path) -> None:
     commands = cluster(tmp_path)
     (row,) = shared(Postgres).execute(
         "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
@@ -58,7 +58,7 @@ def test_more_connections_than_the_database_takes_are_found(tmp_path: Path) -> N
     assert any(f"{most + 1} connections" in fault and f"takes {most}" in fault for fault in found)
 
 
-def test_a_database_of_an_older_or_a_newer_version_is_told_of(tmp_path: Path) -> None:
+def test_an_older_or_newer_schema_of_postgresql_is_reported(tmp_path: Path) -> None:
     commands = cluster(tmp_path)
 
     def about() -> str:
@@ -81,7 +81,7 @@ def test_a_replica_is_found() -> None:
         assert any("is a replica" in fault for fault in found.server)
 
 
-def test_of_several_hosts_the_one_that_takes_writes_is_looked_at(postgres: Postgres) -> None:
+def test_of_several_hosts_the_primary_is_examined(postgres: Postgres) -> None:
     with running(Postgres()) as replica:
         replica.stop()
         (replica.folder / "data/standby.signal").touch()
@@ -91,9 +91,7 @@ def test_of_several_hosts_the_one_that_takes_writes_is_looked_at(postgres: Postg
         assert not any("is a replica" in fault for fault in found.server)
 
 
-def test_a_table_that_somebody_has_locked_is_a_fault_and_not_a_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_table_is_a_fault_and_not_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("petstore.store.postgres.doctor.STATEMENT_SECONDS", 0.2)
     commands = cluster(tmp_path)
     with shared(Postgres).transaction(str(commands.server.store)) as execute:
@@ -102,14 +100,14 @@ def test_a_table_that_somebody_has_locked_is_a_fault_and_not_a_hang(
 
 
 @pytest.mark.parametrize("url", ["postgresql://petstore:s3cret/more@127.0.0.1/x", "postgresql://a:s3cret@[1/x"])
-def test_a_password_that_breaks_its_url_is_not_shown(tmp_path: Path, url: str) -> None:
+def test_a_password_that_breaks_its_url_is_not_printed(tmp_path: Path, url: str) -> None:
     server = Server(tmp_path / "data")
     server.data.mkdir(mode=0o700)
     (fault,) = faults(Commands(server), store=url)["postgresql"]
     assert "--store" in fault and "s3cret" not in fault
 
 
-def test_a_look_leaves_no_connection_open(postgres: Postgres) -> None:
+def test_check_leaves_no_connection_open(postgres: Postgres) -> None:
     url = postgres.url()
     here = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
 
@@ -131,7 +129,7 @@ def test_servers_that_do_not_answer_are_found(tmp_path: Path) -> None:
     assert set(found) == {"postgresql", "gate"}
 
 
-def test_a_look_at_the_gate_says_what_is_there(redis: Redis, redis_cluster: RedisCluster, tmp_path: Path) -> None:
+def test_the_gate_is_described_in_a_few_words(redis: Redis, redis_cluster: RedisCluster, tmp_path: Path) -> None:
     path = tmp_path / "gate.mdb"
     faults, about, _ = inspect_file(path, in_use=False)
     assert faults == [] and "no file yet" in about
@@ -146,7 +144,7 @@ def test_a_look_at_the_gate_says_what_is_there(redis: Redis, redis_cluster: Redi
         assert faults == [] and re.fullmatch(r"Redis [0-9]+\.[0-9]+\.[0-9]+", about) and abs(ahead) < 1
 
 
-def test_a_redis_that_forgets_is_found(tmp_path: Path) -> None:
+def test_a_redis_without_persistence_is_found(tmp_path: Path) -> None:
     """Also where CONFIG is not to be had, as with many who rent one out."""
     forgetful = ("--appendonly", "no", "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")
     with running(Redis(*forgetful, "--rename-command", "CONFIG", "")) as redis:
@@ -160,13 +158,13 @@ def test_a_redis_that_forgets_is_found(tmp_path: Path) -> None:
         ]
 
 
-def test_clocks_that_are_apart_are_found(monkeypatch: pytest.MonkeyPatch, redis: Redis, tmp_path: Path) -> None:
+def test_clocks_that_differ_are_found(monkeypatch: pytest.MonkeyPatch, redis: Redis, tmp_path: Path) -> None:
     real = time.time
     monkeypatch.setattr("petstore.gate.doctor.time.time", lambda: real() + 60)
     server = Server(tmp_path / "data")
     server.data.mkdir(mode=0o700)
     (fault,) = faults(Commands(server), gate=redis.url())["clock"]
-    assert "60 s apart" in fault
+    assert "differ by 60 s" in fault
 
 
 def test_a_server_that_hangs_is_a_fault_and_not_a_hang(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import click
 import httpx
 import pytest
 
-from petstore.cli import cli, when
+from petstore.cli import cli
+from petstore.cli.output import when
 from petstore.plans import Limits
 from tests.commands import Commands, Processes
 from tests.servers import Host, Key, Server, serving
@@ -71,7 +72,7 @@ def test_every_option_and_argument_is_explained(words: list[str]) -> None:
             assert param.human_readable_name.strip("[]") in str(command.help), param.name
 
 
-def test_times_are_utc_wherever_the_operator_sits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_printed_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
@@ -82,7 +83,7 @@ def test_times_are_utc_wherever_the_operator_sits(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("host", ["own", "cluster"], indirect=True)
-def test_commands_are_processes_of_their_own(tmp_path: Path, host: Host) -> None:
+def test_commands_work_as_separate_processes(tmp_path: Path, host: Host) -> None:
     """As a script runs them. The other tests save Python's start and run the same commands within one process."""
     petstore = Processes(Server(tmp_path / "data", host))
     made = petstore.json("keys", "create", "--plan", "free")
@@ -101,7 +102,7 @@ def test_created_key_is_shown_once_with_its_limits(petstore: Commands) -> None:
     assert made["key"] not in petstore.text("keys", "show", made["id"]) + petstore.text("keys", "list")
 
 
-def test_created_key_as_text_names_id_plan_and_secret(petstore: Commands) -> None:
+def test_created_key_as_text_has_id_plan_and_secret(petstore: Commands) -> None:
     printed = petstore.text("keys", "create", "--plan", "pro", "--env", "staging")
     (listed,) = petstore.json("keys", "list")
     assert listed["id"] in printed
@@ -166,7 +167,7 @@ def test_unknown_key_is_refused_in_one_line(petstore: Commands, command: str) ->
 
 
 @pytest.mark.parametrize("command", ["rotate", "revoke"])
-def test_revoked_key_stays_as_it_is(petstore: Commands, command: str) -> None:
+def test_a_revoked_key_cannot_be_rotated_or_revoked(petstore: Commands, command: str) -> None:
     made = make_key(petstore)
     assert petstore.json("keys", "revoke", made["id"])["state"] == "revoked"
     assert last_entry(petstore) == ("revoke key", made["id"])
@@ -181,7 +182,9 @@ def test_running_service_refuses_a_revoked_key_from_the_next_request_on(server: 
 
 
 @pytest.mark.parametrize(("overlap", "old_status"), [([], 401), (["--overlap", "24h"], 200)], ids=["none", "24h"])
-def test_running_service_takes_a_rotated_key(server: Server, overlap: list[str], old_status: int) -> None:
+def test_running_service_accepts_the_new_secret_of_a_rotated_key(
+    server: Server, overlap: list[str], old_status: int
+) -> None:
     petstore, key = Commands(server), server.key()
     assert status_of(server, key.secret) == 200
     rotated = petstore.json("keys", "rotate", key.id, *overlap)
@@ -192,7 +195,7 @@ def test_running_service_takes_a_rotated_key(server: Server, overlap: list[str],
 
 
 @pytest.mark.parametrize("host", ["own", "cluster"])
-def test_a_secret_without_overlap_ends_at_once_though_the_services_clock_is_behind(host: Host, tmp_path: Path) -> None:
+def test_rotation_without_overlap_holds_when_the_service_clock_is_behind(host: Host, tmp_path: Path) -> None:
     with serving(tmp_path / "data", host) as server:
         petstore, key = Commands(server), server.key()
         server.move_clock(-30)
@@ -216,7 +219,7 @@ def test_rotated_key_as_text_shows_the_new_secret(petstore: Commands) -> None:
     assert before <= until - 86_400 <= time.time()
 
 
-def test_shown_key_tells_of_its_last_rotation_only(petstore: Commands) -> None:
+def test_shown_key_has_the_time_of_its_last_rotation(petstore: Commands) -> None:
     made, other = make_key(petstore, "--env", "staging"), make_key(petstore, "--env", "staging")
     for overlap in ("24h", "0s"):
         petstore.text("keys", "rotate", made["id"], "--overlap", overlap)
@@ -295,11 +298,11 @@ def test_bad_command_on_animals_is_refused_in_one_line(petstore: Commands, words
 
 
 @pytest.mark.parametrize("words", [["nothing"], ["keys", "nothing"], ["pets", "list", "--nothing"], ["keys", "show"]])
-def test_wrong_words_are_refused_in_one_line(petstore: Commands, words: list[str]) -> None:
+def test_unknown_commands_and_options_are_refused_in_one_line(petstore: Commands, words: list[str]) -> None:
     petstore.fails_in_one_line(*words)
 
 
-def test_one_animal_is_not_called_animals(embedded: Commands, tmp_path: Path) -> None:
+def test_one_animal_is_written_in_the_singular(embedded: Commands, tmp_path: Path) -> None:
     embedded.text("pets", "add", "--name", "Rex", "--category-id", "1")
     assert embedded.text("pets", "export", str(tmp_path / "out.csv")).startswith("1 animal written")
     assert embedded.text("pets", "import", str(tmp_path / "out.csv")) == "1 animal added to live.\n"

@@ -60,7 +60,7 @@ def test_csv_is_imported(petstore: Commands, tmp_path: Path, encoding: str, endi
     ]
 
 
-def test_import_goes_to_the_environment_named(petstore: Commands, tmp_path: Path) -> None:
+def test_import_adds_to_the_named_environment(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.jsonl"
     file.write_text('{"name": "Rex", "categoryId": 1}\n')
     petstore.text("pets", "import", str(file), "--env", "staging")
@@ -126,7 +126,7 @@ def test_bad_csv_rows_are_all_named_and_nothing_is_imported(petstore: Commands, 
         "two of other case",
     ],
 )
-def test_csv_that_is_none_is_refused(petstore: Commands, tmp_path: Path, content: bytes, names: str) -> None:
+def test_invalid_csv_is_refused(petstore: Commands, tmp_path: Path, content: bytes, names: str) -> None:
     file = tmp_path / "animals.csv"
     file.write_bytes(content)
     lines = import_fails(petstore, file)
@@ -177,7 +177,7 @@ def test_progress_of_an_import_ends_at_the_size_of_the_file() -> None:
     assert len(heard) == 3 and heard == sorted(heard) and heard[-1] == len(content)
 
 
-def test_a_line_that_is_too_long_is_a_bad_row_and_those_behind_it_are_read(petstore: Commands, tmp_path: Path) -> None:
+def test_lines_after_one_that_is_too_long_are_read(petstore: Commands, tmp_path: Path) -> None:
     good, bad = b'{"name": "Rex", "categoryId": 1', b'{"name": "Rex"}\n'
     file = tmp_path / "animals.jsonl"
     longest = good.ljust(LINE_MAX - 1) + b"}\n"
@@ -196,7 +196,7 @@ def test_a_csv_line_that_is_too_long_is_refused(petstore: Commands, tmp_path: Pa
     assert import_fails(petstore, file) == ["line 3: longer than 64 KiB; one animal a line"]
 
 
-def test_a_file_of_one_long_line_is_never_in_memory_as_a_whole() -> None:
+def test_one_long_line_does_not_fill_the_memory() -> None:
     class Endless(io.RawIOBase):
         """Ten megabytes without an end of line, and how much of them was asked for at once."""
 
@@ -219,7 +219,7 @@ def test_a_file_of_one_long_line_is_never_in_memory_as_a_whole() -> None:
     assert (source.left, source.most) == (0, LINE_MAX + 1)
 
 
-def test_others_have_their_turn_while_animals_are_written(tmp_path: Path) -> None:
+def test_other_tasks_run_during_an_export(tmp_path: Path) -> None:
     pages = 5
     server = Server(tmp_path / "data")
     server.fill(pages * BATCH)
@@ -249,7 +249,7 @@ def test_deeply_nested_value_is_a_bad_row(petstore: Commands, tmp_path: Path) ->
     assert import_fails(petstore, tmp_path / "animals.jsonl")[0].startswith("line 1: ")
 
 
-def test_utf_8_fault_names_its_line(petstore: Commands, tmp_path: Path) -> None:
+def test_invalid_utf_8_is_reported_with_its_line(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.csv"
     file.write_bytes(b"name,categoryId\n" + b"Rex,1\n" * 1500 + b"\xff,2\n")
     assert import_fails(petstore, file)[0].startswith("line 1502:")
@@ -307,13 +307,13 @@ def test_100000_rows_are_imported_and_exported(petstore: Commands, tmp_path: Pat
     assert ids == list(range(1, 100_001))
 
 
-def test_one_bad_row_is_not_called_rows(petstore: Commands, tmp_path: Path) -> None:
+def test_one_bad_row_is_written_in_the_singular(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "one.jsonl"
     file.write_text("{}")
     assert "1 bad row, so nothing was imported" in petstore.fails("pets", "import", str(file))
     file.write_text("x\n" * 1_000)
-    told = petstore.fails("pets", "import", str(file)).splitlines()
-    assert "1,000 bad rows" in told[0] and told[-1] == "  and 900 more" and len(told) == 102
+    lines = petstore.fails("pets", "import", str(file)).splitlines()
+    assert "1,000 bad rows" in lines[0] and lines[-1] == "  and 900 more" and len(lines) == 102
 
 
 def test_one_bad_row_among_many_imports_nothing(petstore: Commands, tmp_path: Path) -> None:

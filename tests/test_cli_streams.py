@@ -39,7 +39,7 @@ def on_a_terminal(petstore: Commands, *words: str, columns: int) -> list[str]:
     with subprocess.Popen([*PETSTORE, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=variables):
         os.close(theirs)
         printed = b""
-        with contextlib.suppress(OSError):  # the way a terminal says that nobody is left
+        with contextlib.suppress(OSError):  # read from a terminal that no process has open
             while some := os.read(ours, 65_536):
                 printed += some
     os.close(ours)
@@ -47,7 +47,7 @@ def on_a_terminal(petstore: Commands, *words: str, columns: int) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_a_key_id_is_whole_on_every_terminal(embedded: Commands, columns: int) -> None:
+def test_a_key_id_is_never_broken(embedded: Commands, columns: int) -> None:
     names = ["ö" * 200, "the billing service of the production in the west", ""]
     ids = [embedded.json("keys", "create", "--plan", "enterprise", "--per-minute", "1", "--per-day", "1",
                          "--name", name)["id"] for name in names]  # fmt: skip
@@ -58,7 +58,7 @@ def test_a_key_id_is_whole_on_every_terminal(embedded: Commands, columns: int) -
     assert [key_id in " ".join(on_a_terminal(embedded, "audit", columns=columns)) for key_id in ids] == [True] * 3
 
 
-def test_a_long_subject_leaves_room_for_the_other_columns(embedded: Commands, tmp_path: Path) -> None:
+def test_a_long_subject_is_broken_into_lines(embedded: Commands, tmp_path: Path) -> None:
     file = tmp_path / f"{'ö' * 120}.jsonl"
     file.write_text('{"name": "Rex", "categoryId": 1}\n')
     embedded.text("pets", "import", str(file))
@@ -67,7 +67,7 @@ def test_a_long_subject_leaves_room_for_the_other_columns(embedded: Commands, tm
     assert len(lines) < 12
 
 
-def test_what_a_terminal_could_take_for_a_command_is_not_printed(embedded: Commands) -> None:
+def test_control_characters_are_not_printed(embedded: Commands) -> None:
     assert f"1  {HARMLESS}  category 1" in embedded.text("pets", "add", "--name", HOSTILE, "--category-id", "1")
     assert f"1  {HARMLESS}  category 1" in embedded.text("pets", "set-status", "1", "sold")
     assert HARMLESS in embedded.text("pets", "list")
@@ -78,14 +78,14 @@ def test_what_a_terminal_could_take_for_a_command_is_not_printed(embedded: Comma
 
 
 @pytest.mark.parametrize("group", ["", "keys", "pets", "bans", "operators"])
-def test_a_group_without_a_command_prints_its_help_as_it_is(embedded: Commands, group: str) -> None:
+def test_a_group_without_a_command_prints_its_help(embedded: Commands, group: str) -> None:
     words = group.split()
     done = embedded.run(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == embedded.text(*words, "--help")
 
 
-def test_a_list_of_animals_says_how_to_go_on(embedded: Commands) -> None:
+def test_a_list_of_animals_tells_how_to_get_the_next_page(embedded: Commands) -> None:
     for name in ("Rex", "Mia", "Bo"):
         embedded.text("pets", "add", "--name", name, "--category-id", "1")
     done = embedded.run("pets", "list", "--limit", "2", "--json")
@@ -111,14 +111,14 @@ def test_commands_work_without_standard_output(embedded: Commands, words: str) -
 
 
 @pytest.mark.parametrize("words", ["pets list", "pets list --json", "pets export -"])
-def test_a_full_standard_output_is_told_of_in_one_line(embedded: Commands, words: str) -> None:
+def test_a_full_standard_output_is_reported_in_one_line(embedded: Commands, words: str) -> None:
     embedded.text("pets", "add", "--name", "Rex", "--category-id", "1")
     done = shell(embedded, words, ">/dev/full")
     assert (done.returncode, done.stderr) == (2, "petstore: No space left on device\n")
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_a_secret_that_cannot_be_printed_is_told_of(embedded: Commands, form: str) -> None:
+def test_a_secret_that_cannot_be_printed_is_reported(embedded: Commands, form: str) -> None:
     lost = "petstore: standard output: No space left on device; the secret is lost: "
     done = shell(embedded, f"keys create --plan free {form}", ">/dev/full")
     (key,) = embedded.json("keys", "list")
@@ -126,11 +126,11 @@ def test_a_secret_that_cannot_be_printed_is_told_of(embedded: Commands, form: st
     done = shell(embedded, f"keys rotate {key['id']} {form}", ">/dev/full")
     assert done.stderr == f"{lost}petstore keys rotate {key['id']} makes a new one\n"
     done = shell(embedded, f"operators add ada {form}", ">/dev/full")
-    assert (done.returncode, done.stderr) == (2, f"{lost}revoke this operator and add the name anew\n")
+    assert (done.returncode, done.stderr) == (2, f"{lost}revoke this operator and add the name again\n")
 
 
 @pytest.mark.parametrize("words", ["keys create --plan free", "operators add ada"])
-def test_a_secret_without_a_place_to_be_printed_is_told_of(embedded: Commands, words: str) -> None:
+def test_a_secret_with_standard_output_closed_is_reported(embedded: Commands, words: str) -> None:
     done = shell(embedded, words, ">&-")
     assert done.returncode == 2
     assert done.stderr.startswith("petstore: standard output is closed; the secret is lost: ")
@@ -145,7 +145,9 @@ def test_a_name_that_the_terminal_cannot_show_is_escaped_and_json_is_utf_8(embed
 
 @pytest.mark.parametrize("words", [["pets", "export"], ["backup"]], ids=" ".join)
 @pytest.mark.parametrize("name", ["file/x.csv", "x" * 255 + ".csv"], ids=["below a file", "too long"])
-def test_a_file_that_cannot_be_made_is_named(embedded: Commands, tmp_path: Path, words: list[str], name: str) -> None:
+def test_a_file_that_cannot_be_created_is_named(
+    embedded: Commands, tmp_path: Path, words: list[str], name: str
+) -> None:
     (tmp_path / "file").write_text("not a folder")
     embedded.text("pets", "add", "--name", "Rex", "--category-id", "1")
     message = embedded.fails_in_one_line(*words, str(tmp_path / name))
@@ -193,10 +195,10 @@ def test_an_interrupted_import_says_where_to_look(
     ],
     ids=lambda value: ascii(value),
 )
-def test_input_that_no_store_takes_is_refused_in_one_line(petstore: Commands, words: list[str], names: str) -> None:
+def test_ids_that_no_key_can_have_are_refused_in_one_line(petstore: Commands, words: list[str], names: str) -> None:
     assert names in petstore.fails_in_one_line(*words)
 
 
-def test_a_folder_whose_name_is_not_utf_8_is_refused_in_one_line(embedded: Commands, tmp_path: Path) -> None:
+def test_a_data_directory_that_is_not_utf_8_is_refused_in_one_line(embedded: Commands, tmp_path: Path) -> None:
     message = embedded.fails_in_one_line("keys", "list", "--data", str(tmp_path / "\udcff"))
     assert message.endswith("is not UTF-8; choose another")

@@ -1,4 +1,4 @@
-"""`petstore copy`: everything arrives, in both directions, and an interrupted copy goes on."""
+"""`petstore copy`: the copy is complete in both directions, and an interrupted copy goes on."""
 
 import contextlib
 import signal
@@ -30,7 +30,7 @@ BODY = {"name": "Rex 🐕", "categoryId": -7, "status": "pending"}
 
 
 async def everything(backends: Backends) -> dict[str, Any]:
-    """Every row and every quota, but for the entry that tells of a copy."""
+    """Every row and every quota, without the audit entry of the copy."""
     found: dict[str, Any] = {
         f"{environment} {table.name}": [row for row in await store.rows(table, None, 10**6) if "copy" not in row]
         for environment, store in backends.stores.items()
@@ -40,8 +40,8 @@ async def everything(backends: Backends) -> dict[str, Any]:
     return found
 
 
-def lived_in(server: Server) -> tuple[Key, Key]:
-    """A service that has seen some life, stopped again: a busy key and a banned one."""
+def with_some_data(server: Server) -> tuple[Key, Key]:
+    """Starts and stops a service with animals, a used key and a banned key."""
     server.start()
     busy, banned = server.key(limits=Limits(100, 1_000)), server.key(limits=Limits(1, 100))
     server.key(environment="staging", scopes=["read"], expires=time.time() + 9_999)
@@ -65,9 +65,9 @@ def copied_to(source: Server, target: Server) -> list[dict[str, Any]]:
     return report
 
 
-def test_everything_arrives_and_the_service_goes_on_there_and_back(tmp_path: Path) -> None:
+def test_a_copy_to_a_cluster_and_back_is_complete(tmp_path: Path) -> None:
     first, cluster, last = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster"), Server(tmp_path / "c")
-    busy, banned = lived_in(first)
+    busy, banned = with_some_data(first)
     before = first.act(everything)
     assert len(before["live pets"]) == 2_501 and len(before["quotas"]) == 2
     assert all(before[f"live {name}"] for name in ("keys", "secrets", "idempotency", "deeds", "usage"))
@@ -96,7 +96,7 @@ def test_everything_arrives_and_the_service_goes_on_there_and_back(tmp_path: Pat
 
 
 def without_animals(server: Server) -> None:
-    """Of both environments, which have given out ids."""
+    """Removes all animals of both environments; their ids stay used."""
     for environment in ENVIRONMENTS:
         if server.store:
             shared(Postgres).execute(f"DELETE FROM petstore_{environment}.pets", server.store)
@@ -107,7 +107,7 @@ def without_animals(server: Server) -> None:
 
 @pytest.mark.parametrize("to", ["own", "cluster"])
 @pytest.mark.parametrize("of", ["own", "cluster"])
-def test_no_id_is_given_out_again_after_a_copy_though_its_animal_is_gone(tmp_path: Path, of: Host, to: Host) -> None:
+def test_ids_of_removed_animals_are_not_used_again_after_a_copy(tmp_path: Path, of: Host, to: Host) -> None:
     source, target = Server(tmp_path / "a", of), Server(tmp_path / "b", to)
     source.fill(4)
     source.fill(2, "staging")
@@ -119,9 +119,9 @@ def test_no_id_is_given_out_again_after_a_copy_though_its_animal_is_gone(tmp_pat
         assert added["id"] == last + 1
 
 
-def test_a_target_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_target_that_is_not_empty_is_refused_and_unchanged(tmp_path: Path) -> None:
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
-    lived_in(source)
+    with_some_data(source)
     Commands(target).text("pets", "add", "--name", "Mia", "--category-id", "1")
     before = target.act(everything)
     assert target.store and target.gate
@@ -130,41 +130,41 @@ def test_a_target_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) ->
     assert target.act(everything) == before
 
 
-def test_a_gate_that_counts_already_is_refused(tmp_path: Path) -> None:
+def test_a_gate_with_counters_is_refused(tmp_path: Path) -> None:
     source, target, busy = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster"), Server(tmp_path / "c", "cluster")
-    lived_in(source)
-    lived_in(busy)
+    with_some_data(source)
+    with_some_data(busy)
     assert target.store and busy.gate
     before = busy.act(everything)
     for _ in range(2):
         message = Commands(source).fails_in_one_line("copy", "--to-store", target.store, "--to-gate", busy.gate)
-        assert "counts for keys already" in message
+        assert "has counters already" in message
     assert busy.act(everything) == before
     assert target.act(lambda backends: backends.stores["live"].copying_from()) is None
 
 
-def test_quotas_that_were_copied_into_a_folder_outlive_a_reboot_before_the_first_start(tmp_path: Path) -> None:
+def test_copied_quotas_survive_a_reboot_before_the_first_start(tmp_path: Path) -> None:
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b")
-    lived_in(source)
+    with_some_data(source)
     copied_to(source, target)
     assert (target.data / "gate.mdb-boot").read_text() == SYNCED
 
 
-def test_so_do_those_that_were_copied_into_the_folder_that_the_source_has_for_its_lock(tmp_path: Path) -> None:
+def test_copied_quotas_survive_a_reboot_in_the_lock_directory_of_the_source(tmp_path: Path) -> None:
     source = Server(tmp_path / "a", "cluster")
-    lived_in(source)
+    with_some_data(source)
     target = Server(source.data)
-    (target.data / "gate.mdb").write_bytes(b"half a page")  # of a first try, before the machine went down
+    (target.data / "gate.mdb").write_bytes(b"half a page")  # of a first try, before a power cut
     (target.data / "gate.mdb-boot").write_text("another boot")
     copied_to(source, target)
     assert (target.data / "gate.mdb-boot").read_text() == SYNCED
     assert target.act(everything) == source.act(everything)
 
 
-def test_a_folder_whose_gate_is_not_to_be_believed_can_be_copied_to(tmp_path: Path) -> None:
+def test_a_copy_goes_on_after_a_power_cut_during_the_quotas(tmp_path: Path) -> None:
     """The machine went down while the quotas were copied."""
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b")
-    lived_in(source)
+    with_some_data(source)
     target.data.mkdir(mode=0o700)
     (target.data / "gate.mdb").write_bytes(b"half a page")
     (target.data / "gate.mdb-boot").write_text("another boot")
@@ -173,7 +173,7 @@ def test_a_folder_whose_gate_is_not_to_be_believed_can_be_copied_to(tmp_path: Pa
 
 
 @pytest.mark.parametrize("direction", ["to the cluster", "back"])
-def test_a_copy_that_was_killed_goes_on(tmp_path: Path, direction: str) -> None:
+def test_a_killed_copy_goes_on(tmp_path: Path, direction: str) -> None:
     """Killed when the first rows have arrived, killed again later, then left to finish."""
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
     if direction == "back":
@@ -202,10 +202,10 @@ def test_a_copy_that_was_killed_goes_on(tmp_path: Path, direction: str) -> None:
     assert target.act(everything) == source.act(everything)
 
 
-def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
+def test_a_source_that_changes_during_the_copy_is_reported(tmp_path: Path) -> None:
     """The copy was interrupted; before it goes on, an animal that it has copied already gets another status."""
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
-    lived_in(source)
+    with_some_data(source)
 
     rows = source.act(lambda backends: backends.stores["live"].rows(TABLES[0], None, 1_000))
 
@@ -221,7 +221,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
     assert message.startswith("pets of live changed")
 
 
-def test_a_folder_that_a_service_works_on_is_not_copied(tmp_path: Path) -> None:
+def test_the_data_of_a_running_service_are_not_copied(tmp_path: Path) -> None:
     with started(Server(tmp_path / "a")) as source:
         message = Commands(source).fails_in_one_line("copy", "--to-store", str(tmp_path / "b"))
     assert message.endswith("a service or a command works on it; stop it first")
@@ -234,14 +234,14 @@ def test_nothing_to_copy_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 @only_as_root
-def test_a_folder_that_may_not_be_entered_is_not_copied(tmp_path: Path) -> None:
+def test_a_copy_without_permission_is_one_line(tmp_path: Path) -> None:
     words = ["--data", str(tmp_path / "a"), "--to-store", "/nowhere"]
     assert as_nobody(lambda: copy.main(words, standalone_mode=False)) == (
         f"OperatorError: --data {tmp_path / 'a'}: Permission denied"
     )
 
 
-def test_a_password_in_the_query_of_a_url_is_neither_printed_nor_kept(tmp_path: Path) -> None:
+def test_a_password_in_the_query_of_a_url_is_neither_printed_nor_stored(tmp_path: Path) -> None:
     source, target, other = Server(tmp_path / "a", "cluster"), Server(tmp_path / "b"), Server(tmp_path / "c", "cluster")
     source.fill(1)
     assert source.store and other.store
@@ -249,5 +249,5 @@ def test_a_password_in_the_query_of_a_url_is_neither_printed_nor_kept(tmp_path: 
     Commands(source).text("copy", "--store", source.store + given, "--to-store", str(target.data))
     (entry,) = [entry for entry in Commands(target).entries() if entry.action == "copy"]
     assert entry.subject == f"{source.store}?application_name=a"
-    told = Commands(target).text("copy", "--to-store", other.store.replace("pets@", "pets:s3cret@") + given)
-    assert f"petstore serve --store {other.store}?application_name=a\n" in told
+    printed = Commands(target).text("copy", "--to-store", other.store.replace("pets@", "pets:s3cret@") + given)
+    assert f"petstore serve --store {other.store}?application_name=a\n" in printed

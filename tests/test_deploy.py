@@ -1,4 +1,4 @@
-"""The files in deploy/ as an operator uses them: systemd's own judgement, their very command lines, a real nginx."""
+"""The files in deploy/: systemd checks the units, their command lines run, and a real nginx serves the site."""
 
 import contextlib
 import os
@@ -18,6 +18,7 @@ import pytest
 
 from petstore.gate import recovery as trust
 from tests.backends import free_port
+from tests.certificates import self_signed
 from tests.commands import Commands
 from tests.served import listens, wait_for
 from tests.servers import Server, serving
@@ -31,7 +32,7 @@ STOPS_WITHIN = 5.0
 
 
 def program(name: str) -> str:
-    """A program that a machine may lack: the reason of a skip, or in CI of a failure."""
+    """The path of a program. Without it the test is skipped; in CI it fails."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         text = f"{name} is not installed"
@@ -68,7 +69,7 @@ def test_systemd_finds_no_fault_with_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["petstore.service", "petstore-backup.service"])
-def test_systemd_finds_little_exposed(tmp_path: Path, unit: str) -> None:
+def test_systemd_rates_the_units_as_little_exposed(tmp_path: Path, unit: str) -> None:
     installed(tmp_path)
     done = subprocess.run(
         [program("systemd-analyze"), "security", "--offline=true", "--threshold=30", str(tmp_path / unit)],
@@ -78,8 +79,8 @@ def test_systemd_finds_little_exposed(tmp_path: Path, unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["petstore.service", "petstore-node.service"])
-def test_the_units_do_not_hide_the_boot_from_the_service(unit: str) -> None:
-    """Of /proc, ProcSubset=pid leaves only processes, and then nobody could tell whether the gate saw a power cut."""
+def test_the_units_let_the_service_read_the_boot_id(unit: str) -> None:
+    """ProcSubset=pid would hide it, and then the gate could not recognise a power cut."""
     assert trust._BOOT.is_relative_to("/proc/sys")
     assert setting(unit, "ProcSubset") in ([], ["all"])
 
@@ -116,27 +117,23 @@ def test_the_units_command_serves_and_stops_in_time(tmp_path: Path) -> None:
         running.wait(timeout=10)
 
 
-def test_the_backup_units_command_makes_a_backup_and_removes_old_ones(tmp_path: Path) -> None:
+def test_the_backup_units_command_makes_a_backup_and_keeps_24(tmp_path: Path) -> None:
     commands = Commands(Server(tmp_path / "data"))
     commands.server.fill(3)
     backups = tmp_path / "backups"
     backups.mkdir()
-    old, recent, named = (
-        backups / f"{name}.zip" for name in ("20260101T023000Z", "20260901T023000Z", "before-upgrade")
-    )
-    for file, days in ((old, 20), (recent, 3), (named, 20)):
-        file.write_text("x")
-        os.utime(file, (0, time.time() - days * 86_400))
+    for name in ("before-upgrade", *(f"202601{day:02}T023000Z" for day in range(1, 31))):
+        (backups / f"{name}.zip").write_text("x")
     unit = "petstore-backup.service"
-    for line in (*setting(unit, "ExecStart"), *setting(unit, "ExecStartPost")):
-        # As systemd reads it: %% and $$ stand for themselves.
-        plain = line.replace("%%", "%").replace("$$", "$").replace("/var/backups/petstore", str(backups))
-        words = shlex.split(plain.replace("/opt/petstore/.venv/bin/petstore", str(PETSTORE)))
-        env = variables(unit, PETSTORE_DATA=str(commands.data))
-        subprocess.run(words, check=True, capture_output=True, env=env, timeout=60)
-    made = set(backups.glob("*.zip")) - {recent, named}
-    assert not old.exists() and recent.exists() and named.exists() and len(made) == 1
-    assert re.fullmatch(r"\d{8}T\d{6}Z.zip", made.pop().name)
+    assert setting(unit, "ExecStartPost") == []
+    (line,) = setting(unit, "ExecStart")
+    words = shlex.split(line.replace("/opt/petstore/.venv/bin/petstore", str(PETSTORE)))
+    subprocess.run(
+        [word.replace("/var/backups/petstore", str(backups)) for word in words],
+        check=True, capture_output=True, env=variables(unit, PETSTORE_DATA=str(commands.data)), timeout=60,
+    )  # fmt: skip
+    left = sorted(path.name for path in backups.iterdir())
+    assert left[0] == "20260108T023000Z.zip" and left[-1] == "before-upgrade.zip" and len(left) == 25
 
 
 def test_the_wrapper_runs_a_command_with_the_services_settings(tmp_path: Path) -> None:
@@ -164,12 +161,7 @@ class Nginx:
     def __init__(self, folder: Path, upstream: int) -> None:
         self.port = free_port()
         self.errors = folder / "error.log"
-        certificate, key = folder / "cert.pem", folder / "key.pem"
-        subprocess.run(
-            [program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x",
-             "-keyout", str(key), "-out", str(certificate)],
-            check=True, capture_output=True,
-        )  # fmt: skip
+        certificate, key = self_signed(folder)
         site = (DEPLOY / "nginx.conf").read_text()
         for before, after in (
             ("127.0.0.1:8080", f"127.0.0.1:{upstream}"), ("listen 443", f"listen 127.0.0.1:{self.port}"),
@@ -215,9 +207,7 @@ def outside(proxied: tuple[Server, Nginx]) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_nginx_passes_requests_on_and_links_are_those_that_clients_see(
-    proxied: tuple[Server, Nginx], outside: httpx.Client
-) -> None:
+def test_links_behind_nginx_have_the_public_address(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
     server, _ = proxied
     key = server.key()
     sent = {**key.headers, "Idempotency-Key": "once", "Host": "api.example.com"}
@@ -229,7 +219,7 @@ def test_nginx_passes_requests_on_and_links_are_those_that_clients_see(
     tagged = outside.get("/v1/pets", headers={**key.headers, "If-None-Match": listed.headers["etag"]})
     assert (listed.status_code, tagged.status_code) == (200, 304)
     assert len(listed.headers.get_list("x-ratelimit-limit")) == 1
-    assert outside.get("//v1/pets", headers=key.headers).status_code == 404  # as it was sent, not tidied up
+    assert outside.get("//v1/pets", headers=key.headers).status_code == 404  # the path as it was sent
 
 
 def test_nginx_keeps_its_connections_to_the_service_open(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
@@ -252,7 +242,7 @@ def test_behind_nginx_each_client_is_limited_by_its_own_address(
     answer = outside.get("/v1/pets", headers={"X-Forwarded-For": "203.0.113.9", "Forwarded": "for=203.0.113.9"})
     assert answer.status_code == 401
     entries = [line for line in server.log.read_text().splitlines() if answer.headers["x-request-id"] in line]
-    assert '"address":"127.0.0.1"' in entries[0]  # whoever connects to nginx: here that is us
+    assert '"address":"127.0.0.1"' in entries[0]  # the address of this test
 
 
 def test_nginx_leaves_a_body_that_is_too_large_to_the_service(
@@ -264,7 +254,7 @@ def test_nginx_leaves_a_body_that_is_too_large_to_the_service(
     assert outside.post("/v1/pets", headers=key.headers, content=b"x" * 2_000_000).status_code == 413
 
 
-def test_metrics_are_not_to_be_had_through_nginx(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
+def test_metrics_are_404_behind_nginx(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
     server, _ = proxied
     for path in ("/metrics", "/metrics?x", "/%6detrics", "//metrics", "/./metrics", "/v1/../metrics"):
         assert outside.get(path).status_code == 404, path

@@ -104,7 +104,7 @@ def anchors(text: str) -> set[str]:
 
 def test_every_option_of_the_console_is_documented_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(--[a-z-]+)` \| `PETSTORE_CONSOLE_[A-Z_]+` \| (.+?) \|", CONSOLE, re.MULTILINE))
-    of_every_command = {"--data", "--store", "--gate", "--pgbouncer"}
+    of_every_command = {"--data", "--store", "--store-file", "--gate", "--gate-file", "--pgbouncer"}
     options = {p.opts[0]: p.default for p in console.params if isinstance(p, click.Option)}
     assert set(rows) == set(options) - of_every_command
     for option, shown in rows.items():

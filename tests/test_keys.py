@@ -1,4 +1,4 @@
-"""The format of keys: what a scanner may rely on."""
+"""Keys: the format of secrets that a scanner relies on, limits, states and durations."""
 
 import zlib
 
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from petstore.admin.durations import parse_duration
 from petstore.errors import OperatorError
 from petstore.keys import (
     BASE62,
@@ -15,8 +16,8 @@ from petstore.keys import (
     SCOPES,
     Environment,
     checked_limits,
+    checksum,
     digest_of,
-    duration,
     mint,
     new_key,
     well_formed,
@@ -46,8 +47,6 @@ def test_keys_do_not_repeat() -> None:
 @given(position=st.integers(0, 45), replacement=st.sampled_from(BASE62 + "-_é"))
 def test_any_changed_character_breaks_the_checksum(position: int, replacement: str) -> None:
     secret = "pets_live_" + "a" * 30
-    from petstore.keys import checksum
-
     secret += checksum(secret)
     changed = secret[:position] + replacement + secret[position + 1 :]
     assert well_formed(changed, "live") == (changed == secret)
@@ -67,7 +66,7 @@ def test_digest_is_sha256() -> None:
     assert digest_of("abc").hex() == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_plans_are_the_specification_s() -> None:
+def test_plans_are_those_of_the_specification() -> None:
     assert {
         "free": Limits(60, 1_000),
         "pro": Limits(300, 10_000),
@@ -87,14 +86,14 @@ def test_only_enterprise_takes_limits_and_it_needs_them() -> None:
     assert new_key("live", "enterprise", now=0, limits=Limits(7, 9)).limits == Limits(7, 9)
 
 
-def test_a_name_has_at_most_255_characters_and_none_that_controls() -> None:
+def test_a_name_has_at_most_255_characters_and_no_control_characters() -> None:
     assert new_key("live", "free", now=0, name="é" * 255).name == "é" * 255
     for name in ("é" * 256, "a\nb", "\ud800"):
         with pytest.raises(OperatorError, match="at most 255"):
             new_key("live", "free", now=0, name=name)
 
 
-def test_limits_are_whole_numbers_from_1_to_a_million_millions() -> None:
+def test_limits_are_whole_numbers_from_1_to_10_to_the_12() -> None:
     for limits in (Limits(1, 1), Limits(10**12, 10**12)):
         assert checked_limits(limits) == limits
     for wrong in (None, Limits(0, 1), Limits(1, 0), Limits(10**12 + 1, 1), Limits(1, 10**12 + 1)):
@@ -107,26 +106,26 @@ def test_limits_are_whole_numbers_from_1_to_a_million_millions() -> None:
     [("0s", 0), ("3s", 3), ("2m", 120), ("2h", 7_200), (" 90d ", 7_776_000), ("2w", 1_209_600), ("36525d", 3155760000)],
 )
 def test_a_duration_is_a_number_with_a_unit(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "3", "s", "-3s", "3 s", "1.5h", "１h", "1h2m", "3y", "1234567890s"])
-def test_anything_else_is_no_duration(text: str) -> None:
+def test_other_texts_are_not_durations(text: str) -> None:
     with pytest.raises(OperatorError, match="not a duration"):
-        duration(text)
+        parse_duration(text)
 
 
 def test_no_duration_is_longer_than_a_hundred_years() -> None:
     with pytest.raises(OperatorError, match="more than a hundred years"):
-        duration("52596001m")  # by one minute
+        parse_duration("52596001m")  # by one minute
 
 
-def test_a_key_in_a_text_is_made_unreadable() -> None:
+def test_keys_in_a_text_are_redacted() -> None:
     secrets = [mint(environment) for environment in ENVIRONMENTS]
     assert without_keys(f"/v1/{secrets[0]}?key={secrets[1]}&a=1") == "/v1/pets_live_…?key=pets_test_…&a=1"
 
 
-def test_a_key_ends_at_its_expiry_and_with_its_revocation() -> None:
+def test_a_key_is_valid_until_its_expiry_or_revocation() -> None:
     key = new_key("live", "free", now=0, expires=100.0)
     assert [key.usable(now) for now in (99.9, 100.0)] == [True, False]
     assert [key.state(now) for now in (99.9, 100.0)] == ["active", "expired"]
@@ -137,7 +136,7 @@ def test_a_key_ends_at_its_expiry_and_with_its_revocation() -> None:
         key.name = "another"  # type: ignore[misc]  # what must not work
 
 
-def test_ids_are_key_and_12_characters_and_scopes_are_those_asked_for_in_their_order() -> None:
+def test_a_new_key_has_an_id_of_12_characters_and_the_given_scopes() -> None:
     key = new_key("live", "free", now=0, scopes=["write"])
     assert key.id.startswith("key_") and len(key.id) == 16 and set(key.id[4:]) <= set(BASE62)
     assert key.scopes == ("write",)

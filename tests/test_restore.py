@@ -1,4 +1,4 @@
-"""`petstore restore`: a damaged file changes nothing, a crash leaves either the old data or the new."""
+"""`petstore restore`: a damaged file changes nothing, a crash leaves either the old or the new data."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ import apsw
 import httpx
 import pytest
 
-from petstore import data_dir as folder
+from petstore import data_dir
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import ENVIRONMENTS
@@ -30,12 +30,12 @@ from tests.servers import DEED, Server, serving
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder `data` with one animal called Old, another one, `made`, with New, and a backup of that."""
-    place = tmp_path_factory.mktemp("template")
+    """The data directory `data` with an animal Old, another one, `made`, with an animal New, and a backup of `made`."""
+    directory = tmp_path_factory.mktemp("template")
     for data, name in (("made", "New"), ("data", "Old")):
-        Commands(Server(place / data)).text("pets", "add", "--name", name, "--category-id", "1")
-    Commands(Server(place / "made")).text("backup", str(place / "backup.zip"))
-    return place
+        Commands(Server(directory / data)).text("pets", "add", "--name", name, "--category-id", "1")
+    Commands(Server(directory / "made")).text("backup", str(directory / "backup.zip"))
+    return directory
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def names(commands: Commands) -> list[str]:
 
 
 def state(data: Path) -> dict[str, str]:
-    """Every file of a folder and what is in it."""
+    """Every file of a directory and the digest of its content."""
     return {
         str(path.relative_to(data)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(data.rglob("*"))
@@ -68,11 +68,11 @@ def no_bar(_: int) -> Any:
 
 
 def restore(commands: Commands, source: Path) -> None:
-    """In this process: the same as the command, without the time it takes to start."""
+    """What the command does, without the time that a command takes to start."""
     backup.restore(Settings(data=commands.data), source, DEED, no_bar, force=True)
 
 
-def test_a_full_folder_wants_force_and_keeps_what_was_there(old: Commands, file: Path) -> None:
+def test_restore_over_data_needs_force_and_keeps_the_old_data(old: Commands, file: Path) -> None:
     before = state(old.data)
     message = old.fails_in_one_line("restore", str(file))
     assert "--force" in message and "gate.mdb" in message
@@ -85,24 +85,23 @@ def test_a_full_folder_wants_force_and_keeps_what_was_there(old: Commands, file:
     old.fails_in_one_line("restore", str(file))
 
 
-def test_an_empty_folder_and_one_that_does_not_exist_are_filled(old: Commands, file: Path, tmp_path: Path) -> None:
+def test_restore_into_an_empty_or_missing_directory(old: Commands, file: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir(mode=0o700)
-    for place in ("empty", "not/there/yet"):
-        commands = Commands(Server(tmp_path / place))
+    for name in ("empty", "not/there/yet"):
+        commands = Commands(Server(tmp_path / name))
         assert "New" not in commands.text("restore", str(file))
         assert names(commands) == ["New"]
         assert not list(commands.data.glob("re*"))
         commands.text("check")
 
 
-def test_a_file_altered_in_any_place_or_cut_short_is_refused_with_nothing_touched(old: Commands, file: Path) -> None:
+def test_an_altered_or_truncated_backup_is_refused_and_changes_nothing(old: Commands, file: Path) -> None:
     whole = file.read_bytes()
     before = state(old.data)
     dice = random.Random(4)
     ends = [*range(100), *range(len(whole) - 200, len(whole))]
-    places = [*ends, *(dice.randrange(len(whole)) for _ in range(300))]
-    for place in places:
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << dice.randrange(8))]) + whole[place + 1 :])
+    for at in [*ends, *(dice.randrange(len(whole)) for _ in range(300))]:
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << dice.randrange(8))]) + whole[at + 1 :])
         with pytest.raises(OperatorError):
             restore(old, file)
     for length in [0, 1, 63, 64, 65, *(dice.randrange(len(whole)) for _ in range(100)), len(whole) - 1]:
@@ -128,12 +127,14 @@ def test_the_command_refuses_a_damaged_file_in_one_line(old: Commands, file: Pat
 
 @pytest.mark.parametrize("words", [["restore"], ["backup", "--verify"]], ids=" ".join)
 @pytest.mark.parametrize("source", ["no such file", ".", __file__])
-def test_what_is_no_backup_is_refused_in_one_line(old: Commands, tmp_path: Path, words: list[str], source: str) -> None:
+def test_a_file_that_is_not_a_backup_is_refused_in_one_line(
+    old: Commands, tmp_path: Path, words: list[str], source: str
+) -> None:
     old.fails_in_one_line(*words, str(tmp_path / source))
 
 
 def rewritten(file: Path, change: Callable[[Path, Manifest], Manifest]) -> None:
-    """The same backup with other content and a seal that fits it: as a faulty program might write it."""
+    """The same backup with other content and a matching checksum, as a faulty program might write it."""
     manifest = archive.read(file)
     work = file.with_name("work")
     work.mkdir()
@@ -196,7 +197,7 @@ def half(work: Path, manifest: Manifest) -> Manifest:
 @pytest.mark.parametrize(
     "change", [damaged, no_database, damaged_gate, newer, newer_and_says_so, newer_format, other_digest, half],
 )  # fmt: skip
-def test_a_backup_that_was_bad_when_it_was_written_is_refused_with_nothing_touched(
+def test_a_backup_with_bad_members_is_refused_and_changes_nothing(
     old: Commands, file: Path, change: Callable[[Path, Manifest], Manifest]
 ) -> None:
     rewritten(file, change)
@@ -209,7 +210,7 @@ def test_a_backup_that_was_bad_when_it_was_written_is_refused_with_nothing_touch
     assert state(old.data) == before
 
 
-def test_a_member_that_would_leave_the_folder_is_refused(old: Commands, file: Path, tmp_path: Path) -> None:
+def test_a_member_with_a_path_outside_the_directory_is_refused(old: Commands, file: Path, tmp_path: Path) -> None:
     def escaping(work: Path, manifest: Manifest) -> Manifest:
         (work / "../escaped").write_text("x")
         member = archive.Member("../escaped", 1, hashlib.sha256(b"x").hexdigest())
@@ -223,10 +224,16 @@ def test_a_member_that_would_leave_the_folder_is_refused(old: Commands, file: Pa
 
 
 class Crash(BaseException):
-    """As if the power had gone."""
+    """Stands for a power cut."""
 
 
-def test_a_crash_at_any_step_leaves_the_old_data_or_the_new(
+def complete(data: Path) -> None:
+    """As the next command does."""
+    with data_dir.shared_lock(data):
+        pass
+
+
+def test_a_crash_at_any_step_leaves_the_old_or_the_new_data(
     old: Commands, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "kept"
@@ -237,11 +244,11 @@ def test_a_crash_at_any_step_leaves_the_old_data_or_the_new(
         shutil.copytree(kept, old.data)
         done = crash_at(step, lambda: restore(old, file), monkeypatch)
         # And once more while the restore is being finished.
-        crash_at(step % 3, lambda: folder.Hold(old.data).release(), monkeypatch)
-        folder.Hold(old.data).release()
+        crash_at(step % 3, lambda: complete(old.data), monkeypatch)
+        complete(old.data)
         stores = {name: apsw.Connection(str(old.data / name)) for name in ("live.db", "staging.db")}
         found = stores["live.db"].execute("SELECT name FROM pets").get
-        # Only what has been restored has this in its audit log, in both environments alike.
+        # Only restored data have this audit entry, in both environments.
         deeds = [store.execute("SELECT count(*) FROM deeds WHERE action = 'test'").get for store in stores.values()]
         for store in stores.values():
             assert store.pragma("integrity_check") == "ok"
@@ -254,12 +261,12 @@ def test_a_crash_at_any_step_leaves_the_old_data_or_the_new(
             break
     else:
         raise AssertionError("the restore has more steps than this test")
-    assert outcomes == sorted(outcomes, reverse=True), "once the new data stand they stay"
+    assert outcomes == sorted(outcomes, reverse=True), "once the new data are in force they stay in force"
     assert set(outcomes) == {"Old", "New"}
 
 
 def crash_at(step: int, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the work ended before so many of its changes to the folder had been made."""
+    """Whether the work ended before its change number `step` to the directory."""
     left = step
     rename, rmtree, unlink = Path.rename, shutil.rmtree, Path.unlink
 
@@ -267,7 +274,7 @@ def crash_at(step: int, work: Callable[[], object], monkeypatch: pytest.MonkeyPa
         def instead(*given: Any, **named: Any) -> Any:
             nonlocal left
             if left < 0:
-                return None  # the process is gone: nothing that follows happens
+                return None  # after the crash nothing is changed
             if left == 0:
                 left = -1
                 raise Crash
@@ -287,7 +294,7 @@ def crash_at(step: int, work: Callable[[], object], monkeypatch: pytest.MonkeyPa
         return True
 
 
-def test_versions_after_a_restore_are_none_that_anyone_can_remember(old: Commands, file: Path) -> None:
+def test_versions_after_a_restore_are_higher_than_any_before(old: Commands, file: Path) -> None:
     async def versions(gate: Gate) -> list[int]:
         return [await gate.keys_version("live"), await gate.keys_version("staging")]
 
@@ -298,7 +305,7 @@ def test_versions_after_a_restore_are_none_that_anyone_can_remember(old: Command
     assert min(after) > max(made + before)
 
 
-def test_an_id_that_the_replaced_data_have_given_out_is_not_given_again(old: Commands, file: Path) -> None:
+def test_ids_of_the_replaced_data_are_not_used_again(old: Commands, file: Path) -> None:
     old.server.fill(9)
     old.server.fill(4, "staging")
     restore(old, file)
@@ -315,13 +322,11 @@ def test_damaged_data_can_be_replaced(old: Commands, file: Path) -> None:
     old.text("check")
 
 
-def test_damaged_data_that_do_not_tell_their_ids_are_named(old: Commands, file: Path) -> None:
+def test_restore_names_old_files_that_cannot_be_read(old: Commands, file: Path) -> None:
     (old.data / "live.db").write_bytes(b"damaged" * 10_000)
     done = old.run("restore", str(file), "--force", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["kept"]
-    assert done.stderr == (
-        "The old live.db could not be read: ids that it gave out after the backup may be given out again.\n"
-    )
+    assert done.stderr == ("The old live.db could not be read: ids that it used after the backup may be used again.\n")
 
 
 @pytest.mark.parametrize("schema", range(1, NEWEST_SCHEMA + 1))
@@ -347,8 +352,8 @@ def test_a_restored_service_serves_what_was_backed_up(old: Commands, file: Path)
         assert [pet["name"] for pet in listed] == ["New"]
 
 
-def test_verify_tells_what_a_backup_holds(old: Commands, file: Path) -> None:
+def test_verify_prints_the_contents_of_a_backup(old: Commands, file: Path) -> None:
     assert old.json("backup", "--verify", str(file))["ok"] is True
-    assert "is whole" in old.text("backup", "--verify", str(file))
+    assert "is complete" in old.text("backup", "--verify", str(file))
     with zipfile.ZipFile(file) as opened:
         assert json.loads(opened.read("manifest.json"))["members"][0]["rows"]["pets"] == 1

@@ -17,7 +17,6 @@ from typing import Any
 import httpx
 import pytest
 
-from petstore import data_dir as folder
 from petstore.cli import serve as serve_command
 from petstore.service import AsgiService
 from petstore.settings import Settings
@@ -114,7 +113,7 @@ def test_another_asgi_server_is_told_in_one_line_too(tmp_path: Path) -> None:
     code = "from petstore.cli.serve import asgi; asgi()"
     environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "file")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
-    assert (done.returncode, done.stderr) == (1, f"petstore: --data {tmp_path / 'file'}: is not a folder\n")
+    assert (done.returncode, done.stderr) == (1, f"petstore: --data {tmp_path / 'file'}: is not a directory\n")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
     slow = tmp_path / "9999_slow.sql"
     slow.write_text(f"SELECT pg_sleep({0.6 * PATIENCE})")  # for each of the two schemas
     monkeypatch.setattr(pool, "MIGRATIONS", [*pool.MIGRATIONS, slow])
-    monkeypatch.setattr(serve_command, "TOLD_AFTER", 0.1)
+    monkeypatch.setattr(serve_command, "OPENING_LOGGED_AFTER", 0.1)
     with caplog.at_level("INFO", "petstore"):
         first_key = asyncio.run(serve_command._first_key(Settings(data=place.data, store=place.url)))
     assert first_key is not None and SECRET.fullmatch(first_key)
@@ -245,8 +244,8 @@ def test_a_websocket_is_refused_under_another_asgi_server(tmp_path: Path) -> Non
     assert said == [{"type": "websocket.close"}]
 
 
-def test_a_start_that_fails_is_told_to_another_asgi_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "PATIENCE", 0.1)
+def test_a_start_that_fails_is_told_to_another_asgi_server(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
     said: list[MutableMapping[str, Any]] = []
 
     async def hear() -> MutableMapping[str, Any]:
@@ -255,8 +254,7 @@ def test_a_start_that_fails_is_told_to_another_asgi_server(tmp_path: Path, monke
     async def say(message: MutableMapping[str, Any]) -> None:
         said.append(message)
 
-    with folder.claimed(tmp_path):
-        asyncio.run(AsgiService(Settings(data=tmp_path))({"type": "lifespan"}, hear, say))
+    asyncio.run(AsgiService(Settings(data=tmp_path / "file"))({"type": "lifespan"}, hear, say))
     assert [message["type"] for message in said] == ["lifespan.startup.failed"]
     assert str(tmp_path) in said[0]["message"]
 

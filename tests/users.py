@@ -1,4 +1,4 @@
-"""What a user without rights sees, where the tests are root's."""
+"""Work as a user without permissions, for tests that run as root."""
 
 import os
 import tempfile
@@ -15,14 +15,14 @@ only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can becom
 
 @contextmanager
 def folder_of_nobody() -> Iterator[Path]:
-    """Not below pytest's own, which nobody else may enter."""
+    """Outside of pytest's own directories, which only their owner may enter."""
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, ANONYMOUS, ANONYMOUS)
         yield Path(name)
 
 
 def as_nobody(work: Callable[[], object]) -> str:
-    """What the work says, or its error, in a process of its own. It must not import anything."""
+    """The result of the work or its error, as a text, from a child process. The work must not import anything."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

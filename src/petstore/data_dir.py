@@ -1,9 +1,9 @@
-"""The data folder: what is in it, who works on it, and how a restore replaces all of it at once.
+"""The data directory: the names of its files, its shared and exclusive lock, and how a restore replaces its files.
 
-Whoever works on the data holds a shared lock, which the kernel releases whenever and however the process ends. A copy
-wants the folder for itself, and so does a restore. That lays the new data ready and then renames one folder, which is
-the moment that counts: before it the old data stand, after it the new ones do, and whoever comes next finishes what a
-crash cut short.
+A process that works on the data has the shared lock; the kernel releases it when the process ends, however it ends.
+A restore and a copy take the exclusive lock. A restore prepares its files in a subdirectory and then renames that one
+subdirectory: before the rename the old data are in force, after it the new data. A crash in between leaves an
+interrupted restore, which the next process that takes a lock completes.
 """
 
 import contextlib
@@ -11,141 +11,163 @@ import fcntl
 import itertools
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from petstore.errors import OperatorError
 
-DATA = ("live.db", "staging.db", "gate.mdb")
-COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # what SQLite and LMDB keep beside a file
+DATA_FILES = ("live.db", "staging.db", "gate.mdb")
+COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that SQLite and LMDB keep beside a data file
 
-PATIENCE = 5.0  # seconds: a service that starts or stops has the folder for itself for a moment
+UMASK = 0o077  # of every process that creates files here: only their owner may read them
+LOCK_TIMEOUT = 5.0  # seconds: a service that starts or stops has the exclusive lock for a moment
 
 LOCK = "lock"
-LAST_BACKUP = "last-backup"  # touched by every backup
-STAGE = "restore.part"  # being laid ready, or done with; worth nothing
-READY = "restore"  # laid ready: it has become the data, wherever its files still lie
+LAST_BACKUP = "last-backup"  # an empty file; its time is that of the last backup
+STAGE = "restore.part"  # files that a restore prepares, or no longer needs
+READY = "restore"  # the stage after the rename: these files are the data, wherever they still lie
 NEW, OLD, MEMBERS = "new", "old", "members"
-OWN = (LOCK, LAST_BACKUP, STAGE, "metrics", "lost+found")  # what an empty folder may have
+OWN = (LOCK, LAST_BACKUP, STAGE, "metrics", "lost+found")  # names that a directory without data may have
+
+
+class InUse(OperatorError):
+    """Another process has a lock that excludes ours."""
 
 
 @contextlib.contextmanager
-def told(subject: object) -> Iterator[None]:
-    """What the file system refuses becomes one clear line. Raises OperatorError."""
+def os_errors_of(subject: object) -> Iterator[None]:
+    """Turns an OSError of the body into an OperatorError that begins with the subject."""
     try:
         yield
     except OSError as error:
         raise OperatorError(f"{subject}: {error.strerror}") from error
 
 
-def check_name(path: Path) -> None:
-    """SQLite and LMDB open what has a name in UTF-8. Raises OperatorError."""
+def check_encoding(path: Path) -> None:
+    """Raises OperatorError for a path that is not UTF-8: SQLite and LMDB could not open it."""
     try:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
-        raise OperatorError(f"{path}: the name, or that of a folder above, is not UTF-8; choose another") from None
+        raise OperatorError(f"{path}: the path is not UTF-8; choose another") from None
 
 
-def prepare(data: Path) -> None:
-    """Make the folder. Raises OperatorError when it cannot be used."""
-    check_name(data)
+def create(data: Path) -> None:
+    """Create the directory if it does not exist. Raises OperatorError when it cannot be used."""
+    check_encoding(data)
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
     except FileExistsError:
-        raise OperatorError(f"--data {data}: is not a folder") from None
+        raise OperatorError(f"--data {data}: is not a directory") from None
     except OSError as error:
         raise OperatorError(f"--data {data}: {error.strerror}") from error
     if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
-        raise OperatorError(f"--data {data}: no rights to write there")
+        raise OperatorError(f"--data {data}: no permission to write there; run this as the service's user")
 
 
-def _opened_lock(data: Path) -> int:
-    """Raises OperatorError."""
-    prepare(data)
-    try:
-        file = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if os.geteuid() == 0:  # a command that root runs must not lock the service's user out
-            os.fchown(file, data.stat().st_uid, data.stat().st_gid)
-    except OSError as error:
-        raise OperatorError(f"{data / LOCK}: {error.strerror}; run this as the user who owns the folder") from error
-    return file
-
-
-class InUse(OperatorError):
-    """Someone works on the folder."""
-
-
-class Hold:
-    """Says that someone works on the data. Children of a process that holds it hold it too."""
-
-    def __init__(self, data: Path) -> None:
-        """Raises OperatorError while somebody has the folder alone."""
-        self._file = _opened_lock(data)
-        try:
-            self._take(data)
-        except BaseException:
-            os.close(self._file)
-            raise
-
-    def _take(self, data: Path) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                if not (data / READY).exists():
-                    return
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                finish(data)
-            except BlockingIOError:
-                fcntl.flock(self._file, fcntl.LOCK_UN)  # of two who want it alone, each would wait for the other
-                if time.monotonic() > deadline:
-                    raise InUse(f"--data {data}: a restore or a copy is under way there; wait for its end") from None
-                time.sleep(0.01 + os.getpid() % 20 / 1000)  # not in step with the other
-
-    def release(self) -> None:
-        os.close(self._file)
+def readable_by_others(data: Path) -> list[Path]:
+    """The directory itself and the files in it, if users other than the owner have any permission for them."""
+    found = []
+    for path in (data, *sorted(data.rglob("*"))):
+        with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
+            mode = path.lstat().st_mode
+            if mode & 0o077 and not stat.S_ISLNK(mode):
+                found.append(path)
+    return found
 
 
 @contextlib.contextmanager
-def claimed(data: Path) -> Iterator[None]:
-    """The folder for oneself. Raises InUse."""
-    file = _opened_lock(data)
+def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
+    """For every process that works on the data. A child process keeps the lock of its parent.
+
+    Creates the directory. Raises InUse when another process keeps the exclusive lock for longer than `timeout`
+    seconds, and OperatorError when the directory cannot be used.
+    """
+    file = _open_lock(data)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finish(data)
+        deadline = time.monotonic() + timeout
+        while not _try_shared(file, data):
+            if time.monotonic() > deadline:
+                raise InUse(f"--data {data}: a restore or a copy is in progress; wait for its end")
+            time.sleep(0.01 + os.getpid() % 20 / 1000)  # processes that wait for each other retry at different times
         yield
-    except BlockingIOError:
-        raise InUse(f"--data {data}: a service or a command works on it; stop it first") from None
     finally:
         os.close(file)
 
 
-def in_use(data: Path) -> bool:
-    """For whoever only looks, and must not make a lock."""
+@contextlib.contextmanager
+def exclusive_lock(data: Path) -> Iterator[None]:
+    """For work during which no other process may use the data.
+
+    Creates the directory. Raises InUse at once when another process has a lock, and OperatorError when the directory
+    cannot be used.
+    """
+    file = _open_lock(data)
+    try:
+        if not _try_lock(file, fcntl.LOCK_EX):
+            raise InUse(f"--data {data}: a service or a command works on it; stop it first")
+        complete_restore(data)
+        yield
+    finally:
+        os.close(file)
+
+
+def is_locked(data: Path) -> bool:
+    """Whether a process has a lock. Creates nothing."""
     try:
         file = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
+        return not _try_lock(file, fcntl.LOCK_EX)
     finally:
         os.close(file)
 
 
+def _open_lock(data: Path) -> int:
+    """Raises OperatorError."""
+    create(data)
+    try:
+        file = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if os.geteuid() == 0:  # after a command of root, the service's user must still be able to open the lock
+            os.fchown(file, data.stat().st_uid, data.stat().st_gid)
+    except OSError as error:
+        raise OperatorError(f"{data / LOCK}: {error.strerror}; run this as the owner of the directory") from error
+    return file
+
+
+def _try_shared(file: int, data: Path) -> bool:
+    """Take the shared lock. Where a restore was interrupted, complete it first; the caller then tries again."""
+    if not _try_lock(file, fcntl.LOCK_SH):
+        return False
+    if not (data / READY).exists():
+        return True
+    if _try_lock(file, fcntl.LOCK_EX):
+        complete_restore(data)
+    else:  # two processes that both kept the shared lock would wait for each other
+        fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
+def _try_lock(file: int, operation: int) -> bool:
+    try:
+        fcntl.flock(file, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def contents(data: Path) -> list[str]:
-    """What makes a folder not empty."""
+    """The names that make a directory not empty."""
     return sorted(path.name for path in data.iterdir() if path.name not in OWN)
 
 
 @contextlib.contextmanager
-def staged(data: Path) -> Iterator[Path]:
-    """A place on the same file system to lay new data ready in, for whoever has claimed the folder.
+def stage_restore(data: Path) -> Iterator[Path]:
+    """A subdirectory for the files of a restore. The caller has the exclusive lock.
 
-    Unless `accept` is called within, nothing of it remains.
+    At the end of the body the subdirectory is removed, unless the body has called `commit_restore`.
     """
     stage = data / STAGE
     shutil.rmtree(stage, ignore_errors=True)
@@ -157,31 +179,31 @@ def staged(data: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def accept(data: Path) -> Path | None:
-    """What was laid ready becomes the data. Returns where the old files are, if there were any."""
+def commit_restore(data: Path) -> Path | None:
+    """Put the staged files in force. Returns the subdirectory with the old files, if there were any."""
     new = data / STAGE / NEW
     (data / STAGE / MEMBERS).write_text("\n".join(sorted(path.name for path in new.iterdir())))
     for path in (*new.iterdir(), data / STAGE / MEMBERS, new, data / STAGE):
         sync(path)
     (data / STAGE).rename(data / READY)
     sync(data)
-    return finish(data)
+    return complete_restore(data)
 
 
-def finish(data: Path) -> Path | None:
-    """Bring the files of an accepted restore to their places. May be cut short anywhere, and repeated."""
+def complete_restore(data: Path) -> Path | None:
+    """Move the files of a committed restore to their names. A crash at any step does no harm: the next call goes on."""
     ready = data / READY
     if not ready.exists():
         return None
     new, old = ready / NEW, ready / OLD
     members = (ready / MEMBERS).read_text().split("\n")
-    for name in DATA:
-        coming = (new / name).exists()
-        if coming or name not in members:
-            for there in (name, *(name + companion for companion in COMPANIONS)):
+    for name in DATA_FILES:
+        is_staged = (new / name).exists()
+        if is_staged or name not in members:
+            for existing in (name, *(name + companion for companion in COMPANIONS)):
                 with contextlib.suppress(FileNotFoundError):
-                    (data / there).rename(old / there)
-        if coming:
+                    (data / existing).rename(old / existing)
+        if is_staged:
             (new / name).rename(data / name)
     kept = None
     if old.is_dir() and any(old.iterdir()):
@@ -196,7 +218,7 @@ def finish(data: Path) -> Path | None:
 
 
 def sync(path: Path) -> None:
-    """To the disk: a file's content, or a folder's names. Raises OSError."""
+    """Write a file's content, or a directory's names, to the disk. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)

@@ -1,20 +1,21 @@
-"""Everything that can go wrong, once: the tree of errors and the closed list of codes.
+"""The tree of errors, and the list of error codes with their HTTP statuses.
 
 PetstoreError
-├── RequestError              the client's to mend; answered with its code
+├── RequestError              the request is at fault; the client receives the code and the message
 │   ├── InvalidBody           ├── InvalidParameter      ├── InsufficientScope
 │   ├── PetNotFound           ├── NotFound              ├── MethodNotAllowed
 │   ├── RequestTimeout        ├── IdempotencyConflict   ├── IdempotencyMismatch
 │   ├── Gone                  ├── BodyTooLarge          └── UnsupportedMediaType
-├── Unavailable               the store or the gate cannot answer now; it heals by itself
-└── OperatorError             the operator's to mend; one line on the command line, exit code 2
+├── Unavailable               the store or the gate cannot answer now; the client receives 503
+└── OperatorError             an operator's command or setting is at fault; one line, exit code 2
+    └── MissingPackage        an optional package is not installed
 
-401 and 429 are no errors on the way: they are what the door says, and are answered there.
+401 and 429 are not errors of this tree: web/admission.py decides and answers them.
 """
 
 from typing import ClassVar
 
-# Append-only: a code, once published, keeps its meaning and its status.
+# Append-only: a published code keeps its meaning and its status.
 STATUS_OF_CODE = {
     "invalid_body": 400,
     "invalid_parameter": 400,
@@ -104,9 +105,11 @@ class Unavailable(PetstoreError):
 
 
 class OperatorError(PetstoreError):
-    """What the operator asked for cannot be done; the text says why and what to do."""
+    """A command or a setting cannot be carried out. The text tells the operator why, and what to do."""
 
 
-def to_install(extra: str) -> str:
-    """The words that bring an optional part of this project along, for messages about a package that is missing."""
-    return f".venv/bin/pip install -c requirements.lock -e '.[{extra}]'"
+class MissingPackage(OperatorError):
+    """A feature needs a package that only one of the extras installs."""
+
+    def __init__(self, feature: str, package: str | None, extra: str) -> None:
+        super().__init__(f"{feature} needs the package {package}: pip install 'petstore[{extra}]'")

@@ -1,7 +1,7 @@
-"""API keys: their format, their checksum, their hash, and the contract of the place that keeps them.
+"""API keys: their secrets, their hash, their state, and the contract of the store that keeps them.
 
-A key is `pets_live_` or `pets_test_`, 30 random base62 characters, and 6 base62 characters of the CRC-32 of all
-that precedes. The checksum lets a scanner recognise a leaked key offline, and costs a guesser no look-up of ours.
+A secret is `pets_live_` or `pets_test_`, 30 random base62 characters, and 6 base62 characters of the CRC-32 of all
+that precedes. A scanner can therefore recognise a leaked key offline, and a mistyped key costs no look-up.
 """
 
 import hashlib
@@ -28,16 +28,14 @@ BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 RANDOM_LENGTH = 30
 CHECKSUM_LENGTH = 6
 NAME_MAX = 255
-LIMIT_MAX = 10**12  # more than any machine answers; the gate counts in 64 bits
+LIMIT_MAX = 10**12  # the gate counts in 64 bits; no machine answers this many requests
 
 _NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
 _KEY = re.compile("(pets_(?:live|test)_)[0-9A-Za-z]+")
-_DURATION = re.compile("([0-9]{1,9})([smhdw])").fullmatch
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a key. The secret itself is shown once and kept only as a hash. Times are Unix seconds."""
+    """A key without its secret, of which only a hash is stored. Times are Unix seconds."""
 
     id: str
     name: str
@@ -65,10 +63,10 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyStore(Protocol):
-    """Where the keys of one environment live. Every method raises Unavailable when the store cannot answer."""
+    """The keys of one environment. Every method raises Unavailable when the store cannot answer."""
 
     async def find_key(self, digest: bytes) -> ApiKey | None:
-        """The key one of whose secrets has this hash; `expires` is the sooner of the key's and the secret's."""
+        """The key that has a secret with this hash; `expires` is the earlier of the key's and the secret's."""
 
     async def key(self, key_id: str) -> ApiKey | None: ...
 
@@ -78,16 +76,16 @@ class KeyStore(Protocol):
     async def newest_keys(
         self, *, before: tuple[float, str] | None = None, limit: int = 100, text: str = ""
     ) -> list[ApiKey]:
-        """Keys whose name or id has `text` in it, the newest first; `before` is the age and id of the last one seen."""
+        """Keys whose name or id contains `text`, newest first; `before` is `created` and `id` of the last one seen."""
 
     async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
-        """Those that exist."""
+        """The keys of these ids that exist."""
 
     async def add_key(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
-        """Whether it was added: with `only_first`, not when there is one already."""
+        """Whether the key was added. With `only_first` it is not added when the store has a key already."""
 
     async def rotate_key(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
-        """Give the key a new secret; the old ones work until `old_until`."""
+        """Add a secret to the key; its earlier secrets are valid until `old_until`."""
 
     async def revoke_key(self, key_id: str, entry: AuditEntry) -> None: ...
 
@@ -104,7 +102,7 @@ def new_key(
     limits: Limits | None = None,
     expires: float | None = None,
 ) -> ApiKey:
-    """Raises OperatorError when the name cannot be kept, or when limits and plan do not fit each other."""
+    """A key with a new id. Raises OperatorError for an invalid name, and for limits that the plan does not allow."""
     if len(name) > NAME_MAX or _NAME_FAULT(name):
         raise OperatorError(f"a key's name has at most {NAME_MAX} characters and no control characters")
     fixed = PLANS[plan]
@@ -127,24 +125,10 @@ def new_key(
 
 
 def checked_limits(limits: Limits | None) -> Limits:
-    """Raises OperatorError when a key could not be held to them."""
+    """The limits themselves. Raises OperatorError when they are out of range."""
     if limits is None or not all(1 <= limit <= LIMIT_MAX for limit in limits):
         raise OperatorError(f"limits are whole numbers from 1 to {LIMIT_MAX:,}")
     return limits
-
-
-_CENTURY = 100 * 365.25 * 86_400
-
-
-def duration(text: str) -> float:
-    """Seconds, from a number with a unit. Raises OperatorError."""
-    match = _DURATION(text.strip())
-    if match is None:
-        raise OperatorError(f"{text!r} is not a duration; write 90d, 24h, 30m or 10s")
-    seconds = float(match[1]) * _UNITS[match[2]]
-    if seconds > _CENTURY:
-        raise OperatorError(f"{text!r} is more than a hundred years")
-    return seconds
 
 
 def mint(environment: Environment) -> str:
@@ -167,7 +151,7 @@ def checksum(body: str) -> str:
 
 
 def well_formed(secret: str, environment: Environment) -> bool:
-    """Whether a secret could be a key of ours, told without any look-up."""
+    """Whether a text has the prefix, the length and the checksum of a secret. Needs no look-up."""
     return has_form(secret, PREFIXES[environment])
 
 
@@ -182,7 +166,7 @@ def has_form(secret: str, prefix: str) -> bool:
 
 
 def without_keys(text: str) -> str:
-    """For the log: some put their key where it does not belong."""
+    """The text for the log: a client may have put its key into the path."""
     return _KEY.sub(r"\1…", text)
 
 

@@ -1,4 +1,4 @@
-"""Operators: who may sign in to the console, their tokens, and the contract of the place that keeps them."""
+"""Operators: the people who may sign in to the console, their tokens, and the contract of their store."""
 
 import re
 from typing import Protocol
@@ -15,7 +15,7 @@ NAME_MAX = 64
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """The token is shown once and kept only as a hash. Times are Unix seconds."""
+    """A person without the token, of which only a hash is stored. Times are Unix seconds."""
 
     name: str
     created: float
@@ -26,22 +26,22 @@ class Operators(Protocol):
     """Every method raises Unavailable when the store cannot answer."""
 
     async def find_operator(self, digest: bytes) -> Operator | None:
-        """The operator whose token has this hash and was not revoked."""
+        """The operator whose token has this hash, unless revoked."""
 
     async def operator(self, name: str) -> Operator | None: ...
 
     async def operators(self) -> list[Operator]:
-        """In the order of their names, the revoked ones too."""
+        """All operators by name, revoked ones included."""
 
     async def add_operator(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
-        """False: the name is taken by somebody who was not revoked."""
+        """False when an operator of that name exists and is not revoked."""
 
     async def revoke_operator(self, name: str, entry: AuditEntry) -> bool:
-        """False: there is nobody of that name to revoke."""
+        """False when no operator of that name exists, or the operator is revoked already."""
 
 
 def new_operator(name: str, now: float) -> Operator:
-    """Raises OperatorError when the name would not read well in an audit log."""
+    """Raises OperatorError for a name that the audit log could not show plainly."""
     if len(name) > NAME_MAX or not _NAME(name) or not name.isprintable():
         raise OperatorError(f"an operator's name has 1 to {NAME_MAX} printable characters and no space at its ends")
     return Operator(name, now)
@@ -52,5 +52,5 @@ def mint_token() -> str:
 
 
 def could_be_token(text: str) -> bool:
-    """Told without any look-up."""
+    """Whether a text has the prefix, the length and the checksum of a token. Needs no look-up."""
     return has_form(text, PREFIX)

@@ -1,4 +1,4 @@
-"""The plans and what each allows."""
+"""The plans and their limits."""
 
 from typing import Literal, NamedTuple
 
@@ -6,7 +6,7 @@ Plan = Literal["free", "pro", "business", "enterprise"]
 
 
 class Limits(NamedTuple):
-    """Requests a key may make in one minute window and in one day window."""
+    """Requests that a key may make in one minute window and in one day window."""
 
     per_minute: int
     per_day: int
@@ -16,5 +16,5 @@ PLANS: dict[Plan, Limits | None] = {
     "free": Limits(60, 1_000),
     "pro": Limits(300, 10_000),
     "business": Limits(1_000, 100_000),
-    "enterprise": None,  # set per key
+    "enterprise": None,  # each key has its own limits
 }

@@ -16,9 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from petstore import __version__
-from petstore.data_dir import LAST_BACKUP, PATIENCE, Hold, InUse, claimed
-from petstore.errors import OperatorError, PetstoreError, Unavailable, to_install
+from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
+from petstore.errors import MissingPackage, PetstoreError, Unavailable
 from petstore.gate import FALLBACK_FILE, GATE_FILE, Gate, GatePolicy, open_gate
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability import metrics, multiprocess
@@ -47,17 +46,14 @@ class Backends:
         Raises OperatorError and Unavailable.
         """
         self._settings = settings
-        self._folder = contextlib.ExitStack()
+        self._lock = contextlib.ExitStack()
         recover_gate(settings)
-        if alone:
-            self._folder.enter_context(claimed(settings.data))
-        else:
-            self._folder.callback(Hold(settings.data).release)
+        self._lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
         try:
             self.gate = open_gate_for(settings)
             self.stores = open_stores_for(settings, self.gate, serving=serving)
         except BaseException:
-            self._folder.close()
+            self._lock.close()
             raise
 
     async def __aenter__(self) -> "Backends":
@@ -72,7 +68,7 @@ class Backends:
         for store in self.stores.values():
             await store.close()
         await self.gate.close()
-        self._folder.close()
+        self._lock.close()
         mark_gate_clean(self._settings)
 
 
@@ -146,26 +142,8 @@ class Service:
 
 def prepare(settings: Settings) -> None:
     """Make the data folder, or finish a restore that was cut short. Raises OperatorError when it cannot be used."""
-    Hold(settings.data).release()
-    with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so
-        multiprocess.start_anew(settings.data / "metrics")
-
-
-def measure_node(settings: Settings) -> None:
-    """Set the gauges that have one value for all workers of this node."""
-    embedded_store, embedded_gate = settings.store is None, settings.gate is None
-    backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
-    metrics.BUILD_INFO.set(1, __version__, *backends)
-    metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
-    with contextlib.suppress(FileNotFoundError):
-        metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
-    for environment in ENVIRONMENTS if embedded_store else ():
-        for gauge, name in ((metrics.STORE_BYTES, f"{environment}.db"), (metrics.WAL_BYTES, f"{environment}.db-wal")):
-            with contextlib.suppress(FileNotFoundError):
-                gauge.set((settings.data / name).stat().st_size, environment)
-    if embedded_gate:
-        with contextlib.suppress(FileNotFoundError):
-            metrics.GATE_BYTES.set((settings.data / GATE_FILE).stat().st_size)
+    with shared_lock(settings.data):
+        pass
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
@@ -178,10 +156,10 @@ def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
     path = _gate_file(settings)
     if is_clean(path) and not thoroughly:
         return
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
-            with claimed(settings.data):
+            with exclusive_lock(settings.data):
                 aside = recover(path)
             break
         except InUse:
@@ -198,7 +176,7 @@ def mark_gate_clean(settings: Settings) -> None:
     """To be called by everyone who has used the gate's file: the last one notes that all of it is on disk."""
     from petstore.gate.recovery import mark_clean
 
-    with contextlib.suppress(InUse), claimed(settings.data):
+    with contextlib.suppress(InUse), exclusive_lock(settings.data):
         mark_clean(_gate_file(settings))
 
 
@@ -246,9 +224,8 @@ def open_stores_for(settings: Settings, gate: Gate | None, *, serving: bool = Fa
 
 def serve(settings: Settings) -> None:
     """Run the service until it is told to stop. Raises OperatorError."""
-    hold = Hold(settings.data)  # by the main process too: between two workers the folder is not free
-    supervise(settings.workers, partial(_work, settings))
-    hold.release()
+    with shared_lock(settings.data):  # also between the end of one worker and the start of the next
+        supervise(settings.workers, partial(_work, settings))
     mark_gate_clean(settings)
 
 
@@ -299,7 +276,7 @@ def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
         from petstore.console.jobs import Jobs
         from petstore.console.sessions import Sessions
     except ImportError as error:
-        raise OperatorError(f"the console needs the package {error.name}: {to_install('console')}") from None
+        raise MissingPackage("the console", error.name, "console") from None
 
     async def run() -> None:
         clock = clock_of(settings)

@@ -1,4 +1,4 @@
-"""One frozen Settings: everything an operator can choose. docs/operating.md explains each."""
+"""Settings: everything that an operator can set, in one frozen object. docs/operating.md explains each one."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
+
+from petstore.errors import OperatorError
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,28 +39,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def public_base(self) -> str:
-        """What links start with: nothing, so that they are path-absolute, or the address clients see."""
+        """What links begin with: nothing, which makes them path-absolute, or the address that clients see."""
         return (self.public_url or "").rstrip("/")
 
 
 def without_password(url: str) -> str:
-    """A URL that may be shown and kept: neither in the login nor in the query is there a password.
+    """The URL for messages and for the audit log: without the password, be it in the login or in the query.
 
-    One that is none is not shown: what looks like a port or a path may be a password that was not encoded.
+    A URL that cannot be divided with certainty becomes `scheme://…`. Where a password has an unescaped `/`, `?`, `#`
+    or `@`, the parser takes a part of it for the host, the port, the path or the query.
     """
-    scheme = url.partition("://")[0]
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return "…"
     try:
         parts = urlsplit(url)
     except ValueError:
         return f"{scheme}://…"
     login, at, hosts = parts.netloc.rpartition("@")
-    odd = "@" in parts.path + parts.query.partition("=")[0] + parts.fragment
-    if odd or not all(map(_HOST, hosts.split(","))):
+    if "@" in parts.path + parts.query + parts.fragment or not all(map(_HOST, hosts.split(","))):
         return f"{scheme}://…"
-    words = [word for word in parts.query.split("&") if "password" not in word.partition("=")[0].lower()]
+    query = [word for word in parts.query.split("&") if "password" not in word.partition("=")[0].lower()]
     return f"{scheme}://{login.partition(':')[0]}{at}{hosts}{parts.path}" + (
-        f"?{'&'.join(words)}" if any(words) else ""
+        f"?{'&'.join(query)}" if any(query) else ""
     )
+
+
+def check_url(option: str, url: str) -> None:
+    """Raises OperatorError, without the URL, where an unescaped password makes its parts uncertain."""
+    if without_password(url).endswith("://…"):
+        raise OperatorError(f"{option}: not a valid URL; write / ? # @ [ ] in a password as %2F %3F %23 %40 %5B %5D")
 
 
 _HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch

@@ -102,7 +102,7 @@ def test_revoking_asks_first_and_then_holds_from_the_next_request_on(server: Ser
     assert status_of(server, secret) == 401
     assert "The key is revoked" in shown(page)
     assert "Rotate" not in shown(page)
-    assert "was revoked already" in shown(ada.do(f"/live/keys/{key_id}/revoke"))
+    assert "is revoked already" in shown(ada.do(f"/live/keys/{key_id}/revoke"))
     assert ada.post(f"/live/keys/{key_id}/rotate", overlap="1h").status_code == 422
 
 

@@ -1,6 +1,6 @@
-"""The operator's admin: everything an operator can do to one environment, whoever asks, command line or console.
+"""Everything that an operator can do to one environment, for the command line and for the console.
 
-Each act is in the audit log with its actor, and a running service obeys from the next request on.
+Each action writes an audit entry with its actor. A running service obeys from the next request on.
 """
 
 import math
@@ -16,11 +16,11 @@ from petstore.pets import NewPet, Pet, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.store import Store
 
-STATUS_AT_ONCE = 1_000
+PETS_MAX = 1_000  # in one action
 
 
 class Admin:
-    """Every method raises OperatorError when the act makes no sense, and Unavailable when it cannot be done now."""
+    """Every method raises OperatorError for an action that is not possible, and Unavailable when the store is away."""
 
     def __init__(self, store: Store, gate: Gate, actor: str, clock: Callable[[], float]) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class Admin:
         limits: Limits | None = None,
         life: float | None = None,
     ) -> tuple[ApiKey, str]:
-        """The key and its secret, which is never seen again; `life` is in seconds."""
+        """The key and its secret, of which only the hash is stored. `life` is in seconds."""
         now = self._clock()
         expires = None if life is None else now + life
         environment = self._store.environment
@@ -47,19 +47,19 @@ class Admin:
         return key, secret
 
     async def rotate_key(self, key_id: str, overlap: float) -> tuple[ApiKey, str]:
-        """The key and its new secret; the old one works for `overlap` more seconds."""
+        """The key and its new secret. The old secret is valid for `overlap` more seconds."""
         key = await self._usable(key_id)
         secret = mint(key.environment)
         now = self._clock()
         until = min(now + overlap, key.expires or math.inf)
         shown = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(until))
         entry = AuditEntry(now, self._actor, "rotate key", key_id, f"old secret until {shown}")
-        # Without overlap it is over on every clock: a node whose own is behind would honour the old one for a while.
+        # Without an overlap 0, not `now`: a node whose clock is behind would accept the old secret for a while.
         await self._store.rotate_key(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret
 
     async def last_rotation(self, key_id: str) -> AuditEntry | None:
-        """As the audit log has it."""
+        """The audit entry of the key's last rotation."""
         start, more = None, True
         while more:
             found, start, more = await self._store.find_entries(before=start, limit=1, action="rotate key", text=key_id)
@@ -70,7 +70,7 @@ class Admin:
     async def revoke_key(self, key_id: str) -> ApiKey:
         key = await self.key(key_id)
         if key.revoked is not None:
-            raise OperatorError(f"{key_id} was revoked already")
+            raise OperatorError(f"{key_id} is revoked already")
         await self._store.revoke_key(key_id, self._entry("revoke key", key_id))
         return await self.key(key_id)
 
@@ -84,7 +84,7 @@ class Admin:
         return await self.key(key_id)
 
     async def lift_ban(self, key_id: str) -> None:
-        """The entry first: a ban that was lifted without a trace would be worse than a trace of one that was not."""
+        """Writes the audit entry first: a crash in between must not leave a lifted ban without an entry."""
         key = await self.key(key_id)
         (windows,) = await self._gate.windows([key.id])
         if not windows.bans:
@@ -96,25 +96,26 @@ class Admin:
         return await self._store.add_by_hand(new, self._entry("add animal", ""))
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
-        """The animals of these that exist, changed."""
-        if len(pet_ids) > STATUS_AT_ONCE:
-            raise OperatorError(f"at most {STATUS_AT_ONCE:,} animals at once")
+        """The changed animals: the ones of these ids that exist."""
+        if len(pet_ids) > PETS_MAX:
+            raise OperatorError(f"at most {PETS_MAX:,} animals at once")
         return await self._store.set_status(pet_ids, status, self._entry("set status", "", status))
 
     async def import_pets(self, name: str, batches: AsyncIterator[list[NewPet]]) -> int:
+        """The number of animals that were added. `name` is the file's, for the audit log."""
         shown = name.encode(errors="replace").decode()  # a file's name need not be UTF-8
         return await self._store.import_pets(batches, self._entry("import", shown))
 
     async def add_operator(self, name: str) -> tuple[Operator, str]:
-        """The operator and the token, which is never seen again."""
+        """The operator and the token, of which only the hash is stored."""
         operator, token = new_operator(name, self._clock()), mint_token()
         if not await self._store.add_operator(operator, digest_of(token), self._entry("add operator", name)):
-            raise OperatorError(f"there is an operator {name} already; revoke that one first")
+            raise OperatorError(f"the operator {name} exists already; revoke that one first")
         return operator, token
 
     async def revoke_operator(self, name: str) -> None:
         if not await self._store.revoke_operator(name, self._entry("revoke operator", name)):
-            raise OperatorError(f"there is no operator {name} to revoke")
+            raise OperatorError(f"no operator {name} can be revoked")
 
     async def signed_in(self, way: str) -> None:
         await self._store.record(self._entry("sign in", self._actor, way))

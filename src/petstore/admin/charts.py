@@ -1,4 +1,4 @@
-"""Charts: rows of usage put into bars, for the plots of the console and the sparklines of the command line."""
+"""Charts: usage as bars, for the plots of the console and the sparklines of the command line."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,21 +9,21 @@ REFUSALS_MAX = 12
 
 
 class Bars(NamedTuple):
-    """Requests by how they ended, in steps of `seconds` that begin at `starts`."""
+    """Requests by response class, in bars of `seconds` that begin at `starts`."""
 
     starts: list[int]
     seconds: int
     answers: dict[ResponseClass, list[int]]
 
     def totals(self) -> list[int]:
-        return [sum(step) for step in zip(*self.answers.values(), strict=True)]
+        return [sum(bar) for bar in zip(*self.answers.values(), strict=True)]
 
-    def sum_of(self, *answers: ResponseClass) -> int:
-        return sum(sum(self.answers[answer]) for answer in answers or RESPONSE_CLASSES)
+    def sum_of(self, *classes: ResponseClass) -> int:
+        return sum(sum(self.answers[each]) for each in classes or RESPONSE_CLASSES)
 
 
 class Refusal(NamedTuple):
-    """How often a key was turned away in a minute or an hour."""
+    """The refused and banned requests of a key in a minute or in an hour."""
 
     start: int
     seconds: int
@@ -32,22 +32,22 @@ class Refusal(NamedTuple):
 
 
 async def traffic_bars(usage_store: UsageStore, span: Span, now: float) -> Bars:
-    """All requests. Raises Unavailable."""
+    """The requests of all keys, and those without a valid key. Raises Unavailable."""
     rows = await usage_store.total_usage(interval=span.total_interval, since=span.since(now))
-    return _bars(rows, span.bars(now, span.bar), span.bar)
+    return bars_of(rows, span.bars(now, span.bar), span.bar)
 
 
 async def key_bars(usage_store: UsageStore, key_ids: Sequence[str], span: Span, now: float) -> dict[str, Bars]:
-    """Those of some keys. Raises Unavailable."""
+    """The requests of each of these keys. Raises Unavailable."""
     found = await usage_store.usage_of(key_ids, span.usage_interval, span.bars(now, span.usage_interval))
     rows: dict[str, list[tuple[int, ResponseClass, int]]] = {key_id: [] for key_id in key_ids}
     for key_id, start, answer, requests in found:
         rows[key_id].append((start, answer, requests))
-    return {key_id: _bars(some, span.bars(now, span.key_bar), span.key_bar) for key_id, some in rows.items()}
+    return {key_id: bars_of(some, span.bars(now, span.key_bar), span.key_bar) for key_id, some in rows.items()}
 
 
 async def recent_refusals(usage_store: UsageStore, key_id: str, now: float) -> list[Refusal]:
-    """The newest first: by the minute in the last hour, by the hour in the last month. Raises Unavailable."""
+    """Newest first: per minute in the last hour, per hour in the last month. Raises Unavailable."""
     hour, month = SPANS["hour"], SPANS["month"]
     minutes = await usage_store.usage_of([key_id], MINUTE, hour.bars(now, MINUTE))
     hours = await usage_store.usage_of(
@@ -59,13 +59,14 @@ async def recent_refusals(usage_store: UsageStore, key_id: str, now: float) -> l
             if answer in ("refused", "banned"):
                 counts.setdefault((start, seconds), {})[answer] = requests
     newest = sorted(counts.items(), reverse=True)[:REFUSALS_MAX]
-    return [Refusal(*step, n.get("refused", 0), n.get("banned", 0)) for step, n in newest]
+    return [Refusal(*interval, n.get("refused", 0), n.get("banned", 0)) for interval, n in newest]
 
 
-def _bars(rows: Iterable[tuple[int, ResponseClass, int]], starts: list[int], seconds: int) -> Bars:
+def bars_of(rows: Iterable[tuple[int, ResponseClass, int]], starts: list[int], seconds: int) -> Bars:
+    """Sums rows of (start, response class, requests). A row outside the bars is left out."""
     answers: dict[ResponseClass, list[int]] = {answer: [0] * len(starts) for answer in RESPONSE_CLASSES}
     for start, answer, requests in rows:
-        place = (start - starts[0]) // seconds
-        if 0 <= place < len(starts):
-            answers[answer][place] += requests
+        bar = (start - starts[0]) // seconds
+        if 0 <= bar < len(starts):
+            answers[answer][bar] += requests
     return Bars(starts, seconds, answers)

@@ -1,4 +1,4 @@
-"""Animals in files: reading and writing .jsonl and .csv, for the command line and the console alike."""
+"""Animals in files: reads and writes .jsonl and .csv, for the command line and the console."""
 
 import asyncio
 import csv
@@ -13,17 +13,17 @@ from petstore.errors import InvalidBody, OperatorError
 from petstore.pets import Catalogue, NewPet, Pet, new_pet, parse_new_pet
 
 BATCH = 2_000
-NAMED = 100  # bad rows
-LINE_MAX = 64 * 1024  # bytes: a file that is one long line must not fill the memory
+BAD_ROWS_MAX = 100  # that a message lists
+LINE_MAX = 64 * 1024  # bytes: a file of one long line must not fill the memory
 COLUMNS = ["id", "name", "categoryId", "status"]
-TAKEN = COLUMNS[1:]  # from a file; the catalogue gives its own ids
+IMPORTED = COLUMNS[1:]  # the catalogue assigns the ids
 Form = Literal["jsonl", "csv"]
 FORMS: tuple[Form, ...] = ("jsonl", "csv")
-Row = tuple[int, NewPet | str]  # the line's number, and the animal or what is wrong with it
+Row = tuple[int, NewPet | str]  # the number of the line, and the animal or the fault
 
 
 def form_of(name: str) -> Form:
-    """Raises OperatorError."""
+    """The format of a file by its name. Raises OperatorError."""
     for form in FORMS:
         if name.lower().endswith("." + form):
             return form
@@ -33,9 +33,9 @@ def form_of(name: str) -> Form:
 async def batches(
     name: str, source: IO[bytes], progress: Callable[[int], None] = lambda position: None
 ) -> AsyncIterator[list[NewPet]]:
-    """The animals of a file, some at a time; `progress` hears how many bytes were read.
+    """The animals of a file in batches. `progress` is called with the number of bytes read so far.
 
-    Raises OperatorError after the last row, naming the bad ones, up to a hundred.
+    Raises OperatorError after the last row if any row is bad. The message lists up to BAD_ROWS_MAX of them.
     """
     batch: list[NewPet] = []
     bad: list[str] = []
@@ -43,10 +43,10 @@ async def batches(
     read = _Counted(source)
     for count, (number, row) in enumerate({"jsonl": _jsonl_rows, "csv": _csv_rows}[form_of(name)](read)):
         if count % 200 == 0:
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # other tasks of the event loop go on
         if isinstance(row, str):
             faults += 1
-            if faults <= NAMED:
+            if faults <= BAD_ROWS_MAX:
                 bad.append(f"\n  line {number}: {row}")
             continue
         batch.append(row)
@@ -57,7 +57,7 @@ async def batches(
             batch = []
     if bad:
         rows = "row" if faults == 1 else "rows"
-        more = f"\n  and {faults - NAMED:,} more" if faults > NAMED else ""
+        more = f"\n  and {faults - BAD_ROWS_MAX:,} more" if faults > BAD_ROWS_MAX else ""
         raise OperatorError(f"{name}: {faults:,} bad {rows}, so nothing was imported" + "".join(bad) + more)
     yield batch
     progress(read.bytes)
@@ -66,7 +66,7 @@ async def batches(
 async def write_pets(
     catalogue: Catalogue, form: Form, target: IO[str], progress: Callable[[int], None] = lambda count: None
 ) -> int:
-    """How many were written; `progress` hears it meanwhile. Raises Unavailable and OSError."""
+    """The number of animals written. `progress` is called with it after each page. Raises Unavailable and OSError."""
     after, count, more = 0, 0, True
     if form == "csv":
         target.write(",".join(COLUMNS) + "\n")
@@ -76,7 +76,7 @@ async def write_pets(
         after = page[-1].id if page else after
         count += len(page)
         progress(count)
-        await asyncio.sleep(0)  # others have their turn: not every catalogue waits for its pages
+        await asyncio.sleep(0)  # other tasks of the event loop go on; SQLite's pages come without waiting
     return count
 
 
@@ -94,9 +94,9 @@ _LINES: dict[Form, Callable[[Sequence[Pet]], str]] = {"jsonl": _as_jsonl, "csv":
 
 
 class _Counted:
-    """The lines of a file, and the bytes of those that were read: not every source can tell where it is.
+    """The lines of a file, and the number of bytes read: not every source can tell its position.
 
-    Of a line that is too long only the beginning comes, one byte more than LINE_MAX.
+    A line that is too long is cut after LINE_MAX + 1 bytes.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -144,7 +144,7 @@ def _csv_rows(source: Iterable[bytes]) -> Iterator[Row]:
             if None in row:
                 yield table.line_num, f"there are more values than the {len(names)} columns of the header line"
                 continue
-            members: dict[str, Any] = {name: row[name] for name in TAKEN if row.get(name)}
+            members: dict[str, Any] = {name: row[name] for name in IMPORTED if row.get(name)}
             if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):
                 members["categoryId"] = int(members["categoryId"])
             try:
@@ -160,7 +160,7 @@ def _csv_rows(source: Iterable[bytes]) -> Iterator[Row]:
 
 
 class _LineTooLong(Exception):
-    """What comes behind it in a table cannot be told apart."""
+    """The rest of a table cannot be read: the line may contain quoted ends of lines."""
 
 
 def _texts(source: Iterable[bytes]) -> Iterator[str]:
@@ -171,8 +171,8 @@ def _texts(source: Iterable[bytes]) -> Iterator[str]:
 
 
 def _fault_of(header: Sequence[str]) -> str | None:
-    """A column that was meant to be taken must not be overlooked; others are ignored."""
-    for name in TAKEN:
+    """Refuses a misspelled column, which would otherwise be ignored. Other columns are ignored."""
+    for name in IMPORTED:
         alike = [column for column in header if column.strip().lower() == name.lower()]
         if len(alike) > 1:
             return f"the header line has {name} more than once"

@@ -1,4 +1,4 @@
-"""`petstore audit`: who did what, and when."""
+"""`petstore audit`: lists audit entries."""
 
 from typing import Any
 
@@ -6,26 +6,29 @@ import click
 import msgspec
 
 from petstore.audit import ACTIONS, AuditEntry
-from petstore.cli import Int64, common_options, env_option, json_option, print_json, print_more, print_table, run, when
+from petstore.cli.admin import run
+from petstore.cli.options import Int64, backend_options, env_option, json_option, settings_from
+from petstore.cli.output import print_json, print_more, print_table, when
 from petstore.service import Backends
-from petstore.settings import Settings
 
 
 @click.command()
-@common_options
+@backend_options
 @env_option
-@click.option("--who", default="", metavar="NAME", help="Only entries of whoever has this in their name.")
-@click.option("--what", type=click.Choice(ACTIONS), help="Only this kind of entry.")
-@click.option("--search", "text", default="", metavar="TEXT", help="Only entries with this in their subject or detail.")
+@click.option("--who", default="", metavar="NAME", help="Only entries whose actor contains this.")
+@click.option("--what", type=click.Choice(ACTIONS), help="Only entries of this action.")
+@click.option(
+    "--search", "text", default="", metavar="TEXT", help="Only entries whose subject or detail contains this."
+)
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N", help="How many at most."
 )
-@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only entries before this one.")
+@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only entries below this number.")
 @json_option
 def audit(
     environment: Any, who: str, what: str | None, text: str, limit: int, before: int | None, as_json: bool, **where: Any
 ) -> None:
-    """Show who did what and when, the newest first. Sign-ins and operators are in live's log.
+    """Show who did what and when, newest first. Sign-ins and operators are in the log of live.
 
     \b
     Examples:
@@ -35,7 +38,7 @@ def audit(
     """
 
     async def work() -> tuple[list[tuple[int, AuditEntry]], bool]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             found: list[tuple[int, AuditEntry]] = []
             start, more = before, True
             while more and len(found) < limit:
@@ -51,7 +54,7 @@ def audit(
     else:
         print_table(
             ["number", "when", "who", "what", "subject", "detail"],
-            [[str(number), when(d.at), d.actor, d.action, d.subject, d.detail] for number, d in found],
+            [[str(number), when(e.at), e.actor, e.action, e.subject, e.detail] for number, e in found],
             f"No entries in {environment} yet." if not (who or what or text or before) else "No matching entries.",
             whole=["subject"],
         )

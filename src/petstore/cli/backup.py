@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-from petstore.cli import common_options, counted, entry, json_option, print_json, progress, run
+from petstore.cli.admin import entry, run
+from petstore.cli.options import backend_options, json_option, settings_from
+from petstore.cli.output import counted, print_json, progress
 from petstore.errors import OperatorError
 from petstore.maintenance.archive import Manifest, Progress, is_archive
 from petstore.settings import Settings
@@ -18,75 +20,87 @@ _file = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("file", type=_file)
-@click.option("--verify", is_flag=True, help="Only check a backup that was made earlier.")
+@click.argument("file", metavar="FILE|DIR", type=_file)
+@click.option("--keep", type=click.IntRange(1, 100_000), metavar="N",
+              help="Name the backup by its time in DIR, verify it, then remove the oldest: N remain.")  # fmt: skip
+@click.option("--verify", is_flag=True, help="Only check an existing backup.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@common_options
+@backend_options
 @json_option
-def backup(file: Path, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
+def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
     """Write both environments and the gate to FILE, while the service runs.
 
-    Every animal acknowledged before the backup began is in it. FILE has its name only when it is whole.
-    With a store in PostgreSQL this says which of its tools to use.
+    FILE has every animal that was acknowledged before the backup began, and appears only when it is complete.
+    With a store in PostgreSQL the command prints which tools of PostgreSQL to use.
 
     \b
     Examples:
       petstore backup /var/backups/petstore/before-upgrade.zip
       petstore backup --verify /var/backups/petstore/before-upgrade.zip
+      petstore backup /var/backups/petstore --keep 24
     """
+    if keep is not None and (verify or force):
+        raise OperatorError("--keep goes neither with --verify nor with --force")
     if verify:
         _verify(file, as_json)
         return
-    from petstore.maintenance.backup import back_up
+    from petstore.maintenance.backup import Kept, back_up, back_up_to_directory
     from petstore.service import recover_gate
 
     signal.signal(signal.SIGTERM, _stop)
-    settings = Settings(**where)
+    settings = settings_from(where)
     recover_gate(settings)
-    manifest = back_up(settings, file, entry("backup", file.name), _bar("Backing up"), force=force)
-    if as_json:
-        print_json({"file": str(file), "bytes": file.stat().st_size, "manifest": manifest})
+    audit_entry, bar = entry("backup", file.name), _bar("Backing up")
+    if keep is None:
+        made = Kept(file, back_up(settings, file, audit_entry, bar, force=force), [])
     else:
-        click.echo(f"{file}: {_told(manifest)}")
+        made = back_up_to_directory(settings, file, keep, audit_entry, bar)
+    if as_json:
+        removed = [str(path) for path in made.removed]
+        print_json({
+            "file": str(made.file), "bytes": made.file.stat().st_size, "manifest": made.manifest, "removed": removed
+        })  # fmt: skip
+        return
+    click.echo(f"{made.file}: {_summary(made.manifest)}")
+    for path in made.removed:
+        click.echo(f"Removed {path}.")
 
 
 @click.command()
 @click.argument("file", type=_file)
-@click.option("--force", is_flag=True, help="Replace the data in the folder; what was there is kept in DIR/replaced-…")
-@common_options
+@click.option("--force", is_flag=True, help="Replace existing data; they are kept in DIR/replaced-…")
+@backend_options
 @json_option
 def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
-    """Bring the data in FILE, a backup, into the data folder.
+    """Replace the data in the data directory by those of FILE, a backup.
 
-    Stop the service first. All of FILE is checked before anything is replaced. The folder must be empty, or --force
-    given. Should the machine fail meanwhile, the next start finds either the old data or the new.
-    No id that the old data have given out is given again; where they cannot be read, this is said.
+    Stop the service first. All of FILE is checked before anything is replaced. The directory must be empty, or --force
+    given. After a crash the next start finds either the old data or the new data.
+    Ids that the old data have used are not used again; a message says where the old data could not be read.
 
     \b
     Example:
       petstore restore /var/backups/petstore/20261115T023412Z.zip --force
     """
-    from petstore.maintenance.backup import restore as bring_back
+    from petstore.maintenance.backup import restore as replace_data
 
-    settings = Settings(**where)
-    told = entry("restore", click.format_filename(file.name))
-    manifest, kept, unread = bring_back(settings, file, told, _bar("Restoring"), force=force)
+    settings = settings_from(where)
+    audit_entry = entry("restore", click.format_filename(file.name))
+    manifest, kept, unreadable = replace_data(settings, file, audit_entry, _bar("Restoring"), force=force)
     if settings.gate is not None:
-        run(_forget_what_is_remembered(settings))
-    for name in unread:
-        click.echo(
-            f"The old {name} could not be read: ids that it gave out after the backup may be given out again.", err=True
-        )
+        run(_raise_versions(settings))
+    for name in unreadable:
+        click.echo(f"The old {name} could not be read: ids that it used after the backup may be used again.", err=True)
     if as_json:
         print_json({"data": str(settings.data), "kept": str(kept) if kept else None, "manifest": manifest})
         return
-    click.echo(f"{settings.data}: {_told(manifest)}")
+    click.echo(f"{settings.data}: {_summary(manifest)}")
     if kept:
-        click.echo(f"What was there before is in {kept}; remove it when you are sure.")
+        click.echo(f"The replaced data are in {kept}; delete them when you no longer need them.")
 
 
-async def _forget_what_is_remembered(settings: Settings) -> None:
-    """Other machines share this gate: what they know of the store is no longer true."""
+async def _raise_versions(settings: Settings) -> None:
+    """Makes the caches of all nodes that share this gate outdated: the restore has replaced what they read."""
     from petstore.keys import ENVIRONMENTS
     from petstore.service import Backends
 
@@ -97,7 +111,7 @@ async def _forget_what_is_remembered(settings: Settings) -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    """Whoever stops us, once or more, half a backup must not be left lying about."""
+    """Ends the command as an exception, which removes the unfinished backup. Ignores further signals meanwhile."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 
@@ -111,7 +125,7 @@ def _verify(file: Path, as_json: bool) -> None:
     if as_json:
         print_json({"ok": True, "manifest": manifest})
     else:
-        click.echo(f"{click.format_filename(file)}: is complete; {_told(manifest)}")
+        click.echo(f"{click.format_filename(file)}: is complete; {_summary(manifest)}")
 
 
 def _bar(label: str) -> Callable[[int], contextlib.AbstractContextManager[Progress]]:
@@ -123,7 +137,7 @@ def _bar(label: str) -> Callable[[int], contextlib.AbstractContextManager[Progre
     return bar
 
 
-def _told(manifest: Manifest) -> str:
+def _summary(manifest: Manifest) -> str:
     counts = ", ".join(
         f"{counted(member.rows.get('pets', 0), 'animal')} and {counted(member.rows.get('keys', 0), 'key')} in"
         f" {member.name.removesuffix('.db')}"

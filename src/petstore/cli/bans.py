@@ -1,30 +1,30 @@
-"""`petstore bans`: list and lift."""
+"""`petstore bans`: lists and lifts temporary bans."""
 
 import time
 from typing import Any
 
 import click
 
-from petstore.cli import common_options, json_option, print_json, print_table, run, when
-from petstore.cli.admin import admin_of_key
+from petstore.cli.admin import admin_of_key, run
+from petstore.cli.options import backend_options, json_option, settings_from
+from petstore.cli.output import print_json, print_table, when
 from petstore.gate import Ban, bans_in_force
 from petstore.service import Backends
-from petstore.settings import Settings
 
 
 @click.group()
 def bans() -> None:
-    """List and lift temporary bans. A key is banned when it keeps asking after a 429."""
+    """List and lift temporary bans. A key is banned when it goes on sending requests after a 429."""
 
 
 @bans.command(name="list")
-@common_options
+@backend_options
 @json_option
 def list_(as_json: bool, **where: Any) -> None:
     """List the bans in force."""
 
     async def work() -> list[Ban]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await bans_in_force(backends.gate, time.time())
 
     found = run(work())
@@ -40,17 +40,17 @@ def list_(as_json: bool, **where: Any) -> None:
 
 @bans.command()
 @click.argument("key_id", metavar="KEY_ID")
-@common_options
+@backend_options
 @json_option
 def lift(key_id: str, as_json: bool, **where: Any) -> None:
-    """End a key's ban and forget its earlier ones. KEY_ID is the key's id, as bans list shows it."""
+    """End a key's ban and forget its earlier bans. KEY_ID is the key's id, as bans list shows it."""
 
     async def work() -> None:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             await (await admin_of_key(backends, key_id)).lift_ban(key_id)
 
     run(work())
     if as_json:
         print_json({"key_id": key_id, "lifted": True})
     else:
-        click.echo(f"{key_id} may come in again.")
+        click.echo(f"{key_id} is no longer banned.")

@@ -1,12 +1,14 @@
-"""`petstore check`: is all well?"""
+"""`petstore check`: prints the findings of the doctor."""
 
 import os
 from typing import Any
 
 import click
 
-from petstore import data_dir as folder
-from petstore.cli import json_option, print_json, run
+from petstore import data_dir
+from petstore.cli.admin import run
+from petstore.cli.options import json_option, settings_from
+from petstore.cli.output import print_json
 from petstore.cli.serve import check_settings, serve
 from petstore.errors import OperatorError
 from petstore.maintenance.doctor import Finding, findings
@@ -16,41 +18,43 @@ from petstore.settings import Settings
 @click.command(params=[*serve.params], context_settings={"auto_envvar_prefix": "PETSTORE"})
 @json_option
 def check(as_json: bool, **options: Any) -> None:
-    """Check the settings, the store, the gate, free space and the clock. Nothing is changed.
+    """Check the settings, the store, the gate, free space and the clock. Changes nothing.
 
-    Takes the options of petstore serve, and its PETSTORE_… variables, so that what is checked is what would run.
-    A service may be running meanwhile.
+    Takes the options and the PETSTORE_… variables of petstore serve, and checks what these would run.
+    The service may be running.
 
     \b
     Exit code:
-      0  all is well
-      1  something is wrong: the lines marked FAULT say what
-      2  the check could not be made
+      0  no fault; the lines marked WARN are warnings
+      1  faults: the lines marked FAULT name them
+      2  the check was not possible
     """
-    settings = Settings(**options)
-    folder.check_name(settings.data)
-    with folder.told(f"--data {settings.data}"):
+    settings = settings_from(options)
+    data_dir.check_encoding(settings.data)
+    with data_dir.os_errors_of(f"--data {settings.data}"):
         if not settings.data.is_dir():
-            raise OperatorError(f"--data {settings.data}: no such folder")
+            raise OperatorError(f"--data {settings.data}: no such directory")
     if not os.access(settings.data, os.R_OK | os.X_OK):
-        raise OperatorError(f"--data {settings.data}: no rights to read it; run this as the service's user")
+        raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
     found = [_settings(settings), *run(findings(settings))]
-    sound = not any(finding.faults for finding in found)
+    ok = not any(finding.faults for finding in found)
     if as_json:
         print_json(
             {
-                "ok": sound,
+                "ok": ok,
                 "findings": {finding.subject: finding.faults for finding in found},
+                "warnings": {finding.subject: finding.warnings for finding in found if finding.warnings},
                 "about": {finding.subject: finding.about for finding in found},
             }
         )
     else:
         width = max(len(finding.subject) for finding in found)
-        for subject, faults, about in found:
-            click.echo(f"{'FAULT' if faults else 'ok   '}  {subject:<{width}}  {'' if faults else about}".rstrip())
-            for fault in faults:
-                click.echo(f"         {fault}")
-    if not sound:
+        for subject, faults, about, warnings in found:
+            mark = "FAULT" if faults else "WARN " if warnings else "ok   "
+            click.echo(f"{mark}  {subject:<{width}}  {'' if faults else about}".rstrip())
+            for text in (*faults, *warnings):
+                click.echo(f"         {text}")
+    if not ok:
         raise click.exceptions.Exit(1)
 
 

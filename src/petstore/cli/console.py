@@ -1,4 +1,4 @@
-"""`petstore console`: the operator's web page."""
+"""`petstore console`: starts the console, a web page for operators."""
 
 import ipaddress
 import sys
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from petstore import service
-from petstore.cli import common_options
+from petstore.cli.options import backend_options, settings_from
 from petstore.cli.serve import check_port
 from petstore.errors import OperatorError
 from petstore.observability import logs
@@ -21,32 +21,32 @@ _file = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "PETSTORE_CONSOLE"})
-@common_options
+@backend_options
 @click.option("--host", default=Settings().host, show_default=True, help="The address to listen on.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535),
               help="The port to listen on.")  # fmt: skip
-@click.option("--public-url", metavar="URL", help="The address in the browser, when there is a proxy in between.")
+@click.option("--public-url", metavar="URL", help="The address in the browser, when the console is behind a proxy.")
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 def console(**options: Any) -> None:
-    """Start the operator's console and run until Ctrl-C or SIGTERM.
+    """Start the console and run until Ctrl-C or SIGTERM.
 
-    It prints a link that signs in once, within the hour. Whoever has a token of petstore operators add can sign in
-    at any time, and the audit log has their name.
+    Prints a link that signs in once, within the hour. An operator with a token of petstore operators add can sign in at
+    any time, and appears in the audit log by name.
 
     \b
     Examples:
       petstore console
       petstore console --store postgresql://pets@db/pets --gate redis://gate
-      ssh -L 8081:127.0.0.1:8081 server       then open the link here: the console need not leave its machine
+      ssh -L 8081:127.0.0.1:8081 server       then open the link on your machine
 
-    Every option can also be set as a variable: PETSTORE_CONSOLE_PORT, and so on.
+    Each option is also a variable: PETSTORE_CONSOLE_PORT, and so on.
     """
-    settings = Settings(**options)
+    settings = settings_from(options)
     logs.configure()
     _check(settings)
-    service.serve_console(settings, _greet)
+    service.serve_console(settings, _print_banner)
 
 
 def _check(settings: Settings) -> None:
@@ -59,21 +59,21 @@ def _check(settings: Settings) -> None:
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, with no path")
     if not _is_loopback(settings.host) and not public.startswith("https://"):
         raise OperatorError(
-            f"--host {settings.host} lets others in: give --public-url https://… and serve it by --tls-cert and"
-            " --tls-key or by a proxy; or stay on 127.0.0.1 and use ssh -L"
+            f"--host {settings.host} is open to other machines: give --public-url https://… and serve it by --tls-cert"
+            " and --tls-key or by a proxy; or keep 127.0.0.1 and use ssh -L"
         )
     check_port(settings)
 
 
 def _is_origin(url: str) -> bool:
-    """Whether it is a scheme, a host and perhaps a port: the console is at the root of its address."""
+    """Whether a URL has a scheme, a host, perhaps a port, and no path: the console is at the root of its address."""
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises for what is no port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return False
-    is_whole = url == f"{parts.scheme}://{parts.netloc}" and "@" not in url and " " not in url
-    return is_whole and parts.scheme in ("http", "https") and bool(parts.hostname)
+    has_nothing_else = url == f"{parts.scheme}://{parts.netloc}" and "@" not in url and " " not in url
+    return has_nothing_else and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _is_loopback(host: str) -> bool:
@@ -83,7 +83,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _greet(address: str) -> None:
+def _print_banner(address: str) -> None:
     click.echo(f"The console is ready. Sign in within the hour, once, at\n\n  {address}\n")
     click.echo("Next: petstore operators add NAME, so that the audit log says who did what.")
     sys.stdout.flush()

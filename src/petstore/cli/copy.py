@@ -1,6 +1,7 @@
-"""`petstore copy`: to PostgreSQL and Redis when one machine is no longer enough, or back."""
+"""`petstore copy`: copies all data to other backends, for example from one machine to PostgreSQL and Redis."""
 
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,43 +10,42 @@ from typing import Any
 import click
 import msgspec
 
-from petstore import data_dir as folder
-from petstore.cli import common_options, entry, json_option, print_json, print_table, progress, run
+from petstore import data_dir
+from petstore.cli.admin import entry, run
+from petstore.cli.options import backend_options, json_option, settings_from
+from petstore.cli.output import print_json, print_table, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.maintenance import copy as copying
 from petstore.service import Backends, mark_gate_clean, open_gate_for, open_stores_for, prepare, recover_gate
-from petstore.settings import Settings, without_password
+from petstore.settings import Settings, check_url, without_password
 from petstore.store import Store
 
 
 @click.command()
-@common_options
-@click.option("--to-store", required=True, metavar="URL|DIR", help="Where to: postgresql://…, or a folder.")
-@click.option("--to-gate", metavar="URL", help="Where the quotas go: redis://… [default: the file in the folder]")
+@backend_options
+@click.option("--to-store", required=True, metavar="URL|DIR", help="The target: postgresql://…, or a directory.")
+@click.option(
+    "--to-gate", metavar="URL", help="The target of the quotas: redis://… [default: the file in the directory]"
+)
 @json_option
 def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
-    Stop the service first. The target must be empty. Every row is compared after the copy. If anything interrupts it,
-    give the same command again: it goes on where it was.
+    Stop the service first. The target must be empty. Every row is compared after the copy. After an interruption give
+    the same command again: it goes on where it ended.
 
     \b
     Examples:
       petstore copy --to-store postgresql://petstore@db/petstore --to-gate redis://cache:6379/0
       petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
     """
-    source = Settings(**where)
-    with folder.told(f"--data {source.data}"):
+    source = settings_from(where)
+    with data_dir.os_errors_of(f"--data {source.data}"):
         if source.store is None and not (source.data / "live.db").exists():
             raise OperatorError(f"--data {source.data}: there is nothing to copy")
-    if "://" in to_store:
-        target = Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
-    else:
-        target = Settings(data=Path(to_store), gate=to_gate)
-        if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
-            raise OperatorError("--to-store is the folder that is to be copied, or has its gate in it")
+    target = _target(source, to_store, to_gate)
     began = time.monotonic()
     copied = _copied(source, target)
     if as_json:
@@ -53,14 +53,29 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
         return
     rows = [[each.what, f"{each.rows:,}", each.checksum] for each in copied]
     print_table(["copied and compared", "rows", "checksum"], rows, "")
-    click.echo(f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the new place with:")
+    click.echo(f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the copy with:")
     click.echo(f"  petstore serve {_options(target)}")
     if target.store is not None and target.gate is None:
-        click.echo("The quotas were not copied, as there is no --to-gate: every key starts anew.")
+        click.echo("The quotas were not copied, as there is no --to-gate: every window starts again.")
+
+
+def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
+    """Raises OperatorError."""
+    if to_gate is not None:
+        check_url("--to-gate", to_gate)
+    if "://" in to_store:
+        check_url("--to-store", to_store)
+        return Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
+    if re.match("[^/]+:.*@", to_store):  # a user and a password, not the name of a directory
+        raise OperatorError("--to-store: a URL begins with postgresql://, a directory with ./")
+    target = Settings(data=Path(to_store), gate=to_gate)
+    if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
+        raise OperatorError("--to-store is the directory that is to be copied, or has its gate in it")
+    return target
 
 
 def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
-    """The target's folder may be the one that the source, too, has for its lock: it is seen to before and after."""
+    """Recovers the gate of the target directory, which may also be the directory of the source's lock."""
     if target.store is None and target.data.is_dir():
         recover_gate(target)
     try:
@@ -72,7 +87,7 @@ def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = without_password(source.store) if source.store else str(source.data.resolve())
-    # What a service adds behind the copy's back would be missing.
+    # The exclusive lock: animals that a service adds during the copy would be missing.
     async with Backends(source, alone=source.store is None) as backends, _opened(target) as (stores, gate):
         again = name in [await store.copying_from() for store in stores.values()]
         if gate is not None and not again:
@@ -89,7 +104,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
 
 @contextlib.asynccontextmanager
 async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
-    """The target's stores, and its gate unless quotas have nowhere to go. Nobody serves from it yet."""
+    """The target's stores and gate. The gate is None when the stores are in PostgreSQL and no --to-gate was given."""
     if target.store is None:
         prepare(target)
     gate = None

@@ -1,4 +1,4 @@
-"""`petstore keys`: issue, list, show, rotate, revoke, set limits."""
+"""`petstore keys`: issue, list, show, rotate and revoke keys; set limits."""
 
 import time
 from typing import Any
@@ -7,55 +7,29 @@ import click
 import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.cli import (
-    common_options,
-    counted,
-    env_option,
-    json_option,
-    print_fields,
-    print_json,
-    print_more,
-    print_table,
-    run,
-    shown_once,
-    when,
-)
-from petstore.cli.admin import admin, admin_of_key, key_of
+from petstore.cli.admin import admin, admin_of_key, key_of, run
+from petstore.cli.options import Duration, backend_options, env_option, json_option, settings_from
+from petstore.cli.output import counted, print_fields, print_json, print_more, print_table, printing_secret, when
 from petstore.errors import OperatorError
-from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, duration
+from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey
 from petstore.plans import PLANS, Limits
 from petstore.service import Backends
-from petstore.settings import Settings
-
-
-class Duration(click.ParamType[float]):
-    """A number with a unit, as seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, int | float):
-            return float(value)
-        try:
-            return duration(str(value))
-        except OperatorError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.group()
 def keys() -> None:
     """Issue, list, show, rotate and revoke API keys; set their limits.
 
-    A key's secret is shown once, when it is made; only a hash is kept. A running service obeys at once.
-    A key's id is not secret: keys list shows it.
+    A key's secret is shown once, when it is created; only its hash is stored. A running service obeys from the next
+    request on. A key's id is not secret: keys list shows it.
     """
 
 
 @keys.command()
-@common_options
+@backend_options
 @env_option
 @click.option("--plan", type=click.Choice(list(PLANS)), required=True, help="The plan, which sets the limits.")
-@click.option("--name", default="", help="For your own eyes.")
+@click.option("--name", default="", help="A name for operators; clients never see it.")
 @click.option(
     "--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="Repeatable. [default: read and write]"
 )
@@ -82,7 +56,7 @@ def create(
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
 
     async def work() -> tuple[ApiKey, str]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await admin(backends, environment).create_key(
                 plan, name=name, scopes=scopes or SCOPES, limits=limits, life=expires
             )
@@ -91,19 +65,19 @@ def create(
 
 
 @keys.command(name="list")
-@common_options
+@backend_options
 @click.option("--env", "environment", type=click.Choice(["live", "staging"]), help="Only this environment.")
-@click.option("--search", "text", default="", metavar="TEXT", help="Only keys with this in their name or id.")
+@click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name or id contains this.")
 @click.option(
     "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, metavar="N", help="How many at most."
 )
-@click.option("--before", metavar="ID", help="Only keys that are older than this one.")
+@click.option("--before", metavar="ID", help="Only keys older than this one.")
 @json_option
 def list_(environment: Any, text: str, limit: int, before: str | None, as_json: bool, **where: Any) -> None:
-    """List keys with plan, state and last use, the newest first."""
+    """List keys with plan, state and last use, newest first."""
 
     async def work() -> list[ApiKey]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             last = await key_of(backends, before) if before else None
             start = (last.created, last.id) if last else None
             found: list[ApiKey] = []
@@ -123,7 +97,7 @@ def list_(environment: Any, text: str, limit: int, before: str | None, as_json: 
                 [k.id, k.environment, k.plan, ",".join(k.scopes), k.state(now), when(k.last_used), k.name]
                 for k in shown
             ],
-            "No keys yet: petstore keys create --plan free" if not (text or before) else "No key fits.",
+            "No keys yet: petstore keys create --plan free" if not (text or before) else "No matching keys.",
         )  # fmt: skip
     if len(found) > limit:
         print_more(f"--before {shown[-1].id}")
@@ -131,13 +105,13 @@ def list_(environment: Any, text: str, limit: int, before: str | None, as_json: 
 
 @keys.command()
 @click.argument("key_id", metavar="ID")
-@common_options
+@backend_options
 @json_option
 def show(key_id: str, as_json: bool, **where: Any) -> None:
-    """Show one key. ID is the key's, as keys list shows it."""
+    """Show one key. ID is the key's id, as keys list shows it."""
 
     async def work() -> tuple[ApiKey, AuditEntry | None]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             key = await key_of(backends, key_id)
             return key, await admin(backends, key.environment).last_rotation(key.id)
 
@@ -158,16 +132,16 @@ def show(key_id: str, as_json: bool, **where: Any) -> None:
 
 @keys.command()
 @click.argument("key_id", metavar="ID")
-@common_options
+@backend_options
 @click.option(
     "--overlap", type=Duration(), default="0s", metavar="DURATION",
-    help="How long the old secret still works, for example 24h. [default: 0s, it ends at once]",
+    help="For how long the old secret stays valid, for example 24h. [default: 0s]",
 )  # fmt: skip
 @json_option
 def rotate(key_id: str, overlap: float, as_json: bool, **where: Any) -> None:
     """Give a key a new secret and print it, once. Id, plan and counters stay.
 
-    ID is the key's, as keys list shows it.
+    ID is the key's id, as keys list shows it.
 
     \b
     Example:
@@ -175,7 +149,7 @@ def rotate(key_id: str, overlap: float, as_json: bool, **where: Any) -> None:
     """
 
     async def work() -> tuple[ApiKey, str]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap)
 
     until = time.time() + overlap
@@ -188,36 +162,36 @@ def rotate(key_id: str, overlap: float, as_json: bool, **where: Any) -> None:
 
 @keys.command()
 @click.argument("key_id", metavar="ID")
-@common_options
+@backend_options
 @json_option
 def revoke(key_id: str, as_json: bool, **where: Any) -> None:
-    """End a key at once, for good. ID is the key's, as keys list shows it."""
+    """End a key at once, for good. ID is the key's id, as keys list shows it."""
 
     async def work() -> ApiKey:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await (await admin_of_key(backends, key_id)).revoke_key(key_id)
 
     key = run(work())
     if as_json:
         print_json(_as_json(key))
     else:
-        click.echo(f"{key.id} is revoked: from the next request on it is refused.")
+        click.echo(f"{key.id} is revoked: the service refuses it from the next request on.")
 
 
 @keys.command(name="set-limits")
 @click.argument("key_id", metavar="ID")
 @click.option("--per-minute", type=click.IntRange(min=1), metavar="N", required=True, help="Requests per minute.")
 @click.option("--per-day", type=click.IntRange(min=1), metavar="N", required=True, help="Requests per day.")
-@common_options
+@backend_options
 @json_option
 def set_limits(key_id: str, per_minute: int, per_day: int, as_json: bool, **where: Any) -> None:
     """Change the limits of an enterprise key. What it has used so far still counts.
 
-    ID is the key's, as keys list shows it.
+    ID is the key's id, as keys list shows it.
     """
 
     async def work() -> ApiKey:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await (await admin_of_key(backends, key_id)).set_limits(key_id, Limits(per_minute, per_day))
 
     key = run(work())
@@ -232,7 +206,7 @@ def _as_json(key: ApiKey) -> dict[str, Any]:
 
 
 def _print_secret(key: ApiKey, secret: str, as_json: bool, **more: float) -> None:
-    with shown_once(f"petstore keys rotate {key.id} makes a new one"):
+    with printing_secret(f"petstore keys rotate {key.id} makes a new one"):
         if as_json:
             print_json({"id": key.id, "key": secret, **_as_json(key), **more})
             return

@@ -1,4 +1,4 @@
-"""`petstore operators`: who may sign in to the console."""
+"""`petstore operators`: adds, lists and revokes the people who may sign in to the console."""
 
 import time
 from typing import Any
@@ -6,43 +6,44 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.cli import common_options, json_option, print_json, print_table, run, shown_once, when
-from petstore.cli.admin import admin
+from petstore.cli.admin import admin, run
+from petstore.cli.options import backend_options, json_option, settings_from
+from petstore.cli.output import print_json, print_table, printing_secret, when
 from petstore.operators import Operator
 from petstore.service import Backends
-from petstore.settings import Settings
 
 
 @click.group()
 def operators() -> None:
-    """Name those who may sign in to the console, so that the audit log says who did what.
+    """Add, list and revoke the people who may sign in to the console.
 
-    An operator's token is shown once, when it is made; only a hash is kept. A running console obeys at once.
+    The audit log names them. An operator's token is shown once, when it is created; only its hash is stored. A running
+    console obeys from the next request on.
     """
 
 
 @operators.command()
 @click.argument("name")
-@common_options
+@backend_options
 @json_option
 def add(name: str, as_json: bool, **where: Any) -> None:
-    """Name an operator and print the token for the console, once.
+    """Add an operator and print the token for the console, once.
 
-    NAME is what the audit log will call this person.
+    NAME is this person's name in the audit log.
 
     \b
     Example:
       petstore operators add ada
 
-    A lost token cannot be shown again: revoke the operator and add the same name anew.
+    A lost token cannot be shown again: revoke the operator and add the same name again.
     """
 
     async def work() -> tuple[Operator, str]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await admin(backends, "live").add_operator(name)
 
     operator, token = run(work())
-    with shown_once("revoke this operator and add the name anew"):
+    with printing_secret("revoke this operator and add the name again"):
         if as_json:
             print_json({**msgspec.structs.asdict(operator), "token": token})
             return
@@ -51,13 +52,13 @@ def add(name: str, as_json: bool, **where: Any) -> None:
 
 
 @operators.command(name="list")
-@common_options
+@backend_options
 @json_option
 def list_(as_json: bool, **where: Any) -> None:
     """List operators."""
 
     async def work() -> list[Operator]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await backends.stores["live"].operators()
 
     found = run(work())
@@ -73,17 +74,17 @@ def list_(as_json: bool, **where: Any) -> None:
 
 @operators.command()
 @click.argument("name")
-@common_options
+@backend_options
 @json_option
 def revoke(name: str, as_json: bool, **where: Any) -> None:
     """End an operator's token and sessions at once. NAME is as operators list shows it."""
 
     async def work() -> None:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             await admin(backends, "live").revoke_operator(name)
 
     run(work())
     if as_json:
         print_json({"name": name, "revoked": time.time()})
     else:
-        click.echo(f"{name} is signed out and cannot sign in any more.")
+        click.echo(f"{name} is signed out and can no longer sign in.")

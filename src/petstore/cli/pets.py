@@ -1,4 +1,4 @@
-"""`petstore pets`: the operator's view of the animals; import and export stream."""
+"""`petstore pets`: lists, adds, changes, imports and exports animals."""
 
 import contextlib
 import sys
@@ -8,25 +8,12 @@ from typing import IO, Any
 import click
 
 from petstore.admin.pet_files import COLUMNS, batches, form_of, write_pets
-from petstore.cli import (
-    Int64,
-    common_options,
-    counted,
-    env_option,
-    json_option,
-    print_as_utf8,
-    print_json,
-    print_more,
-    print_table,
-    printable,
-    progress,
-    run,
-)
-from petstore.cli.admin import admin
+from petstore.cli.admin import admin, run
+from petstore.cli.options import Int64, backend_options, env_option, json_option, settings_from
+from petstore.cli.output import counted, print_json, print_more, print_table, printable, progress, use_utf8
 from petstore.errors import InvalidBody, OperatorError
 from petstore.pets import STATUSES, Page, Pet, PetStatus, new_pet
 from petstore.service import Backends
-from petstore.settings import Settings
 
 
 @click.group()
@@ -35,7 +22,7 @@ def pets() -> None:
 
 
 @pets.command(name="list")
-@common_options
+@backend_options
 @env_option
 @click.option("--status", type=click.Choice(STATUSES), help="Only animals with this status.")
 @click.option(
@@ -47,7 +34,7 @@ def list_(environment: Any, status: PetStatus | None, limit: int, after: int, as
     """List animals in the order of their ids."""
 
     async def work() -> Page:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await backends.stores[environment].page(after=after, limit=limit, status=status)
 
     found, more = run(work())
@@ -61,7 +48,7 @@ def list_(environment: Any, status: PetStatus | None, limit: int, after: int, as
 
 
 @pets.command()
-@common_options
+@backend_options
 @env_option
 @click.option("--name", required=True, help="The animal's name.")
 @click.option("--category-id", type=Int64(), required=True, metavar="N", help="The number of its category.")
@@ -80,7 +67,7 @@ def add(environment: Any, name: str, category_id: int, status: str, as_json: boo
         raise OperatorError(error.message) from None
 
     async def work() -> Pet:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await admin(backends, environment).add_pet(new)
 
     _print_pet(run(work()), as_json)
@@ -89,40 +76,40 @@ def add(environment: Any, name: str, category_id: int, status: str, as_json: boo
 @pets.command(name="set-status")
 @click.argument("pet_id", metavar="ID", type=Int64())
 @click.argument("status", type=click.Choice(STATUSES))
-@common_options
+@backend_options
 @env_option
 @json_option
 def set_status(pet_id: int, status: PetStatus, environment: Any, as_json: bool, **where: Any) -> None:
-    """Change an animal's status. ID is the animal's, as pets list shows it."""
+    """Change an animal's status. ID is the animal's id, as pets list shows it."""
 
     async def work() -> list[Pet]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             return await admin(backends, environment).set_status([pet_id], status)
 
     changed = run(work())
     if not changed:
-        raise OperatorError(f"there is no animal {pet_id} in {environment}")
+        raise OperatorError(f"no animal has the id {pet_id} in {environment}")
     _print_pet(changed[0], as_json)
 
 
 @pets.command(name="import", short_help="Add all animals of a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@common_options
+@backend_options
 @env_option
 @json_option
 def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
-    """Add all animals of FILE, a .jsonl or .csv file, or none if a single row is bad.
+    """Add all animals of FILE, a .jsonl or .csv file. If one row is bad, nothing is added.
 
     \b
     .jsonl has one object a line:  {"name": "Rex", "categoryId": 1, "status": "available"}
     .csv has a header line:        name,categoryId,status
-    An id is ignored: the catalogue gives new ones.
+    Ids in the file are ignored: the catalogue assigns new ones.
     """
     form_of(str(file))
     size = file.stat().st_size
 
     async def work() -> int:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             with file.open("rb") as source, progress("Importing", size) as bar:
                 rows = batches(str(file), source, lambda position: bar.update(position - bar.pos))
                 return await admin(backends, environment).import_pets(file.name, rows)
@@ -141,7 +128,7 @@ def import_(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
 
 @pets.command(name="export", short_help="Write all animals to a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@common_options
+@backend_options
 @env_option
 @json_option
 def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
@@ -149,16 +136,16 @@ def export(file: Path, environment: Any, as_json: bool, **where: Any) -> None:
     form = "jsonl" if str(file) == "-" else form_of(str(file))
 
     async def work(target: IO[str]) -> int:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             store = backends.stores[environment]
             with progress("Exporting", sum((await store.count()).values())) as bar:
                 return await write_pets(store, form, target, lambda count: bar.update(count - bar.pos))
 
     if str(file) == "-":
-        print_as_utf8()
+        use_utf8()
         run(work(sys.stdout))
         return
-    # Under another name until it is whole: a reader never sees half an export.
+    # Under another name until it is complete: a reader never sees half an export.
     part = file.with_name(file.name + ".part")
     try:
         with part.open("w", encoding="utf-8", newline="") as target:

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import os
 import re
 import resource
 import socket
@@ -17,9 +18,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from petstore import service
+from petstore import data_dir, service
 from petstore.audit import AuditEntry
-from petstore.cli import common_options, run, shown_once
+from petstore.cli.admin import run
+from petstore.cli.options import backend_options, settings_from
+from petstore.cli.output import printing_secret
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import LIMIT_MAX, digest_of, mint, new_key
 from petstore.observability import logs
@@ -29,19 +32,19 @@ from petstore.settings import Settings
 from petstore.store.schema import COUNTERS
 from petstore.web.app import BASES
 
-TOLD_AFTER = 3.0  # seconds that the store may take to open without a word
+OPENING_LOGGED_AFTER = 3.0  # seconds that the store may take to open before the log says so
 
 _default = Settings()
 _file = click.Path(path_type=Path, dir_okay=False)
 
 
-def _as_sent(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
-    """As browsers write origins: in small letters, and without the port that is the usual one."""
+def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
+    """Origins as browsers send them: in lower case, and without the default port."""
     return tuple(re.sub("^(http://.+):80$|^(https://.+):443$", r"\1\2", origin.lower()) for origin in origins)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "PETSTORE"})
-@common_options
+@backend_options
 @click.option("--host", default=_default.host, show_default=True, help="The address to listen on.")
 @click.option("--port", default=_default.port, show_default=True, type=click.IntRange(1, 65535),
               help="The port to listen on.")  # fmt: skip
@@ -50,31 +53,31 @@ def _as_sent(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) ->
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
-@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent,
+@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
               help="Allow a web origin; repeatable.")  # fmt: skip
 @click.option(
     "--trusted-proxy",
     "trusted_proxies",
     multiple=True,
     metavar="NETWORK",
-    help="Believe its X-Forwarded-For; repeatable.",
+    help="Use its X-Forwarded-For; repeatable.",
 )
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
-              help="Who else than this machine may read /metrics; repeatable.")  # fmt: skip
+              help="Allow /metrics from here too, not only from this machine; repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy.")
 @click.option(
     "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(1, LIMIT_MAX),
     help="Requests without a valid key, per client address.",
 )  # fmt: skip
 @click.option("--ban-seconds", default=_default.ban_seconds, show_default=True, type=click.IntRange(1, 10**9),
-              help="Length of a key's first ban; each further one doubles.")  # fmt: skip
+              help="Length of a key's first ban; each further ban is twice as long.")  # fmt: skip
 @click.option("--ban-ceiling", default=_default.ban_ceiling, show_default=True, type=click.IntRange(1, 10**9),
               help="The longest ban, in seconds.")  # fmt: skip
 @click.option("--ban-strikes", default=_default.ban_strikes, show_default="the key's limit per minute",
-              type=click.IntRange(0, LIMIT_MAX), help="Refused requests in one window before a ban.")  # fmt: skip
+              type=click.IntRange(0, LIMIT_MAX), help="Refused requests in a row before a ban.")  # fmt: skip
 @click.option("--gate-outage", default=_default.gate_outage, show_default=True,
               type=click.Choice(["degrade", "refuse"]),
-              help="While Redis is away: go on with limits per node, or answer 503.")  # fmt: skip
+              help="While Redis is away: limits per node, or 503.")  # fmt: skip
 @click.option("--postgres-pool", default=_default.postgres_pool, show_default=True, type=click.IntRange(1, 1000),
               help="Connections to PostgreSQL, per worker.")  # fmt: skip
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
@@ -87,38 +90,48 @@ def serve(**options: Any) -> None:
       petstore serve --host 0.0.0.0 --port 80 --workers 4 --public-url https://api.example.com
       petstore serve --tls-cert fullchain.pem --tls-key key.pem --port 443
 
-    Every option can also be set as a variable: PETSTORE_PORT, PETSTORE_WORKERS, and so on.
+    Each option is also a variable: PETSTORE_PORT, PETSTORE_WORKERS, and so on.
     """
-    settings = Settings(**options)
+    settings = settings_from(options)
     logs.configure()
     check_settings(settings)
     check_port(settings)
     service.prepare(settings)
+    _warn_of_readable_files(settings.data)
     service.recover_gate(settings, thoroughly=True)
     first_key = run(_first_key(settings))
     _allow_many_connections()
-    with shown_once("petstore keys rotate makes a new one") if first_key else contextlib.nullcontext():
-        _greet(settings, first_key)
+    with printing_secret("petstore keys rotate makes a new one") if first_key else contextlib.nullcontext():
+        _print_banner(settings, first_key)
     service.serve(settings)
 
 
 def asgi() -> service.AsgiService:
     """The service for another ASGI server, set up by PETSTORE_* variables: uvicorn --factory petstore.cli.serve:asgi"""
-    settings = Settings(**serve.make_context("petstore", []).params)
     logs.configure()
+    os.umask(data_dir.UMASK)
     try:
+        with serve.make_context("petstore", []) as context:
+            settings = settings_from(context.params)
         check_settings(settings)
         service.prepare(settings)
+        _warn_of_readable_files(settings.data)
         service.recover_gate(settings, thoroughly=True)
-        with ThreadPoolExecutor(1) as elsewhere:  # the server's event loop may run in this thread already
-            elsewhere.submit(lambda: run(_look_at_stores(settings))).result()
+        with ThreadPoolExecutor(1) as thread:  # the server may run its event loop in this thread already
+            thread.submit(lambda: run(_check_stores(settings))).result()
     except PetstoreError as error:
         raise SystemExit(f"petstore: {error}") from None
     return service.AsgiService(settings)
 
 
+def _warn_of_readable_files(data: Path) -> None:
+    if found := data_dir.readable_by_others(data):
+        names = ", ".join(str(path) for path in found[:3]) + (" …" if len(found) > 3 else "")
+        event(logging.WARNING, "data readable by others", paths=names, hint=f"chmod -R go= {data}")
+
+
 def check_settings(settings: Settings) -> None:
-    """Whatever would fail later in a worker fails here in one line. Raises OperatorError."""
+    """Finds faults of settings before a worker starts. Raises OperatorError."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
     tls_context(settings.tls_cert, settings.tls_key)
@@ -149,7 +162,8 @@ def _is_base(url: str) -> bool:
 
 
 def check_port(settings: Settings) -> None:
-    # Workers share the port with SO_REUSEPORT: a second service would start without a word and take half the traffic.
+    """Raises OperatorError."""
+    # With SO_REUSEPORT a second service could listen too, without an error, and would receive half of the requests.
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -167,46 +181,46 @@ def check_port(settings: Settings) -> None:
         raise OperatorError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror}") from None
 
 
-async def _look_at_stores(settings: Settings) -> None:
-    """Raises OperatorError. A store that is away will do: it may be back soon."""
+async def _check_stores(settings: Settings) -> None:
+    """Raises OperatorError. A store that is away is not an error: it may be back soon."""
     with contextlib.suppress(Unavailable):
         async with service.Backends(settings) as backends:
-            await _opened(backends)
+            await _wait_for_schema(backends)
 
 
-async def _opened(backends: service.Backends) -> None:
-    """Waits until the schema is up to date, however long that takes: a store that is closed meanwhile begins anew.
+async def _wait_for_schema(backends: service.Backends) -> None:
+    """Wait until the schema is up to date, without a timeout: an interrupted migration would begin again.
 
-    Raises OperatorError, also for half a copy, and Unavailable.
+    Raises OperatorError, also for an unfinished copy, and Unavailable.
     """
-    told = asyncio.get_running_loop().call_later(TOLD_AFTER, _tell_of_opening)
+    log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
         for store in backends.stores.values():
-            await store.rows(COUNTERS, None, 1)  # with the patience of a copy, not with a request's
+            await store.rows(COUNTERS, None, 1)  # has no timeout, as requests have
             unfinished = await store.copying_from()
             if unfinished is not None:
                 raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
     finally:
-        told.cancel()
+        log_line.cancel()
 
 
-def _tell_of_opening() -> None:
-    event(logging.INFO, "store opening", hint="the schema is brought up to date; the service starts when it is")
+def _log_opening() -> None:
+    event(logging.INFO, "store opening", hint="the schema is being upgraded; the service starts afterwards")
 
 
 async def _first_key(settings: Settings) -> str | None:
-    """On an empty data folder: one free key, so that the first request can be made at once."""
+    """The secret of a new free key when there is no key yet: the first request can be sent at once."""
     async with service.Backends(settings) as backends:
-        await _opened(backends)
+        await _wait_for_schema(backends)
         for store in backends.stores.values():
             if await store.keys(limit=1):
                 return None
         key = new_key("live", "free", now=time.time(), name="first key")
         secret = mint("live")
-        done = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")
-        # Of nodes that start at once one adds it, and the others find it.
-        added = await backends.stores["live"].add_key(key, digest_of(secret), done, only_first=True)
-        return secret if added else None
+        entry = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")
+        # Of several nodes that start at once, one adds the key.
+        is_added = await backends.stores["live"].add_key(key, digest_of(secret), entry, only_first=True)
+        return secret if is_added else None
 
 
 def _allow_many_connections() -> None:
@@ -215,7 +229,7 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))
 
 
-def _greet(settings: Settings, first_key: str | None) -> None:
+def _print_banner(settings: Settings, first_key: str | None) -> None:
     scheme = "https" if settings.tls_cert else "http"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     origin = f"{scheme}://{host}:{settings.port}"

@@ -1,4 +1,4 @@
-"""`petstore usage`: what keys use, as a table with a sparkline for each."""
+"""`petstore usage`: the requests of keys, as a table with a sparkline for each key."""
 
 import time
 from collections.abc import Sequence
@@ -7,27 +7,17 @@ from typing import Any
 import click
 
 from petstore.admin.charts import Bars, key_bars
-from petstore.cli import (
-    common_options,
-    env_option,
-    json_option,
-    print_fields,
-    print_json,
-    print_more,
-    print_table,
-    run,
-    when,
-)
-from petstore.cli.admin import key_of
+from petstore.cli.admin import key_of, run
+from petstore.cli.options import backend_options, env_option, json_option, settings_from
+from petstore.cli.output import print_fields, print_json, print_more, print_table, when
 from petstore.keys import ApiKey
 from petstore.rate_limits import DAY, SECOND, Windows
 from petstore.service import Backends
-from petstore.settings import Settings
 from petstore.usage import SPANS, KeyTotal, ResponseClass
 
 LEVELS = "▁▂▃▄▅▆▇█"
-NOTHING = "·"
-SPARKLINE_MAX = 30  # characters: with its key and figures it fits a terminal
+NO_REQUESTS = "·"
+SPARKLINE_MAX = 30  # characters: a line of the table fits a terminal
 KEY_ANSWERS: dict[ResponseClass, str] = {
     "ok": "ok",
     "client_error": "4xx",
@@ -39,16 +29,16 @@ KEY_ANSWERS: dict[ResponseClass, str] = {
 
 @click.command()
 @click.argument("key_id", metavar="[KEY_ID]", required=False)
-@common_options
+@backend_options
 @env_option
-@click.option("--span", type=click.Choice(list(SPANS)), default="day", show_default=True, help="How far to look back.")
+@click.option("--span", type=click.Choice(list(SPANS)), default="day", show_default=True, help="The time span.")
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="How many at most."
 )
-@click.option("--after", default="", metavar="KEY_ID", help="Only keys that are less busy than this one.")
+@click.option("--after", default="", metavar="KEY_ID", help="Only keys with fewer requests than this one.")
 @json_option
 def usage(key_id: str | None, environment: Any, span: Any, limit: int, after: str, as_json: bool, **where: Any) -> None:
-    """Show what keys use, the busiest first; or one key, step by step.
+    """Show the requests of keys, the busiest first; or of one key, interval by interval.
 
     KEY_ID is a key's id, as keys list shows it.
 
@@ -70,7 +60,7 @@ def _busiest(environment: Any, span: Any, limit: int, after: str, as_json: bool,
     chosen, now = SPANS[span], time.time()
 
     async def work() -> tuple[list[KeyTotal], dict[str, ApiKey], dict[str, Bars]]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             store = backends.stores[environment]
             if after:
                 await key_of(backends, after)
@@ -98,7 +88,7 @@ def _busiest(environment: Any, span: Any, limit: int, after: str, as_json: bool,
                  names.get(t.key_id, "")]
                 for t in shown
             ],
-            f"No requests in {environment} within the last {span}{' of a less busy key' if after else ''}.",
+            f"No requests in {environment} within the last {span}{' of a key with fewer requests' if after else ''}.",
         )  # fmt: skip
     if len(totals) > limit:
         print_more(f"--after {shown[-1].key_id}")
@@ -108,7 +98,7 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
     chosen, now = SPANS[span], time.time()
 
     async def work() -> tuple[ApiKey, Bars, Windows]:
-        async with Backends(Settings(**where)) as backends:
+        async with Backends(settings_from(where)) as backends:
             key = await key_of(backends, key_id)
             bars = await key_bars(backends.stores[key.environment], [key_id], chosen, now)
             return key, bars[key_id], (await backends.gate.windows([key_id]))[0]
@@ -117,8 +107,8 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
     today = windows.day_used if abs(now * SECOND - windows.day_start) < DAY else 0
     if as_json:
         steps = [
-            {"start": start, **{answer: bars.answers[answer][place] for answer in KEY_ANSWERS}}
-            for place, start in enumerate(bars.starts)
+            {"start": start, **{answer: bars.answers[answer][bar] for answer in KEY_ANSWERS}}
+            for bar, start in enumerate(bars.starts)
         ]
         print_json({"key_id": key.id, "name": key.name, "day_used": today, "seconds": bars.seconds, "steps": steps})
         return
@@ -131,8 +121,8 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
         }
     )
     rows = [
-        [when(start), *(f"{bars.answers[answer][place]:,}" for answer in KEY_ANSWERS)]
-        for place, (start, total) in enumerate(zip(bars.starts, bars.totals(), strict=True))
+        [when(start), *(f"{bars.answers[answer][bar]:,}" for answer in KEY_ANSWERS)]
+        for bar, (start, total) in enumerate(zip(bars.starts, bars.totals(), strict=True))
         if total
     ]
     click.echo()
@@ -140,8 +130,8 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
 
 
 def sparkline(values: Sequence[int]) -> str:
-    """A character for each step, or for some together: the highest for the most, a dot for none at all."""
-    together = -(-len(values) // SPARKLINE_MAX) or 1
-    sums = [sum(values[start : start + together]) for start in range(0, len(values), together)]
+    """One character for each value, or for several values together; a dot stands for no requests."""
+    group = -(-len(values) // SPARKLINE_MAX) or 1
+    sums = [sum(values[start : start + group]) for start in range(0, len(values), group)]
     top = max(sums, default=0)
-    return "".join(LEVELS[(value * len(LEVELS) - 1) // top] if value else NOTHING for value in sums)
+    return "".join(LEVELS[(value * len(LEVELS) - 1) // top] if value else NO_REQUESTS for value in sums)

@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from petstore.admin.charts import key_bars, recent_refusals
+from petstore.admin.durations import parse_duration
 from petstore.console.overview import series
 from petstore.console.requests import ConsoleRequest, Form
 from petstore.errors import OperatorError, Unavailable
-from petstore.keys import SCOPES, ApiKey, Scope, duration
+from petstore.keys import SCOPES, ApiKey, Scope
 from petstore.plans import PLANS, Limits, Plan
 from petstore.rate_limits import DAY, MINUTE, SECOND, Windows
 from petstore.usage import SPANS
@@ -55,7 +56,7 @@ async def create(request: Request) -> Response:
     try:
         key, secret = await visit.admin.create_key(
             _plan(form), name=form.text("name").strip(), scopes=_some(scopes), limits=_limits_if_own(form),
-            life=duration(form.text("expires")) if form.text("expires").strip() else None,
+            life=parse_duration(form.text("expires")) if form.text("expires").strip() else None,
         )  # fmt: skip
     except (OperatorError, Unavailable) as error:
         status, fault = _fault(error)
@@ -79,7 +80,7 @@ async def rotate(request: Request) -> Response:
     form = await visit.form()
     key_id = (await _key(visit)).id
     try:
-        _, secret = await visit.admin.rotate_key(key_id, duration(form.text("overlap")))
+        _, secret = await visit.admin.rotate_key(key_id, parse_duration(form.text("overlap")))
     except (OperatorError, Unavailable) as error:
         return await _page(visit, form, error)
     visit.session.secrets[key_id] = secret

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from petstore.errors import OperatorError, to_install
+from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows
@@ -98,7 +98,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
         from petstore.gate.redis import RedisGate
         from petstore.gate.redis_link import open_link
     except ImportError as error:
-        raise OperatorError(f"--gate {scheme} needs the package {error.name}: {to_install('cluster')}") from None
+        raise MissingPackage(f"--gate {scheme}", error.name, "cluster") from None
 
     shared = RedisGate(open_link(url), policy)
     if policy.outage == "refuse":

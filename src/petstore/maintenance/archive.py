@@ -1,41 +1,46 @@
-"""A backup file: a zip that ends in the SHA-256 of all that precedes, so that no byte of it can change unseen.
+"""The format of a backup: a zip file whose last bytes are the SHA-256 of all bytes before them.
 
-Any zip program can look into it. `manifest.json` says what it holds and when, and with which version, it was made.
+Any zip program can open it. `manifest.json` lists the members, and the time and the version that wrote them.
 """
 
 import hashlib
+import io
 import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
 import msgspec
 
+from petstore.data_dir import sync
 from petstore.errors import OperatorError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+MANIFEST_MAX = 1024 * 1024  # bytes
 CHUNK = 1024 * 1024
-SEAL = 64  # characters of a SHA-256; the comment that ends the zip
+READ_MAX = 4 * CHUNK  # bytes in one read of a backup
+CHECKSUM = 64  # characters of a SHA-256 in hexadecimal; the zip file's comment, which is its end
+NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Progress = Callable[[int], None]
 
 
 class Member(msgspec.Struct, frozen=True):
     name: str
-    bytes: int
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
-    schema: int | None = None  # of a store; a newer one than ours cannot be restored
+    schema: int | None = None  # of a store; only an older version or our own can be restored
     rows: dict[str, int] = {}
 
 
 class Manifest(msgspec.Struct, frozen=True):
     format: int
     petstore: str  # the version that wrote it
-    began: str  # whatever was acknowledged before is in it
+    began: str  # the backup has every animal that was acknowledged before this time
     members: list[Member]
 
     @property
@@ -44,20 +49,19 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Damaged(OperatorError):
-    """The file is not what it was when it was written."""
+    """The file is not a complete, unchanged backup."""
 
 
 def write(target: Path, source: Path, manifest: Manifest, progress: Progress) -> None:
-    """Put the members, which lie in the folder `source`, into a file, which has its name only when it is on disk.
+    """Write the members, files in the directory `source`, to `target`, which appears only when it is complete on disk.
 
-    Raises OperatorError.
+    The zip file is written in `source`, which only its owner can read, and then renamed. Raises OperatorError.
     """
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")  # two at once must not write the same
+    part = source / "backup.part"
     try:
-        with part.open("wb+") as file:
-            part.chmod(0o600)  # it holds the hashes of all keys
+        with create_private(part) as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                archive.comment = b"0" * SEAL
+                archive.comment = b"0" * CHECKSUM
                 archive.writestr(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
                 for member in manifest.members:
                     with (
@@ -67,55 +71,64 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
                         while chunk := content.read(CHUNK):
                             entry.write(chunk)
                             progress(len(chunk))
-            seal = _digest(file, file.seek(0, os.SEEK_END) - SEAL)
-            file.seek(-SEAL, os.SEEK_END)
-            file.write(seal.encode())
+            checksum = _digest(file, file.seek(0, os.SEEK_END) - CHECKSUM)
+            file.seek(-CHECKSUM, os.SEEK_END)
+            file.write(checksum.encode())
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-        folder = os.open(target.absolute().parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        sync(target.absolute().parent)
     except OSError as error:
         raise OperatorError(f"{target}: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
+
+
+def create_private(path: Path) -> IO[bytes]:
+    """A new file that only its owner can read, from its first byte on. Raises OSError, also for a symbolic link."""
+    return os.fdopen(os.open(path, NEW_FILE, 0o600), "wb+")
 
 
 def read(path: Path) -> Manifest:
-    """What a file says that it holds, once it is certain that it says what was written. Raises OperatorError."""
+    """The manifest of a file, after the file's checksum was compared. Raises OperatorError."""
     with _opened(path) as archive:
         try:
-            manifest = msgspec.json.decode(archive.read(MANIFEST), type=Manifest)
+            with archive.open(MANIFEST) as entry:
+                text = entry.read(MANIFEST_MAX + 1)
+            if len(text) > MANIFEST_MAX:
+                raise Damaged(f"{path}: its manifest is larger than {MANIFEST_MAX:,} bytes")
+            manifest = msgspec.json.decode(text, type=Manifest)
         except (KeyError, msgspec.DecodeError) as error:
             raise Damaged(f"{path}: is not a backup of Petstore") from error
         if manifest.format > FORMAT:
             raise OperatorError(f"{path}: was written by a newer Petstore ({manifest.petstore}); upgrade Petstore")
-        if {MANIFEST, *(member.name for member in manifest.members)} != set(archive.namelist()):
-            raise Damaged(f"{path}: does not hold what its manifest says")
+        if sorted([MANIFEST, *(member.name for member in manifest.members)]) != sorted(archive.namelist()):
+            raise Damaged(f"{path}: does not contain the members of its manifest")
         return manifest
 
 
-def unpack(path: Path, manifest: Manifest, folder: Path, progress: Progress) -> None:
-    """Bring the members into a folder, each compared with the manifest. Raises OperatorError."""
+def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> None:
+    """Write the members to a directory and compare each with the manifest. Raises OperatorError.
+
+    No member takes more space than the manifest says: a forged file could otherwise fill the disk.
+    """
     with _opened(path) as archive:
         for member in manifest.members:
             with archive.open(member.name) as entry:
-                found = _copy(entry, folder / member.name, progress)
+                found = _copy(entry, target / member.name, member.bytes, progress)
             if found != (member.sha256, member.bytes):
-                raise Damaged(f"{path}: {member.name} is not what the manifest says")
+                raise Damaged(f"{path}: {member.name} differs from the manifest")
 
 
-def _copy(source: IO[bytes], target: Path, progress: Progress) -> tuple[str, int]:
-    """The digest and the size of what was copied. Raises OperatorError."""
+def _copy(source: IO[bytes], target: Path, size_max: int, progress: Progress) -> tuple[str, int]:
+    """The SHA-256 and the size of the copy, which ends after `size_max` bytes. Raises OperatorError."""
     digest, size = hashlib.sha256(), 0
     try:
-        with target.open("xb") as file:
-            target.chmod(0o600)
-            while chunk := source.read(CHUNK):
+        with create_private(target) as file:
+            while chunk := source.read(min(CHUNK, size_max + 1 - size)):
+                size += len(chunk)
+                if size > size_max:
+                    break
                 file.write(chunk)
                 digest.update(chunk)
-                size += len(chunk)
                 progress(len(chunk))
     except OSError as error:
         raise OperatorError(f"{target}: {error.strerror}") from error
@@ -128,7 +141,7 @@ def sha256_of(path: Path) -> str:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file looks like one of ours, sound or not. Raises OperatorError when it cannot be read."""
+    """Whether a file begins as a zip file does. Raises OperatorError when it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(2) == b"PK"
@@ -138,16 +151,21 @@ def is_archive(path: Path) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The file, whose seal is compared first. Raises OperatorError."""
+    """The zip file, after its checksum was compared. Raises OperatorError."""
     try:
-        with path.open("rb") as file:
+        with _BoundedFile(path) as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - SEAL))
-            seal = file.read(SEAL)
-            if size < SEAL or _digest(file, size - SEAL).encode() != seal:
-                raise Damaged(f"{path}: is damaged, cut short, or not a backup of Petstore; nothing was done with it")
+            file.seek(max(0, size - CHECKSUM))
+            checksum = file.read(CHECKSUM)
+            if size < CHECKSUM or _digest(file, size - CHECKSUM).encode() != checksum:
+                raise Damaged(f"{path}: is damaged, incomplete, or not a backup of Petstore; nothing was changed")
             file.seek(0)
             with zipfile.ZipFile(file) as archive:
+                # zipfile limits the output of deflate alone: another method could fill the memory.
+                if any(
+                    info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in archive.filelist
+                ):
+                    raise Damaged(f"{path}: is not a backup of Petstore")
                 yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise Damaged(f"{path}: is not a backup of Petstore") from error
@@ -155,8 +173,23 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         raise OperatorError(f"{path}: {error.strerror}") from error
 
 
+class _BoundedFile(io.FileIO):
+    """A file that refuses large reads: zipfile reads the list of members at once, and a forged file has a long one."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Raises BadZipFile."""
+        if size is None or size < 0:
+            size = self._remaining()
+        if size > READ_MAX and self._remaining() > READ_MAX:
+            raise zipfile.BadZipFile(f"a read of {size} bytes")
+        return super().read(size) or b""
+
+    def _remaining(self) -> int:
+        return os.fstat(self.fileno()).st_size - self.tell()
+
+
 def _digest(file: IO[bytes], size: int) -> str:
-    """Of the first so many bytes."""
+    """The SHA-256 of the first `size` bytes."""
     file.seek(0)
     digest = hashlib.sha256()
     while size > 0 and (chunk := file.read(min(CHUNK, size))):

@@ -1,21 +1,25 @@
-"""Backup and restore of a data folder: both environments and the gate, in one file, while the service runs.
+"""Backup and restore of a data directory: both environments and the gate in one file, while the service runs.
 
-What lies in PostgreSQL or in Redis is theirs to back up: here it is only said how.
+PostgreSQL and Redis have tools of their own. For them this module only tells the operator the commands.
 """
 
 import contextlib
 import datetime
+import itertools
+import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from petstore import __version__
-from petstore import data_dir as folder
+import msgspec
+
+from petstore import __version__, data_dir
 from petstore.audit import AuditEntry
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE
 from petstore.gate.lmdb import copy_out, renew_versions
 from petstore.gate.recovery import readable
@@ -26,23 +30,68 @@ from petstore.settings import Settings, without_password
 from petstore.store.sqlite.backup import Snapshot, note, take_over_ids
 from petstore.store.sqlite.doctor import NEWEST_SCHEMA, inspect
 
-Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # for so many bytes
+Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # called with the number of bytes
+_BACKUP_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z\.zip").fullmatch
 
 
 class Restored(NamedTuple):
     manifest: Manifest
-    kept: Path | None  # where the files are that were there before
-    unread: list[str]  # those of them that do not tell which ids they have given out
+    kept: Path | None  # the directory of the replaced files
+    unreadable: list[str]  # replaced files whose last used ids could not be read
 
 
-def back_up(settings: Settings, target: Path, entry: AuditEntry, bar: Bar, *, force: bool = False) -> Manifest:
-    """Raises OperatorError and Unavailable; then there is no new file, and an old one of that name is as it was."""
-    _check_target(settings, target, force)
-    hold = folder.Hold(settings.data)
-    try:
+class Kept(NamedTuple):
+    """A new backup in a directory of backups."""
+
+    file: Path
+    manifest: Manifest
+    removed: list[Path]
+
+
+def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: AuditEntry, bar: Bar) -> Kept:
+    """Write a backup that is named by its time. Verify it, and only then remove the oldest, so that `keep` remain.
+
+    Files with other names are left alone. Raises OperatorError and Unavailable, and then removes nothing.
+    """
+    _check_source(settings, directory / "petstore.dump")
+    data_dir.check_encoding(directory)
+    with data_dir.os_errors_of(directory):
+        if directory.exists() and not directory.is_dir():
+            raise OperatorError(f"{directory}: is a file; --keep takes a directory")
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = _free_name(directory)
+    entry = msgspec.structs.replace(entry, subject=target.name)
+    manifest = back_up(settings, target, entry, bar, verified=True)
+    older = sorted(path for path in directory.iterdir() if _BACKUP_NAME(path.name) and path != target)
+    removed = older[: max(0, len(older) - keep + 1)]
+    with data_dir.os_errors_of(directory):
+        for path in removed:
+            path.unlink()
+    return Kept(target, manifest, removed)
+
+
+def _free_name(directory: Path) -> Path:
+    """Named by the present time, or by the next second that no backup has."""
+    for second in itertools.count(int(time.time())):
+        path = directory / time.strftime("%Y%m%dT%H%M%SZ.zip", time.gmtime(second))
+        if not path.exists():
+            return path
+    raise AssertionError("a count has no end")
+
+
+def back_up(
+    settings: Settings, target: Path, entry: AuditEntry, bar: Bar, *, force: bool = False, verified: bool = False
+) -> Manifest:
+    """Write a backup to `target`; with `verified`, read all of it again.
+
+    Raises OperatorError and Unavailable, and then leaves `target` as it was.
+    """
+    _check_source(settings, target)
+    _check_target(target, force)
+    with data_dir.shared_lock(settings.data):
         began = datetime.datetime.now(datetime.UTC)
-        with _work_folder(target) as work, contextlib.ExitStack() as stack:
-            # Everything is pinned to nearly the same moment before the first page is copied.
+        with _work_directory(target) as work, contextlib.ExitStack() as stack:
+            # All snapshots begin before the first page is copied: the parts differ by milliseconds.
             snapshots = {name: Snapshot(settings.data / name) for name in _stores()}
             for snapshot in snapshots.values():
                 stack.callback(snapshot.close)
@@ -53,98 +102,114 @@ def back_up(settings: Settings, target: Path, entry: AuditEntry, bar: Bar, *, fo
                 names.append(GATE_FILE)
             with bar(2 * sum(snapshot.bytes for snapshot in snapshots.values())) as progress:
                 for name, snapshot in snapshots.items():
+                    archive.create_private(work / name).close()  # SQLite would create it with the umask's mode
                     snapshot.copy(work / name, progress)
-                stack.close()  # from here on the log may start over again
+                stack.close()  # from here on SQLite can reset its write-ahead log
                 members = [_described(work / name) for name in names]
                 manifest = Manifest(archive.FORMAT, __version__, began.isoformat(timespec="milliseconds"), members)
                 archive.write(target, work, manifest, progress)
-        # The backup is made; that it is noted down matters less.
+        if verified:
+            try:
+                verify(target)
+            except PetstoreError:
+                target.unlink()
+                raise
+        # The backup is complete: a failure to record it must not fail the command.
         with contextlib.suppress(Unavailable, OSError):
-            (settings.data / folder.LAST_BACKUP).touch(mode=0o600)
+            (settings.data / data_dir.LAST_BACKUP).touch(mode=0o600)
             note(settings.data / "live.db", entry)
-    finally:
-        hold.release()
     return manifest
 
 
 def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, force: bool = False) -> Restored:
-    """All is checked before anything is replaced; a crash leaves either the old data or the new, never a mixture.
+    """Replace the data by those of a backup, after all of the backup was checked.
 
-    Raises OperatorError, and then the folder is as it was.
+    A crash leaves either the old data or the new data in force, never a mixture. Raises OperatorError, and then the
+    data are as they were.
     """
     if settings.store is not None:
         raise OperatorError(how_to_restore_postgresql(settings.store, source))
     manifest = archive.read(source)
     _check_manifest(source, manifest)
-    with folder.claimed(settings.data):
-        found = folder.contents(settings.data)
+    with data_dir.exclusive_lock(settings.data):
+        found = data_dir.contents(settings.data)
         if found and not force:
             raise OperatorError(
                 f"--data {settings.data}: has {', '.join(found[:3])}{' …' if len(found) > 3 else ''};"
-                " choose an empty folder, or replace what is there with --force"
+                " choose an empty directory, or replace these files with --force"
             )
-        free = shutil.disk_usage(settings.data).free
-        if free < manifest.size:
-            raise OperatorError(f"--data {settings.data}: {manifest.size:,} bytes are needed and {free:,} are free")
-        with folder.staged(settings.data) as new:
+        _check_space(settings.data, f"--data {settings.data}", manifest)
+        with data_dir.stage_restore(settings.data) as new:
             with bar(manifest.size) as progress:
                 archive.unpack(source, manifest, new, progress)
             names = [member.name for member in manifest.members]
-            unread = [name for name in names if not _make_ready(source, new / name, settings.data / name, entry)]
-            kept = folder.accept(settings.data)
-    return Restored(manifest, kept, unread)
+            unreadable = [name for name in names if not _prepare(source, new / name, settings.data / name, entry)]
+            kept = data_dir.commit_restore(settings.data)
+    return Restored(manifest, kept, unreadable)
 
 
 def verify(source: Path) -> Manifest:
-    """Read a backup from end to end. Raises OperatorError when it could not be restored."""
+    """Read all of a backup. Raises OperatorError when it could not be restored."""
     manifest = archive.read(source)
     _check_manifest(source, manifest)
-    with tempfile.TemporaryDirectory(prefix="petstore-verify-") as place:
-        archive.unpack(source, manifest, Path(place), lambda _: None)
+    with tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
+        _check_space(Path(work), work, manifest)
+        archive.unpack(source, manifest, Path(work), lambda _: None)
         for member in manifest.members:
-            _check_member(source, Path(place) / member.name)
+            _check_member(source, Path(work) / member.name)
     return manifest
+
+
+def _check_space(directory: Path, subject: str, manifest: Manifest) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < manifest.size:
+        raise OperatorError(f"{subject}: {manifest.size:,} bytes are needed and {free:,} are free")
 
 
 def _stores() -> list[str]:
     return [f"{environment}.db" for environment in ENVIRONMENTS]
 
 
-def _check_target(settings: Settings, target: Path, force: bool) -> None:
+def _check_source(settings: Settings, target: Path) -> None:
+    """Raises OperatorError when there is nothing that this command can back up."""
     if settings.store is not None:
         raise OperatorError(how_to_back_up_postgresql(settings.store, target))
-    with folder.told(f"--data {settings.data}"):
+    with data_dir.os_errors_of(f"--data {settings.data}"):
         if not all((settings.data / name).exists() for name in _stores()):
             raise OperatorError(f"--data {settings.data}: there is nothing to back up")
-    folder.check_name(target)
-    with folder.told(target):
+
+
+def _check_target(target: Path, force: bool) -> None:
+    """Raises OperatorError."""
+    data_dir.check_encoding(target)
+    with data_dir.os_errors_of(target):
         if target.is_dir():
-            raise OperatorError(f"{target}: is a folder; name a file")
+            raise OperatorError(f"{target}: is a directory; name a file, or keep several there with --keep N")
         if target.exists() and not force:
             raise OperatorError(f"{target}: exists; choose another name, or replace it with --force")
 
 
 @contextlib.contextmanager
-def _work_folder(target: Path) -> Iterator[Path]:
-    """Beside the target: where there is room for it, there is room for what it is made of."""
-    place = target.absolute().parent / f".{target.name}-{secrets.token_hex(4)}"
-    try:  # from before it is made: we may be told to stop at any moment
-        with folder.told(target):
-            place.mkdir(mode=0o700)
-        yield place
+def _work_directory(target: Path) -> Iterator[Path]:
+    """A directory for the copies, on the file system of the target."""
+    work = target.absolute().parent / f".{target.name}-{secrets.token_hex(4)}"
+    try:  # begins before mkdir: SIGTERM may come right after it
+        with data_dir.os_errors_of(target):
+            work.mkdir(mode=0o700)
+        yield work
     finally:
         try:
-            shutil.rmtree(place, ignore_errors=True)
-        except BaseException:  # told to stop in the middle of this: it is still to be done
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(work, ignore_errors=True)
+        except BaseException:  # SIGTERM has interrupted the removal
+            shutil.rmtree(work, ignore_errors=True)
             raise
 
 
 def _described(path: Path) -> Member:
-    """A copy as the manifest tells of it. Raises OperatorError when it could not be restored."""
+    """The manifest's entry for a copy. Raises OperatorError when the copy is damaged."""
     if path.name == GATE_FILE:
         if not readable(path):
-            raise OperatorError(f"{GATE_FILE} is damaged; petstore serve sets it aside when it starts")
+            raise OperatorError(f"{GATE_FILE} is damaged; the next petstore serve renames it and starts a new one")
         return Member(GATE_FILE, path.stat().st_size, archive.sha256_of(path))
     found = inspect(path)
     if found.faults:
@@ -154,8 +219,8 @@ def _described(path: Path) -> Member:
 
 def _check_manifest(source: Path, manifest: Manifest) -> None:
     names = sorted(member.name for member in manifest.members)
-    if names not in (sorted(_stores()), sorted(folder.DATA)):
-        raise archive.Damaged(f"{source}: does not hold both environments")
+    if names not in (sorted(_stores()), sorted(data_dir.DATA_FILES)):
+        raise archive.Damaged(f"{source}: does not contain both environments")
     newest = max(member.schema or 0 for member in manifest.members)
     if newest > NEWEST_SCHEMA:
         raise OperatorError(
@@ -170,8 +235,11 @@ def _check_member(source: Path, path: Path) -> None:
         raise archive.Damaged(f"{source}: {path.name} is damaged: {faults[0]}")
 
 
-def _make_ready(source: Path, path: Path, replaced: Path, entry: AuditEntry) -> bool:
-    """Whether no id that the replaced file has given out will be given again. Raises OperatorError."""
+def _prepare(source: Path, path: Path, replaced: Path, entry: AuditEntry) -> bool:
+    """Check a staged file and bring it up to date. Raises OperatorError when it is damaged.
+
+    False when the replaced file could not be read: then ids that it has used since the backup may be used again.
+    """
     _check_member(source, path)
     if path.name == GATE_FILE:
         renew_versions(path)
@@ -182,16 +250,16 @@ def _make_ready(source: Path, path: Path, replaced: Path, entry: AuditEntry) -> 
 
 def how_to_back_up_postgresql(url: str, target: Path) -> str:
     return (
-        "the store is in PostgreSQL, whose own tools back it up while it runs:\n"
+        "the store is in PostgreSQL, which has tools of its own for a backup while it runs:\n"
         f"  pg_dump --format=custom --schema='petstore_*' --file={target} {without_password(url)}\n"
-        "With a gate in Redis nothing else is needed: it holds only counters and bans, which Redis keeps in its\n"
-        "append-only file (appendonly yes); without them every window starts anew."
+        "Redis needs no backup: it has only counters and bans, and its append-only file (appendonly yes) keeps them.\n"
+        "Without that file every window starts again."
     )
 
 
 def how_to_restore_postgresql(url: str, source: Path) -> str:
     return (
-        "the store is in PostgreSQL, whose own tools restore it; stop every node first:\n"
+        "the store is in PostgreSQL, which has tools of its own for a restore; stop every node first:\n"
         f"  pg_restore --clean --if-exists --single-transaction --dbname={without_password(url)} {source}\n"
-        "What the nodes remember is forgotten when they start."
+        "A node that starts reads everything again."
     )

@@ -1,4 +1,4 @@
-"""Moves a whole installation from one pair of backends to another: every row, every quota, checked one by one."""
+"""`petstore copy`: all rows and all windows of one pair of backends to another, compared one by one."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,11 +13,11 @@ from petstore.store.schema import COUNTERS, TABLES, Row, Table
 BATCH = 2_000
 
 Stores = Mapping[Environment, Store]
-Progress = Callable[[int], None]  # told of every batch, with its rows
+Progress = Callable[[int], None]  # called with the number of rows of each batch
 
 
 class Copied(NamedTuple):
-    """One table of one environment, or the quotas, after the check: how many rows, and a checksum over them."""
+    """One table of one environment, or the quotas, after the comparison: the number of rows and their checksum."""
 
     what: str
     rows: int
@@ -25,15 +25,15 @@ class Copied(NamedTuple):
 
 
 async def size_of(source: Stores) -> int:
-    """How many animals there are to copy: nearly all of the work. Raises Unavailable."""
+    """The number of animals, for the progress bar: the other tables are small. Raises Unavailable."""
     return sum([sum((await store.count()).values()) for store in source.values()])
 
 
 async def copy_stores(source: Stores, target: Stores, name: str, progress: Progress) -> list[Copied]:
-    """Copy every table of both environments; `name` tells the source apart from others, should this be interrupted.
+    """Copy every table of both environments. After an interruption the same call goes on; `name` identifies the source.
 
-    Raises OperatorError when the target holds anything that is not an unfinished copy of the same source, or when the
-    check finds a difference; Unavailable when either side cannot answer. Whenever it ends early, the same call goes on.
+    Raises OperatorError when the target has rows that are not an unfinished copy of the same source, or when source
+    and target differ after the copy; Unavailable when either of them cannot answer.
     """
     await _check_target(target, name)
     for store in target.values():
@@ -48,24 +48,24 @@ async def copy_stores(source: Stores, target: Stores, name: str, progress: Progr
 
 
 async def finish(target: Stores) -> None:
-    """From now on the target is a store like any other."""
+    """Mark the target as complete: a service may start on it."""
     for store in target.values():
         await store.set_copying_from(None)
 
 
 async def check_gate(target: Gate) -> None:
-    """To be called before the first try; a later one finds what the first has copied. Raises OperatorError."""
+    """Raises OperatorError when the target has windows. Not for a copy that goes on: its target has some."""
     async for _ in target.all_windows():
-        raise OperatorError("the gate to copy to counts for keys already: choose an empty one")
+        raise OperatorError("the gate to copy to has counters already: choose an empty one")
 
 
 async def copy_quotas(source: Gate, target: Gate) -> Copied:
-    """Copy what is remembered of every key. Raises OperatorError when the check finds a difference."""
+    """Copy the windows of every key. Raises OperatorError when source and target differ after the copy."""
     digest, count = hashlib.sha256(), 0
     async for rows in source.all_windows():
         await target.put_windows(rows)
-        arrived = await target.windows([key_id for key_id, _ in rows])
-        if arrived != [windows for _, windows in rows]:
+        written = await target.windows([key_id for key_id, _ in rows])
+        if written != [windows for _, windows in rows]:
             raise _changed("the quotas")
         digest.update(repr(sorted(rows)).encode())
         count += len(rows)
@@ -77,7 +77,7 @@ async def _check_target(target: Stores, name: str) -> None:
     if name in unfinished:
         return
     for other in unfinished - {None}:
-        raise OperatorError(f"the target holds an unfinished copy of {other}: finish that one, or empty the target")
+        raise OperatorError(f"the target has an unfinished copy of {other}: finish that one, or empty the target")
     for environment, store in target.items():
         for table in TABLES:
             if await store.last_row(table) is not None:
@@ -95,8 +95,8 @@ async def _compare(source: Store, target: Store, environment: Environment, table
     digest, count = hashlib.sha256(), 0
     after: Row | None = None
     while True:
-        rows, arrived = await source.rows(table, after, BATCH), await target.rows(table, after, BATCH)
-        if rows != arrived:
+        rows, written = await source.rows(table, after, BATCH), await target.rows(table, after, BATCH)
+        if rows != written:
             raise _changed(f"{table.name} of {environment}")
         if not rows:
             return Copied(f"{environment} {table.name}", count, digest.hexdigest()[:16])

@@ -1,45 +1,57 @@
-"""`petstore check`: one look at everything that a service needs, which changes nothing, whether or not it runs."""
+"""`petstore check`: examines everything that a service needs. Changes nothing, whether or not a service runs."""
 
 import contextlib
 import os
 import pwd
 import ssl
-import stat
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from petstore import data_dir as folder
-from petstore.errors import OperatorError, to_install
+from petstore import data_dir
+from petstore.errors import MissingPackage, OperatorError
 from petstore.gate import GATE_FILE
 from petstore.gate.doctor import CLOCKS_APART, inspect_file, inspect_redis
 from petstore.keys import ENVIRONMENTS
 from petstore.settings import Settings
 from petstore.store import check_url
 
-LOW_SPACE = 256 * 1024 * 1024
-LOW_FILES = 1_000
-FUTURE = 60.0  # seconds that a record may be ahead of the clock
 CERTIFICATE_DAYS = 14
-NETWORK_FILES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs")
+FUTURE = 60.0  # seconds that a record may be ahead of the clock
+MOUNTS = Path("/proc/self/mounts")
+NETWORK_FILE_SYSTEMS = (
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs"
+)  # fmt: skip
 
 
 class Finding(NamedTuple):
     subject: str
     faults: list[str]
-    about: str = ""  # in a few words, what is there
+    about: str = ""  # a few words about a subject without faults
+    warnings: Sequence[str] = ()  # not faults: the service can run with them
 
 
-async def findings(settings: Settings) -> list[Finding]:
-    """Whatever is wrong is in the findings. Raises nothing."""
+class Thresholds(NamedTuple):
+    """Less free space is a fault; an older last backup, in seconds, is a warning."""
+
+    free_bytes: int = 256 * 1024 * 1024
+    free_files: int = 1_000
+    backup_age: float = 26 * 3600.0  # a nightly backup may begin up to two hours later than the one before
+
+
+async def findings(settings: Settings, thresholds: Thresholds | None = None, mounts: Path = MOUNTS) -> list[Finding]:
+    """One finding for each subject. Raises nothing: what is wrong is in the findings."""
     data = settings.data
     found = [Finding("certificate", *_certificate(settings))] if settings.tls_cert and settings.tls_key else []
-    found.append(Finding("folder", _folder(data), str(data)))
-    if (data / folder.READY).exists():
-        return [*found, Finding("restore", ["it was cut short; the next start, or petstore restore, finishes it"])]
+    found.append(_data_directory(data, mounts))
+    if (data / data_dir.READY).exists():
+        return [*found, Finding("restore", ["it was interrupted; the next start, or petstore restore, completes it"])]
     clocks: list[str] = []
     found += await _store(settings, clocks) + await _gate(settings, clocks)
-    found.append(Finding("free space", *_space(data)))
+    if settings.store is None:
+        found.append(_last_backup(data, (thresholds or Thresholds()).backup_age))
+    found.append(Finding("free space", *_free_space(data, thresholds or Thresholds())))
     found.append(Finding("clock", clocks, time.strftime("%Y-%m-%d %H:%M:%S %Z")))
     return found
 
@@ -53,11 +65,11 @@ async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
     for environment in ENVIRONMENTS:
         path = settings.data / f"{environment}.db"
         if not path.exists():
-            missing = [] if not folder.contents(settings.data) else [f"{path} is missing"]
-            found.append(Finding(f"store, {environment}", missing, "no file yet; the service makes one"))
+            missing = [] if not data_dir.contents(settings.data) else [f"{path} is missing"]
+            found.append(Finding(f"store, {environment}", missing, "no file yet; the service creates it"))
             continue
         seen = inspect(path)
-        later = "" if seen.schema >= NEWEST_SCHEMA else f", the next start brings it to {NEWEST_SCHEMA}"
+        later = "" if seen.schema >= NEWEST_SCHEMA else f", the next start upgrades it to {NEWEST_SCHEMA}"
         about = f"schema {seen.schema}{later}; {seen.rows.get('pets', 0):,} animals, {seen.rows.get('keys', 0):,} keys"
         found.append(Finding(f"store, {environment}", seen.faults, about))
         ahead = (seen.newest or 0.0) - time.time()
@@ -72,7 +84,7 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
 
         from petstore.store.postgres.doctor import inspect
     except ImportError as error:
-        return [Finding("postgresql", [f"{error.name} is not installed: {to_install('cluster')}"])]
+        return [Finding("postgresql", [str(MissingPackage("--store", error.name, "cluster"))])]
     try:
         check_url(url)
         seen = await inspect(url, settings.workers * settings.postgres_pool)
@@ -80,45 +92,51 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
         return [Finding("postgresql", [str(error)])]
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         return [Finding("postgresql", [f"PostgreSQL does not answer: {str(error) or 'not in time'}"])]
-    _compare("PostgreSQL", seen.ahead, clocks)
+    _compare_clocks("PostgreSQL", seen.ahead, clocks)
     stores = [Finding(f"store, {e}", seen.stores[e], seen.about[e]) for e in ENVIRONMENTS]
     return [Finding("postgresql", seen.server), *stores]
 
 
 async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
     if settings.gate is None:
-        faults, about, _ = inspect_file(settings.data / GATE_FILE, in_use=folder.in_use(settings.data))
+        faults, about, _ = inspect_file(settings.data / GATE_FILE, in_use=data_dir.is_locked(settings.data))
         return [Finding("gate", faults, about)]
     try:
         faults, about, ahead = await inspect_redis(settings.gate)
     except (ImportError, OperatorError) as error:
         return [Finding("gate", [str(error)])]
-    _compare("Redis", ahead, clocks)
+    _compare_clocks("Redis", ahead, clocks)
     return [Finding("gate", faults, about)]
 
 
-def _compare(whose: str, ahead: float, clocks: list[str]) -> None:
+def _compare_clocks(server: str, ahead: float, clocks: list[str]) -> None:
     if abs(ahead) > CLOCKS_APART:
-        clocks.append(f"the clocks of {whose} and of this machine are {abs(ahead):.0f} s apart; let NTP set both")
+        clocks.append(f"the clocks of {server} and of this machine differ by {abs(ahead):.0f} s; let NTP set both")
 
 
-def _folder(data: Path) -> list[str]:
-    there = data.stat()
-    faults = []
-    if stat.S_IMODE(there.st_mode) & 0o077:
-        faults.append(f"other users may look into it: chmod 700 {data}")
+def _data_directory(data: Path, mounts: Path) -> Finding:
+    directory = data.stat()
+    faults: list[str] = []
+    warnings: list[str] = []
+    if readable := data_dir.readable_by_others(data):
+        names = ", ".join(path.name for path in readable[:3]) + (" …" if len(readable) > 3 else "")
+        text = f"other users have permissions for {names}: chmod -R go= {data}"
+        # In a directory of the owner alone no other user can open the files.
+        (faults if readable[0] == data else warnings).append(text)
     if not os.access(data, os.W_OK):
         faults.append("the user of this command may not write there; run this, and the service, as its owner")
     for path in sorted(data.iterdir()):
-        if path.name == "lost+found":  # where a disk is mounted: root's, and as it should be
+        if path.name == "lost+found":  # belongs to root in the top directory of a file system
             continue
-        with contextlib.suppress(FileNotFoundError):  # commands that work there make notes that come and go
+        with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
             owner = path.lstat().st_uid
-            if owner != there.st_uid:
-                faults.append(f"{path.name} belongs to {_user(owner)}, the folder to {_user(there.st_uid)}: chown it")
-    if (kind := _file_system(data)) in NETWORK_FILES:
-        faults.append(f"it is on a network file system ({kind}), where locks do not hold: move it to a local disk")
-    return faults
+            if owner != directory.st_uid:
+                faults.append(
+                    f"{path.name} belongs to {_user(owner)}, the directory to {_user(directory.st_uid)}: chown it"
+                )
+    if (kind := _file_system(data, mounts)) in NETWORK_FILE_SYSTEMS:
+        faults.append(f"it is on a network file system ({kind}), where locks are not reliable: move it to a local disk")
+    return Finding("data directory", faults, str(data), warnings)
 
 
 def _user(number: int) -> str:
@@ -128,36 +146,53 @@ def _user(number: int) -> str:
         return str(number)
 
 
-def _file_system(path: Path) -> str:
-    """The kind of the file system that a path is on; nothing where the kernel does not tell."""
+def _file_system(path: Path, mounts: Path) -> str:
+    """The type of the file system that a path is on; empty where the kernel does not tell."""
     try:
-        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
         return ""
-    here = path.resolve()
-    kinds = {Path(at): kind for _, at, kind, *_ in mounts}
-    return next((kinds[folder] for folder in (here, *here.parents) if folder in kinds), "")
+    absolute = path.resolve()
+    types = {Path(at): kind for _, at, kind, *_ in lines}
+    return next((types[directory] for directory in (absolute, *absolute.parents) if directory in types), "")
 
 
-def _space(data: Path) -> tuple[list[str], str]:
-    there = os.statvfs(data)
-    free = there.f_bavail * there.f_frsize
-    faults = [f"only {free // 2**20} MiB left; docs/at-3-am.md tells what can go"] if free < LOW_SPACE else []
-    if there.f_files and there.f_favail < LOW_FILES:
-        faults.append(f"only {there.f_favail} more files can be made; remove some")
+def _free_space(data: Path, thresholds: Thresholds) -> tuple[list[str], str]:
+    system = os.statvfs(data)
+    free = system.f_bavail * system.f_frsize
+    faults = []
+    if free < thresholds.free_bytes:
+        faults.append(f"only {free // 2**20} MiB are free; docs/at-3-am.md names files that can be deleted")
+    if system.f_files and system.f_favail < thresholds.free_files:
+        faults.append(f"only {system.f_favail} more files can be created; delete some")
     return faults, f"{free // 2**20:,} MiB"
 
 
+def _last_backup(data: Path, age_max: float) -> Finding:
+    """A directory without a backup counts from its first use, which is when its lock was created."""
+    how = "petstore backup DIR --keep 24 makes one"
+    for name in (data_dir.LAST_BACKUP, data_dir.LOCK):
+        with contextlib.suppress(FileNotFoundError):
+            at = (data / name).stat().st_mtime
+            hours = (time.time() - at) / 3600
+            about = "none yet" if name == data_dir.LOCK else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+            if hours * 3600 <= age_max:
+                return Finding("last backup", [], about)
+            warning = "there is no backup" if name == data_dir.LOCK else f"it is {hours:.0f} hours old"
+            return Finding("last backup", [], about, [f"{warning}; {how}"])
+    return Finding("last backup", [], "none yet")
+
+
 def _certificate(settings: Settings) -> tuple[list[str], str]:
-    """A handshake with ourselves: OpenSSL then tells until when the certificate holds."""
+    """Learns the end of the certificate from a handshake in memory: OpenSSL decodes it, no other library is needed."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust this very certificate, whoever has signed it
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # accept this certificate itself, not only its issuer
     try:
         server.load_cert_chain(str(settings.tls_cert), str(settings.tls_key))
         client.load_verify_locations(str(settings.tls_cert))
-        days = (_shown_until(server, client) - time.time()) / 86_400
+        days = (_not_after(server, client) - time.time()) / 86_400
     except ssl.SSLCertVerificationError as error:
         return [f"{settings.tls_cert}: {error.verify_message}"], ""
     except OSError as error:
@@ -166,16 +201,16 @@ def _certificate(settings: Settings) -> tuple[list[str], str]:
     return faults, f"valid for {days:.0f} days"
 
 
-def _shown_until(server: ssl.SSLContext, client: ssl.SSLContext) -> float:
-    """Until when the certificate holds that the client is shown. Raises SSLError."""
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    asking = client.wrap_bio(down, up)
-    answering = server.wrap_bio(up, down, server_side=True)
+def _not_after(server: ssl.SSLContext, client: ssl.SSLContext) -> float:
+    """The last second of the certificate that the server sends. Raises SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client_end = client.wrap_bio(to_client, to_server)
+    server_end = server.wrap_bio(to_server, to_client, server_side=True)
     while True:
         try:
-            asking.do_handshake()
+            client_end.do_handshake()
             break
         except ssl.SSLWantReadError:
             with contextlib.suppress(ssl.SSLWantReadError):
-                answering.do_handshake()
-    return ssl.cert_time_to_seconds(str((asking.getpeercert() or {})["notAfter"]))
+                server_end.do_handshake()
+    return ssl.cert_time_to_seconds(str((client_end.getpeercert() or {})["notAfter"]))

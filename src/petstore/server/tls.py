@@ -2,6 +2,7 @@
 
 import os
 import ssl
+import stat
 from pathlib import Path
 
 from petstore.errors import OperatorError
@@ -14,6 +15,8 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     for option, file in (("--tls-cert", cert), ("--tls-key", key)):
         if not os.access(file, os.R_OK):
             raise OperatorError(f"{option} {file}: the file does not exist or is not readable")
+    if key.stat().st_mode & stat.S_IROTH:
+        raise OperatorError(f"--tls-key {key}: every user of this machine can read the private key; chmod 600 {key}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from petstore.audit import AuditLog
-from petstore.errors import OperatorError, to_install
+from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import ENVIRONMENTS, Environment, KeyStore
 from petstore.operators import Operators
 from petstore.pets import Catalogue
@@ -78,7 +78,7 @@ def open_stores(
         from petstore.store.postgres.base import schema_of
         from petstore.store.postgres.pool import PostgresPool
     except ImportError as error:
-        raise OperatorError(f"--store {scheme} needs {error.name}: {to_install('cluster')}") from None
+        raise MissingPackage(f"--store {scheme}", error.name, "cluster") from None
     schemas = [schema_of(each) for each in ENVIRONMENTS]
     pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas, serving=policy.serving)
     return {each: PostgresStore(pool, each, on_commit(each)) for each in ENVIRONMENTS}

@@ -1,0 +1,107 @@
+"""Options and parameter types that several commands have."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from petstore.admin.durations import parse_duration
+from petstore.data_dir import os_errors_of
+from petstore.errors import OperatorError
+from petstore.pets import INT64_MAX, INT64_MIN
+from petstore.settings import Settings, check_url
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Int64(click.ParamType[int]):
+    """A whole number of 64 bits. Unlike click.IntRange it keeps its bounds out of the help page."""
+
+    name = "integer"
+
+    def __init__(self, least: int = INT64_MIN) -> None:
+        self._range = click.IntRange(least, INT64_MAX)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return self._range.convert(value, param, ctx)
+
+
+class Duration(click.ParamType[float]):
+    """A number with a unit, as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        try:
+            return parse_duration(str(value))
+        except OperatorError as error:
+            self.fail(str(error), param, ctx)
+
+
+def backend_options(command: F) -> F:
+    """--data, --store, --gate and their variants: the data that a command acts on. See `settings_from`."""
+    for option in (
+        click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
+                     help="PostgreSQL is behind PgBouncer in transaction mode."),
+        click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
+                     help="A file that has the URL of the gate: keeps its password out of the process list."),
+        click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
+                     help="The gate: redis://…, or rediss, valkey, valkeys, redis+sentinel, redis+cluster."
+                          " [default: the file in DIR]"),
+        click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
+                     help="A file that has the URL of the store."),
+        click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
+                     help="The store: postgresql://… [default: the files in DIR]"),
+        click.option(
+            "--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
+            default=Settings().data, show_default=True, help="The data directory.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def settings_from(options: dict[str, Any]) -> Settings:
+    """The settings of a command's options. Reads --store-file and --gate-file. Raises OperatorError."""
+    settings = dict(options)
+    for name in ("store", "gate"):
+        file: Path | None = settings.pop(f"{name}_file")
+        if file is not None and _overrides(f"{name}_file", name, settings[name]):
+            settings[name] = _url_in(file, f"--{name}-file {file}")
+        if settings[name] is not None:
+            check_url(f"--{name}", settings[name])
+    return Settings(**settings)
+
+
+def _overrides(file_option: str, url_option: str, url: str | None) -> bool:
+    """Whether the file counts and not the URL: an option of the command line wins over a variable."""
+    if url is None:
+        return True
+    context = click.get_current_context()
+    sources = [context.get_parameter_source(option) for option in (file_option, url_option)]
+    if sources[0] == sources[1]:
+        raise OperatorError(f"give --{url_option} or --{url_option}-file, not both")
+    return sources[0] == ParameterSource.COMMANDLINE
+
+
+def _url_in(file: Path, subject: str) -> str:
+    """The only line of a file. No message repeats it: it may contain a password."""
+    with os_errors_of(subject):
+        try:
+            lines = file.read_text().split("\n")
+        except UnicodeDecodeError:
+            raise OperatorError(f"{subject}: is not UTF-8") from None
+    if not lines[0].strip() or any(line.strip() for line in lines[1:]):
+        raise OperatorError(f"{subject}: must have one line, the URL")
+    return lines[0].strip()
+
+
+env_option = click.option(
+    "--env", "environment", type=click.Choice(["live", "staging"]), default="live", show_default=True,
+    help="The environment.",
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -1,0 +1,102 @@
+"""What commands print: tables and fields for people, JSON for programs, secrets, progress bars."""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from petstore.errors import OperatorError
+
+MIN_WIDTH = 80  # columns: a table is never laid out for fewer; a narrower terminal breaks the lines itself
+CLOSE_WIDTH = 100  # columns: below this a table has one space between its columns, not two
+ID_MAX = 20  # characters: a longer text in a table is not an id and may be broken
+
+
+def use_utf8() -> None:
+    """Data for programs are UTF-8, whatever the terminal's encoding."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+
+
+def print_json(value: Any) -> None:
+    use_utf8()
+    click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
+
+
+# Control characters, line separators, marks of writing direction, lone surrogates: a terminal may act on them.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """The text without characters that a terminal would take for commands."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def print_table(columns: list[str], rows: list[list[str]], empty: str, whole: Sequence[str] = ()) -> None:
+    """Ids in the first column, and in the columns named in `whole`, are never broken: an operator copies them."""
+    if not rows:
+        click.echo(empty)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # A pipe gets whole lines: a script reads them.
+    width = max(Console().width, MIN_WIDTH) if sys.stdout.isatty() else 10_000
+    table = Table(box=None, padding=(0, 1 if width < CLOSE_WIDTH else 2, 0, 0), pad_edge=False, header_style="bold")
+    cells = [[Text(printable(cell)) for cell in row] for row in rows]
+    for number, name in enumerate(columns):
+        widest = max(row[number].cell_len for row in cells) if number == 0 or name in whole else 0
+        table.add_column(name, overflow="fold", no_wrap=0 < widest <= ID_MAX, min_width=min(widest, ID_MAX))
+    for row in cells:
+        table.add_row(*row)
+    Console(width=width).print(table, crop=False)
+
+
+def print_more(option: str) -> None:
+    """Tells how to get the next page, on standard error: standard output has only data."""
+    click.echo(f"There is more: add {option} to the same command.", err=True)
+
+
+def print_fields(fields: dict[str, str]) -> None:
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        click.echo(f"{name:<{width}}  {printable(value)}")
+
+
+@contextlib.contextmanager
+def printing_secret(remedy: str) -> Iterator[None]:
+    """Around the output of a secret. Raises OperatorError with the remedy when the secret could not be printed."""
+    if getattr(sys.stdout, "name", "") == os.devnull:  # petstore.cli.main replaces a closed stream by this
+        raise OperatorError(f"standard output is closed; the secret is lost: {remedy}")
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        raise OperatorError(f"standard output: {error.strerror}; the secret is lost: {remedy}") from error
+
+
+def progress(label: str, length: int) -> contextlib.AbstractContextManager[Any]:
+    """A progress bar on a terminal; nothing in a script."""
+    return click.progressbar(
+        length=length,
+        label=label,
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+        update_min_steps=max(1, length // 200),
+    )
+
+
+def when(at: float | None) -> str:
+    return "never" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,27 @@
+"""A certificate for loopback, signed by itself."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.backends import missing
+
+
+class Certificate(NamedTuple):
+    chain: Path
+    key: Path
+
+
+def self_signed(directory: Path, days: int = 2) -> Certificate:
+    """A chain and a private key that only the owner can read, as openssl writes them."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        missing("openssl", "Debian's package openssl")
+    made = Certificate(directory / "cert.pem", directory / "key.pem")
+    subprocess.run(
+        [str(openssl), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", str(days), "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(made.key), "-out", str(made.chain)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return made

@@ -1,0 +1,19 @@
+"""The findings of `petstore check`, without the time that a command takes to start."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from petstore.maintenance.doctor import MOUNTS, Thresholds, findings
+from petstore.settings import Settings
+from tests.commands import Commands
+
+
+def faults(
+    commands: Commands, thresholds: Thresholds | None = None, mounts: Path = MOUNTS, **settings: Any
+) -> dict[str, list[str]]:
+    """The faults by subject. `settings` are in addition to the commands' own."""
+    server = commands.server
+    chosen = Settings(**{"data": server.data, "store": server.store, "gate": server.gate, **settings})
+    found = asyncio.run(findings(chosen, thresholds, mounts))
+    return {finding.subject: finding.faults for finding in found if finding.faults}

@@ -1,0 +1,65 @@
+"""Backups as an attacker writes them: sizes that are not true, with a checksum that is."""
+
+import hashlib
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MEGABYTE = 1024 * 1024
+
+
+class Zeros(NamedTuple):
+    """A member of zeros. `blocks` of a megabyte each are one kilobyte in the file."""
+
+    name: str
+    blocks: int
+
+
+class Text(NamedTuple):
+    name: str
+    content: bytes
+
+
+def manifest_of(size: int) -> Text:
+    """A manifest that claims a size for each member."""
+    members: list[dict[str, Any]] = [
+        {"name": name, "bytes": size, "sha256": "0" * 64, "schema": 1, "rows": {}} for name in ("live.db", "staging.db")
+    ]
+    claims = {"format": 1, "petstore": "1.0", "began": "2026-01-01", "members": members}
+    return Text("manifest.json", json.dumps(claims).encode())
+
+
+def forge(path: Path, *members: Zeros | Text, method: int = zlib.DEFLATED) -> None:
+    """Write a zip file that ends in the SHA-256 of its bytes, as `petstore backup` does."""
+    with path.open("wb") as file:
+        directory = b""
+        for member in members:
+            content, size, checksum = _deflated(member)
+            offset = file.tell()
+            head = struct.pack("<HHHHHIIIHH", 20, 0, method, 0, 33, checksum, len(content), size, len(member.name), 0)
+            file.write(b"PK\x03\x04" + head + member.name.encode() + content)
+            directory += (
+                b"PK\x01\x02" + struct.pack("<H", 20) + head + struct.pack("<HHHII", 0, 0, 0, 0, offset)
+                + member.name.encode()
+            )  # fmt: skip
+        start = file.tell()
+        file.write(directory)
+        file.write(b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, len(members), len(members), len(directory), start, 64))
+    seal(path)
+
+
+def seal(path: Path) -> None:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("ab") as file:
+        file.write(digest.encode())
+
+
+def _deflated(member: Zeros | Text) -> tuple[bytes, int, int]:
+    """The compressed content, its size and its CRC. A block of zeros is compressed once and repeated."""
+    compress = zlib.compressobj(9, zlib.DEFLATED, -15)
+    if isinstance(member, Text):
+        return compress.compress(member.content) + compress.flush(), len(member.content), zlib.crc32(member.content)
+    block = compress.compress(bytes(MEGABYTE)) + compress.flush(zlib.Z_FULL_FLUSH)
+    return block * member.blocks + compress.flush(), member.blocks * MEGABYTE, 0
