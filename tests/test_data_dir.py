@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from petstore import data_dir as folder
-from petstore.gate import recovery as trust
+from petstore.gate import recovery
 from tests.backends import free_port
 from tests.commands import Commands
 from tests.served import wait_for
@@ -70,10 +70,10 @@ def test_whoever_cannot_tell_the_boot_works_on_a_gate_together_with_those_who_ca
 ) -> None:
     """As a service in a sandbox that hides it, and commands outside."""
     hold = folder.Hold(used.data)
-    for seen in (trust._BOOT, Path("nowhere"), trust._BOOT, Path("nowhere")):
-        monkeypatch.setattr(trust, "_BOOT", seen)
+    for seen in (recovery.BOOT_ID_FILE, Path("nowhere"), recovery.BOOT_ID_FILE, Path("nowhere")):
+        monkeypatch.setattr(recovery, "BOOT_ID_FILE", seen)
         used.text("keys", "list")
-        assert (used.data / "gate.mdb-boot").read_text() != trust.SYNCED
+        assert (used.data / "gate.mdb-boot").read_text() != recovery.SYNCED
     hold.release()
     assert list(used.data.glob("gate.mdb.damaged-*")) == []
 

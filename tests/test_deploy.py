@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from petstore.gate import recovery as trust
+from petstore.gate import recovery
 from tests.backends import free_port
 from tests.commands import Commands
 from tests.served import listens, wait_for
@@ -80,7 +80,7 @@ def test_systemd_finds_little_exposed(tmp_path: Path, unit: str) -> None:
 @pytest.mark.parametrize("unit", ["petstore.service", "petstore-node.service"])
 def test_the_units_do_not_hide_the_boot_from_the_service(unit: str) -> None:
     """Of /proc, ProcSubset=pid leaves only processes, and then nobody could tell whether the gate saw a power cut."""
-    assert trust._BOOT.is_relative_to("/proc/sys")
+    assert recovery.BOOT_ID_FILE.is_relative_to("/proc/sys")
     assert setting(unit, "ProcSubset") in ([], ["all"])
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from petstore.data_dir import PATIENCE, Hold, InUse, claimed
 from petstore.errors import OperatorError, PetstoreError, Unavailable, to_install
-from petstore.gate import FALLBACK_FILE, GATE_FILE, Gate, GatePolicy, open_gate
+from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.keys import Environment
 from petstore.observability.logs import event, logger
 from petstore.observability.monitoring import Monitoring
@@ -160,16 +160,14 @@ def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
     while True:
         try:
             with claimed(settings.data):
-                aside = recover(path)
-            break
+                recover(path)
+            return
         except InUse:
             if is_clean(path, in_use=True):
                 return  # by someone who has looked at it, and is using it
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
-    if aside is not None:
-        event(logging.ERROR, "gate file damaged", set_aside=str(aside), effect="counters start anew")
 
 
 def mark_gate_clean(settings: Settings) -> None:
@@ -182,7 +180,7 @@ def mark_gate_clean(settings: Settings) -> None:
 
 def _gate_file(settings: Settings) -> Path:
     """The gate, or what takes its place while Redis is away."""
-    return settings.data / (GATE_FILE if settings.gate is None else FALLBACK_FILE)
+    return gate_file(settings.gate, settings.data)
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:
