@@ -18,8 +18,8 @@ from load import ROWS, run_wrk
 from redis import Redis as RedisClient
 
 import backends
-from petstore.gate.redis import KEY_LIVE, Request, name_of
-from petstore.gate.redis_link import open_link
+from petstore.gate.redis_script import KEY_LIVE, ScriptCall, key_record
+from petstore.gate.redis_url import open_link
 from petstore.rate_limits import BanPolicy
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -99,12 +99,12 @@ def redis_alone(step: int, steps: int) -> float:
 
     async def ask() -> None:
         link = open_link(backends.redis().url())
-        version = (await link.step("", BanPolicy(), 0, [])).versions[1]
+        version = (await link.run_script("", BanPolicy(), 0, [])).versions[1]
         nobody: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         for number in range(steps):
             keys = range(number * step % KEYS, number * step % KEYS + step)
-            requests = [Request(name_of(f"key_{key:08}"), KEY_LIVE, version, 10**9, 10**9, nobody) for key in keys]
-            await link.step("", BanPolicy(), 0, requests)
+            calls = [ScriptCall(key_record(f"key_{key:08}"), KEY_LIVE, version, 10**9, 10**9, nobody) for key in keys]
+            await link.run_script("", BanPolicy(), 0, calls)
         await link.close()
 
     server = backends.redis().process

@@ -1,7 +1,7 @@
-"""Power cuts of the gate: its file is never synced while in use, so any page may be of any age. None may be believed.
+"""Power cuts of the gate: its file is not synced while in use, so a power cut leaves pages of different ages.
 
-Images are mixed page by page from several moments of a gate at work. Whatever they look like, the next start must have
-a gate that decides, with counters that start anew.
+Each image mixes pages of several moments of a gate in use. Recovery must refuse every image, and the gate must decide
+afterwards, with new counters.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from petstore.plans import Limits
 from prove.proof import Figures, Scale, folder, hold
 
 PAGE = 4096
-USED = 2 * 1024 * 1024  # of the file; the rest is still empty
+USED = 2 * 1024 * 1024  # bytes of the file; the rest is still empty
 LIMITS = Limits(5, 1_000)
 REQUESTS, SNAPSHOT_EVERY = 3_000, 200
 
@@ -24,21 +24,21 @@ REQUESTS, SNAPSHOT_EVERY = 3_000, 200
 def prove(scale: Scale) -> Figures:
     dice = random.Random(2030)
     with folder() as life:
-        moments = asyncio.run(_live(life / "gate.mdb", dice))
+        moments = asyncio.run(_snapshots(life / "gate.mdb", dice))
     for _ in range(scale.cuts):
         last = dice.randrange(1, len(moments))
         first = max(0, last - dice.randint(1, 3))
         pages = (dice.choice(moments[first : last + 1])[at : at + PAGE] for at in range(0, USED, PAGE))
         with folder() as image:
             (image / "gate.mdb").write_bytes(b"".join(pages).ljust(16 * 1024 * 1024, b"\0"))
-            if not scale.plant:  # planted: nobody has noticed that the machine was down
+            if not scale.plant:  # the planted fault: a power cut that left no trace in the note
                 (image / "gate.mdb-boot").write_text("the boot before the power cut")
-            _judge(image / "gate.mdb")
-    return {"power cuts": scale.cuts, "believed": 0, "gates that decide afterwards": scale.cuts}
+            _check(image / "gate.mdb")
+    return {"power cuts": scale.cuts, "images used": 0, "gates that decide afterwards": scale.cuts}
 
 
-async def _live(path: Path, dice: random.Random) -> list[bytes]:
-    """What the file was at several moments of a busy life."""
+async def _snapshots(path: Path, dice: random.Random) -> list[bytes]:
+    """The file at several moments while the gate counts requests."""
     gate = LmdbGate(path, GatePolicy())
     keys = await gate.keys_version("live")
     moments = []
@@ -54,10 +54,9 @@ async def _live(path: Path, dice: random.Random) -> list[bytes]:
     return moments
 
 
-def _judge(path: Path) -> None:
-    """In a process of its own, since a mixed file can end one. Raises Broken."""
-    aside = recover(path)
-    hold(aside is not None, "a gate that was in use when the power went is not believed")
+def _check(path: Path) -> None:
+    """A child process uses the gate, because a damaged file can cause a signal. Raises Broken."""
+    hold(recover(path) is not None, "a gate file that was in use during a power cut is not used")
     child = os.fork()
     if child == 0:
         code = 1
@@ -72,7 +71,7 @@ async def _decides(path: Path) -> bool:
     gate = LmdbGate(path, GatePolicy())
     keys = await gate.keys_version("live")
     for number in range(1, LIMITS.per_minute + 1):
-        answer = await gate.admit("live", "key1", LIMITS, keys, 2e6)
-        if answer is None or answer[0].remaining != LIMITS.per_minute - number:
+        admitted = await gate.admit("live", "key1", LIMITS, keys, 2e6)
+        if admitted is None or admitted[0].remaining != LIMITS.per_minute - number:
             return False
     return True

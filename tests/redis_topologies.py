@@ -1,4 +1,4 @@
-"""Redis in the forms that operators run: a Cluster of three, a primary with a replica and a Sentinel, behind TLS."""
+"""Redis as operators run it: a Cluster of three, a primary with a replica and a Sentinel, behind TLS."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis as Client
+from redis.crc import key_slot
 
+from petstore.gate.redis_script import key_record
 from tests.backends import Redis, running
 from tests.served import wait_for
 
@@ -28,10 +30,10 @@ class RedisCluster:
             client.execute_command("CLUSTER ADDSLOTS", *slots_of(number))
             if number:
                 client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
-        assert wait_for(lambda: all(self._whole(client) for client in self.clients))
+        assert wait_for(lambda: all(self._is_complete(client) for client in self.clients))
 
     @staticmethod
-    def _whole(client: Any) -> bool:
+    def _is_complete(client: Any) -> bool:
         info = client.execute_command("CLUSTER INFO")
         return bool(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3")
 
@@ -42,25 +44,38 @@ class RedisCluster:
         return cluster_url(self.nodes)
 
     def begin_move(self, slot: int, name: str, source: int, target: int) -> None:
-        """The slot is still the source's, but its record is not."""
+        """The source still owns the slot, but the target has the record already."""
         here, there = self.clients[source], self.clients[target]
         there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", here.execute_command("CLUSTER MYID"))
         here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", there.execute_command("CLUSTER MYID"))
         here.migrate("127.0.0.1", self.nodes[target].port, name, 0, 1_000)
 
     def end_move(self, slots: Iterable[int], target: int) -> None:
-        """Told to all, the new owner first: it must not hear that its slots are another's."""
+        """Name the target as the owner of the slots, to the target first: otherwise it would give them up."""
         owner = self.clients[target].execute_command("CLUSTER MYID")
         for client in [self.clients[target], *self.clients]:
-            told = client.pipeline(transaction=False)
+            commands = client.pipeline(transaction=False)
             for slot in slots:
-                told.execute_command("CLUSTER SETSLOT", slot, "NODE", owner)
-            told.execute(raise_on_error=False)  # who has lost its last slot may be a replica by now, and hears of it
+                commands.execute_command("CLUSTER SETSLOT", slot, "NODE", owner)
+            commands.execute(raise_on_error=False)  # a server without slots may be a replica by now, and refuses
 
 
 def slots_of(shard: int) -> range:
-    """Those that it begins with."""
+    """The slots of a shard in a new Cluster."""
     return range(shard * SLOTS // 3, (shard + 1) * SLOTS // 3)
+
+
+def shard_of(record: str) -> int:
+    """The shard of a record in a new Cluster."""
+    return next(shard for shard in range(3) if key_slot(record.encode()) in slots_of(shard))
+
+
+KEY_IDS = [f"key_{number}" for number in range(20)]
+
+
+def key_on(shard: int) -> str:
+    """A key whose record is on this shard in a new Cluster."""
+    return next(key_id for key_id in KEY_IDS if shard_of(key_record(key_id)) == shard)
 
 
 def cluster_url(nodes: Iterable[Redis]) -> str:
@@ -94,7 +109,7 @@ class Sentinel(Redis):
 
 @contextlib.contextmanager
 def behind_tls(redis: Redis, folder: Path) -> Iterator[str]:
-    """The URL of a Redis behind a TLS listener with a certificate of its own, which the URL names as its authority."""
+    """The URL of a Redis behind a TLS listener. The URL names the listener's own certificate as the authority."""
     certificate, key = folder / "cert.pem", folder / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
@@ -107,7 +122,7 @@ def behind_tls(redis: Redis, folder: Path) -> Iterator[str]:
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, ahead = await asyncio.open_connection("127.0.0.1", redis.port)
         try:
-            await asyncio.gather(_pour(reader, ahead), _pour(behind, writer))
+            await asyncio.gather(_copy(reader, ahead), _copy(behind, writer))
         finally:
             ahead.transport.abort()
             writer.transport.abort()
@@ -135,7 +150,7 @@ def behind_tls(redis: Redis, folder: Path) -> Iterator[str]:
         thread.join(timeout=5)
 
 
-async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         while data := await source.read(65536):
             sink.write(data)

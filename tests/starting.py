@@ -19,7 +19,7 @@ def fork_from_now_on() -> None:
     _forking = True
     _forks.set_forkserver_preload(
         [__name__, "petstore.cli.serve", "petstore.console.app", "petstore.store.sqlite",
-         "petstore.store.postgres.pool", "petstore.gate.lmdb", "petstore.gate.redis_link",
+         "petstore.store.postgres.pool", "petstore.gate.lmdb", "petstore.gate.redis_url",
          "uvicorn", "uvloop"]
     )  # fmt: skip
 

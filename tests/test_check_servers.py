@@ -9,7 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from petstore.gate.doctor import inspect_file, inspect_redis
+from petstore.gate.doctor import check_file, check_redis
 from petstore.store.postgres.doctor import NEWEST_SCHEMA, inspect
 from tests.backends import Postgres, Redis, running, shared
 from tests.commands import Commands
@@ -131,16 +131,16 @@ def test_servers_that_do_not_answer_are_found(tmp_path: Path) -> None:
 
 def test_the_gate_is_described_in_a_few_words(redis: Redis, redis_cluster: RedisCluster, tmp_path: Path) -> None:
     path = tmp_path / "gate.mdb"
-    faults, about, _ = inspect_file(path, in_use=False)
+    faults, about, _ = check_file(path, in_use=False)
     assert faults == [] and "no file yet" in about
     GatePlace(tmp_path).use(lambda gate: gate.keys_version("live"))
-    assert inspect_file(path, in_use=False) == ([], "16 MiB", 0.0)
+    assert check_file(path, in_use=False) == ([], "16 MiB", 0.0)
     path.write_bytes(b"no gate" * 1000)
-    (fault,), *_ = inspect_file(path, in_use=False)
+    (fault,), *_ = check_file(path, in_use=False)
     assert "is damaged" in fault
 
     for url in (redis.url(), redis_cluster.url()):
-        faults, about, ahead = asyncio.run(inspect_redis(url))
+        faults, about, ahead = asyncio.run(check_redis(url))
         assert faults == [] and re.fullmatch(r"Redis [0-9]+\.[0-9]+\.[0-9]+", about) and abs(ahead) < 1
 
 

@@ -1,170 +1,214 @@
-"""The queue in front of the Redis gate: what goes together, who is told what, and what is left when it closes."""
+"""The batches of the Redis gate: which calls go together, and what callers get when a batch fails."""
 
 import asyncio
 import contextlib
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis as Client
+from redis.asyncio.connection import Connection
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
-from petstore.gate.redis import Crowded, RedisGate, Step
+from petstore.gate.fallback import FallbackGate
+from petstore.gate.lmdb import LmdbGate
+from petstore.gate.redis import QueueFull, RedisGate
+from petstore.gate.redis_link import SingleLink
+from petstore.gate.redis_script import ScriptReply
+from petstore.gate.redis_url import connection_options, open_link
 from petstore.observability.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
 from tests.backends import Redis
+from tests.gates import NOW, PLENTY, REFUSE, FaultyLink, ask, eventually, use_link
 from tests.places import GatePlace
 from tests.redis_topologies import RedisCluster
-from tests.test_gate import NOW, PLENTY, ask
-from tests.test_gate_redis import REFUSE, until
 
 
-def test_what_one_turn_of_the_loop_brings_is_one_step(redis: Redis, tmp_path: Path) -> None:
-    def steps() -> int:
+def test_calls_of_one_turn_of_the_loop_are_one_batch(redis: Redis, tmp_path: Path) -> None:
+    def batches() -> int:
         with contextlib.closing(Client(port=redis.port)) as client:
             return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
 
     async def work(gate: Gate) -> int:
         version = await gate.keys_version("live")
-        before = steps()
+        before = batches()
         await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(300)))
-        return steps() - before
+        return batches() - before
 
     assert GatePlace(tmp_path, redis.url()).use(work) == 1
 
 
-def test_one_step_is_under_way_at_a_time(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    under_way: list[int] = []
+def test_one_batch_is_in_flight_at_a_time(redis: Redis) -> None:
+    in_flight: list[int] = []
 
-    async def work(gate: Gate) -> None:
-        assert isinstance(gate, RedisGate)
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
         version = await gate.keys_version("live")
-        step, begun, free = gate._link.step, asyncio.Event(), asyncio.Event()
+        run_script, begun, free = link.run_script, asyncio.Event(), asyncio.Event()
         at_once = 0
 
-        async def held_up(*arguments: Any) -> Any:
+        async def delayed(*arguments: Any) -> ScriptReply:
             nonlocal at_once
             at_once += 1
-            under_way.append(at_once)
+            in_flight.append(at_once)
             begun.set()
             await free.wait()
-            answer = await step(*arguments)
+            reply = await run_script(*arguments)
             at_once -= 1
-            return answer
+            return reply
 
-        monkeypatch.setattr(gate._link, "step", held_up)
-        asking = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, version, NOW)) for i in range(2)]
+        link.run_script = delayed
+        calls = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, version, NOW)) for i in range(2)]
         await begun.wait()
-        for number in range(2, 5):  # each in a turn of its own, while the first step is under way
-            asking.append(asyncio.ensure_future(gate.admit("live", f"key_{number}", PLENTY, version, NOW)))
+        for number in range(2, 5):  # each in a turn of its own, while the first batch is in flight
+            calls.append(asyncio.ensure_future(gate.admit("live", f"key_{number}", PLENTY, version, NOW)))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         free.set()
-        assert None not in await asyncio.gather(*asking)
+        assert None not in await asyncio.gather(*calls)
 
-    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
-    assert under_way == [1, 1]  # the first, and all that came meanwhile
+    use_link(redis.url(), work)
+    assert in_flight == [1, 1]  # the first batch, and one with all later calls
 
 
-def test_at_most_500_requests_go_together_and_what_goes_and_waits_is_measured(
-    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
+def test_a_batch_has_at_most_500_calls_and_the_queue_is_measured(redis: Redis) -> None:
+    queued = []
 
-    async def work(gate: Gate) -> None:
-        assert isinstance(gate, RedisGate)
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
         version = await gate.keys_version("live")
-        step = gate._link.step
+        run_script = link.run_script
 
-        async def watched(*arguments: Any) -> Any:
-            seen.append(GATE_QUEUE.cells[()])
-            return await step(*arguments)
+        async def recorded(*arguments: Any) -> ScriptReply:
+            queued.append(GATE_QUEUE.cells[()])
+            return await run_script(*arguments)
 
-        monkeypatch.setattr(gate._link, "step", watched)
+        link.run_script = recorded
         before = [*GATE_BATCH.cell()]
         await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(1_200)))
         assert GATE_QUEUE.cells[()] == 0
-        await gate.keys_version("live")  # no request: no batch
+        await gate.keys_version("live")  # a batch without calls is not observed
         grown = [new - old for new, old in zip(GATE_BATCH.cell(), before, strict=True)]
         assert (sum(grown[:-1]), grown[-1]) == (3, 1_200)
 
-    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
-    assert seen == [1_200, 700, 200, 0]
+    use_link(redis.url(), work)
+    assert queued == [1_200, 700, 200, 0]
 
 
-async def two_answers(gate: RedisGate, patch: pytest.MonkeyPatch, changed: Callable[[Any], Any]) -> list[Any]:
-    """What two requests at once are told when the link's answers come changed."""
+async def two_calls(gate: RedisGate, link: FaultyLink, change: Callable[[Any], Any]) -> list[Any]:
+    """What two calls of one batch return or raise when the link changes the results."""
     version = await gate.keys_version("live")
-    step = gate._link.step
+    run_script = link.run_script
 
-    async def other(*arguments: Any) -> Step:
-        versions, answers = await step(*arguments)
-        return Step(versions, changed(answers))
+    async def changed(*arguments: Any) -> ScriptReply:
+        versions, results = await run_script(*arguments)
+        return ScriptReply(versions, change(results))
 
-    with patch.context() as patched:
-        patched.setattr(gate._link, "step", other)
-        both = [gate.admit("live", name, PLENTY, version, NOW) for name in ("key_a", "key_b")]
-        return await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 5)
+    link.run_script = changed
+    calls = [gate.admit("live", name, PLENTY, version, NOW) for name in ("key_a", "key_b")]
+    try:
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+    finally:
+        link.run_script = run_script
 
 
-def test_a_shard_that_fails_fails_whom_it_concerns(
-    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work(gate: Gate) -> None:
-        assert isinstance(gate, RedisGate)
+def test_a_failed_shard_fails_its_own_calls_only(redis: Redis) -> None:
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
         errors = GATE_ERRORS.cells[()]
-        bad, good = await two_answers(gate, monkeypatch, lambda answers: [Unavailable("a shard"), *answers[1:]])
+        bad, good = await two_calls(gate, link, lambda results: [Unavailable("a shard"), *results[1:]])
         assert isinstance(bad, Unavailable) and isinstance(good, tuple)
         assert GATE_ERRORS.cells[()] == errors + 1
         assert not gate.down
 
-    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+    use_link(redis.url(), work)
 
 
-def test_whatever_goes_wrong_nobody_is_left_waiting_and_it_heals(
-    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work(gate: Gate) -> None:
-        assert isinstance(gate, RedisGate)
-        step, faults = gate._link.step, 3
+def test_a_bug_is_no_outage_and_reaches_the_callers_as_itself(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
+        version = await gate.keys_version("live")
+        run_script = link.run_script
 
-        async def breaks(*arguments: Any) -> Step:
-            nonlocal faults
-            if faults > 0:
-                faults -= 1
-                raise ValueError("a fault in a library")
-            return await step(*arguments)
+        async def broken(*_: Any) -> ScriptReply:
+            raise ValueError("a bug")
 
-        monkeypatch.setattr(gate._link, "step", breaks)
-        with pytest.raises(Unavailable, match="a fault in a library"):
-            await asyncio.wait_for(gate.admit("live", "key_a", PLENTY, 0, NOW), 5)
-        assert gate.down
-        assert await until(lambda: not gate.down)
+        link.run_script = broken
+        calls = [gate.admit("live", "key_a", PLENTY, version, NOW), gate.raise_version("live", "keys")]
+        errors = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+        assert [repr(error) for error in errors] == ["ValueError('a bug')"] * 2
+        assert not gate.down
+        link.run_script = run_script
+        assert await gate.keys_version("live") > version  # the version that was not raised, is raised now
         await ask(gate, "key_a", PLENTY)
 
-    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+    use_link(redis.url(), work)
+    assert [record.message for record in caplog.records] == ["gate failed"]
+    assert "in broken" in (caplog.text)
 
 
-def test_an_answer_that_is_missing_is_an_outage_and_nobody_is_left_waiting(
-    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work(gate: Gate) -> None:
-        assert isinstance(gate, RedisGate)
-        good, bad = await two_answers(gate, monkeypatch, lambda answers: answers[:-1])
-        assert isinstance(good, tuple) and isinstance(bad, Unavailable)
-        assert await until(lambda: not gate.down)
+def test_a_bug_in_a_probe_does_not_keep_the_gate_down(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
+        errors: list[Exception] = [Unavailable("an outage"), Unavailable("an outage"), ValueError("a bug")]
+        run_script = link.run_script
 
-    GatePlace(tmp_path, redis.url()).use(work, REFUSE)
+        async def failing(*arguments: Any) -> ScriptReply:
+            if errors:
+                raise errors.pop(0)
+            return await run_script(*arguments)
+
+        link.run_script = failing
+        with pytest.raises(Unavailable, match="an outage"):
+            await gate.keys_version("live")
+        assert gate.down
+        assert await eventually(lambda: not gate.down)
+        await ask(gate, "key_a", PLENTY)
+
+    use_link(redis.url(), work, probe_interval=0.01)
+    assert [record.message for record in caplog.records] == ["gate down", "gate failed", "gate back"]
 
 
-def test_at_most_20_000_requests_wait_for_the_gate(redis: Redis, tmp_path: Path) -> None:
+def test_a_missing_result_is_a_bug_and_every_caller_gets_a_reply(redis: Redis) -> None:
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
+        good, bad = await two_calls(gate, link, lambda results: results[:-1])
+        assert isinstance(good, tuple) and isinstance(bad, ValueError)
+
+    use_link(redis.url(), work)
+
+
+class WithoutReader:
+    """A connection of a redis-py that keeps its stream under another name."""
+
+    def __init__(self, **options: Any) -> None:
+        self._connection = Connection(**options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_reader":
+            raise AttributeError(name)
+        return getattr(self._connection, name)
+
+
+def test_a_redis_py_without_reader_is_a_bug_and_no_outage(redis: Redis, tmp_path: Path) -> None:
+    """Without its stream the gate could not tell a closed connection from an open one."""
+
+    async def work() -> None:
+        link = SingleLink({**connection_options(redis.url()), "connection_class": WithoutReader})
+        gate = FallbackGate(RedisGate(link, GatePolicy()), partial(LmdbGate, tmp_path / "gate.mdb", GatePolicy()))
+        for _ in range(2):
+            with pytest.raises(TypeError, match=r"redis .* is not supported: Connection\._reader"):
+                await gate.keys_version("live")
+        assert not gate.degraded()
+        await gate.close()
+
+    asyncio.run(work())
+    assert not (tmp_path / "gate.mdb").exists()
+
+
+def test_at_most_20_000_calls_wait_for_the_gate(redis: Redis, tmp_path: Path) -> None:
     async def work(gate: Gate) -> None:
         version = await gate.keys_version("live")
-        admits = (gate.admit("live", "key_a", PLENTY, version, NOW) for _ in range(20_020))
-        outcomes = await asyncio.gather(*admits, return_exceptions=True)
+        calls = (gate.admit("live", "key_a", PLENTY, version, NOW) for _ in range(20_020))
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 20_000 + [True] * 20
         assert {str(outcome) for outcome in outcomes[20_000:]} == {"too many requests wait for the gate"}
         await ask(gate, "key_a", PLENTY)
@@ -172,20 +216,20 @@ def test_at_most_20_000_requests_wait_for_the_gate(redis: Redis, tmp_path: Path)
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)
 
 
-def test_a_crowd_is_no_outage(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is decided on by the node's own file, and a version is raised for all nodes before that is told."""
-    monkeypatch.setattr("petstore.gate.redis.WAITING_MAX", 100)
-    url = redis.url()
+def test_the_fallback_does_not_decide_when_the_queue_is_full(redis: Redis, tmp_path: Path) -> None:
+    """A version is raised all the same, for all nodes."""
+    url, policy = redis.url(), GatePolicy(given_clock=True)
 
     async def catalogue(gate: Gate) -> int:
-        passed = await gate.admit("live", "key_other", PLENTY, await gate.keys_version("live"), NOW)
-        assert passed is not None
-        return passed[1]
+        admitted = await gate.admit("live", "key_other", PLENTY, await gate.keys_version("live"), NOW)
+        assert admitted is not None
+        return admitted[1]
 
-    async def work(gate: Gate) -> None:
-        other = GatePlace(tmp_path / "other", url).open()
+    async def work() -> None:
+        gate = FallbackGate(RedisGate(open_link(url), policy, queue_max=100), partial(LmdbGate, file, policy))
+        other = RedisGate(open_link(url), policy)
         before, version = await catalogue(other), await gate.keys_version("live")
-        crowd = [asyncio.ensure_future(gate.admit("live", "key_a", PLENTY, version, NOW)) for _ in range(100)]
+        waiting = [asyncio.ensure_future(gate.admit("live", "key_a", PLENTY, version, NOW)) for _ in range(100)]
         await asyncio.sleep(0)
         late = [
             gate.admit("live", "key_a", PLENTY, version, NOW),
@@ -193,36 +237,38 @@ def test_a_crowd_is_no_outage(redis: Redis, tmp_path: Path, monkeypatch: pytest.
             gate.peek_address("live", "192.0.2.1", NOW),
         ]
         outcomes = await asyncio.gather(*late, gate.raise_version("live", "catalogue"), return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [Crowded, Crowded, Crowded, type(None)]
+        assert [type(outcome) for outcome in outcomes] == [QueueFull, QueueFull, QueueFull, type(None)]
         assert await catalogue(other) > before
         assert await gate.keys_version("live") == version and not gate.degraded()
-        assert all(passed and passed[1] > 0 for passed in await asyncio.gather(*crowd))
+        assert all(admitted and admitted[1] > 0 for admitted in await asyncio.gather(*waiting))
         await other.close()
+        await gate.close()
 
-    GatePlace(tmp_path, url).use(work)
-    assert not (tmp_path / "gate-outage.mdb").exists()
+    file = tmp_path / "gate.mdb"
+    asyncio.run(work())
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("outage", ["refuse", "degrade"])
-def test_a_gate_that_is_closed_has_let_go_of_its_connection(redis: Redis, tmp_path: Path, outage: Any) -> None:
+def test_closing_ends_the_connection(redis: Redis, tmp_path: Path, outage: Any) -> None:
     place = GatePlace(tmp_path, redis.url())
 
     def connections() -> int:
         with contextlib.closing(Client.from_url(place.url or "")) as client:
             database = str(client.client_info()["db"])
-            return sum(each["db"] == database for each in client.client_list()) - 1  # without this one
+            return sum(each["db"] == database for each in client.client_list()) - 1  # without this client
 
     async def work() -> None:
         gate = place.open(GatePolicy(outage=outage))
         await ask(gate, "key_a", PLENTY)
         assert connections() == 1
         await gate.close()
-        assert await until(lambda: connections() == 0)
+        assert await eventually(lambda: connections() == 0)
 
     asyncio.run(work())
 
 
-def test_a_gate_that_is_closed_has_let_go_of_every_shard(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+def test_closing_ends_the_connections_to_every_shard(redis_cluster: RedisCluster, tmp_path: Path) -> None:
     def connections() -> int:
         return sum(len(client.client_list()) for client in redis_cluster.clients)
 
@@ -232,19 +278,39 @@ def test_a_gate_that_is_closed_has_let_go_of_every_shard(redis_cluster: RedisClu
         await ask(gate, "key_a", PLENTY)
         assert connections() > before
         await gate.close()
-        assert await until(lambda: connections() == before)
+        assert await eventually(lambda: connections() == before)
 
     asyncio.run(work())
 
 
-def test_cancelled_requests_never_shift_anothers_answer(redis: Redis, tmp_path: Path) -> None:
-    """Every key has a limit of its own, so an answer that was meant for another would show."""
+@pytest.mark.parametrize("turns", [0, 1, 2, 5], ids=["at once", "scheduled", "begun", "in flight"])
+def test_calls_that_wait_at_closing_fail_at_once(redis: Redis, turns: int) -> None:
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
+        async def never(*_: Any) -> ScriptReply:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        link.run_script = never
+        calls = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, 0, NOW)) for i in range(600)]
+        calls.append(asyncio.ensure_future(gate.keys_version("live")))  # type: ignore[arg-type]  # only its error counts
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await gate.close()
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+        assert {repr(outcome) for outcome in outcomes} == {"Unavailable('the gate is closed')"}
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    use_link(redis.url(), work)
+
+
+def test_cancelled_calls_never_shift_the_replies_of_others(redis: Redis, tmp_path: Path) -> None:
+    """Every key has a limit of its own, so a reply that belongs to another key would show."""
     dice = random.Random(5)
 
     async def one(gate: Gate, number: int) -> int:
         version = await gate.keys_version("live")
-        passed = await gate.admit("live", f"key_{number}", Limits(1_000 + number, 10**6), version, NOW)
-        assert passed is not None and passed[0].limit == 1_000 + number
+        admitted = await gate.admit("live", f"key_{number}", Limits(1_000 + number, 10**6), version, NOW)
+        assert admitted is not None and admitted[0].limit == 1_000 + number
         return 1
 
     async def work(gate: Gate) -> int:

@@ -1,4 +1,4 @@
-"""The forms that Redis comes in: behind TLS, as Valkey, named by Sentinels; and URLs that name none."""
+"""Redis behind TLS, as Valkey, and named by Sentinels; and URLs that are not valid."""
 
 import asyncio
 import contextlib
@@ -11,25 +11,23 @@ from redis import Redis as Client
 
 from petstore.errors import OperatorError
 from petstore.gate import Gate, open_gate
-from petstore.gate.redis_cluster import ClusterLink
-from petstore.gate.redis_link import SingleLink, open_link
+from petstore.gate.redis_url import connection_options
 from petstore.plans import Limits
 from petstore.rate_limits import Decision
 from tests.backends import Redis, running
+from tests.gates import REFUSE, answers_again, ask
 from tests.places import GatePlace
 from tests.redis_topologies import RedisCluster, Sentinel, behind_tls
 from tests.served import wait_for
-from tests.test_gate import ask
-from tests.test_gate_redis import REFUSE, healed
 
 
 def test_over_tls(redis: Redis, tmp_path: Path) -> None:
     with behind_tls(redis, tmp_path) as url:
         assert GatePlace(tmp_path, url).use(lambda gate: ask(gate, "key_tls", Limits(9, 9)), REFUSE).remaining == 8
-        gc.collect()  # a connection that was not closed to the end would be complained about here, as an error
+        gc.collect()  # warns, which is an error in tests, about a connection that was not closed properly
 
 
-def test_valkey_urls_are_understood(redis: Redis, tmp_path: Path) -> None:
+def test_valkey_urls_are_valid(redis: Redis, tmp_path: Path) -> None:
     url = redis.url().replace("redis://", "valkey://")
     assert GatePlace(tmp_path, url).use(lambda gate: ask(gate, "key_a", Limits(9, 9)), REFUSE).remaining == 8
 
@@ -48,23 +46,23 @@ def test_sentinels_name_the_new_primary_after_a_failover(own_redis: Redis, tmp_p
                 version = await gate.keys_version("live")
                 assert (await ask(gate, "key_a", Limits(9, 9))).remaining == 8
                 with contextlib.closing(Client(port=own_redis.port)) as client:
-                    client.wait(1, 5_000)  # replication is asynchronous: what was not passed on would be lost
+                    client.wait(1, 5_000)  # replication is asynchronous, and a failover loses what was not replicated
                 own_redis.kill() if fault == "killed" else own_redis.hang()
-                assert await healed(gate)
-                assert await gate.keys_version("live") > version  # nothing that was read before counts any more
+                assert await answers_again(gate)
+                assert await gate.keys_version("live") > version  # so no value from before is used
                 return await ask(gate, "key_a", Limits(9, 9))
 
             assert GatePlace(tmp_path, sentinel.url()).use(work, REFUSE).remaining == 6
 
 
-def test_a_sentinel_that_is_away_leaves_time_for_the_next(own_redis: Redis, tmp_path: Path) -> None:
+def test_a_sentinel_that_does_not_answer_leaves_time_for_the_next(own_redis: Redis, tmp_path: Path) -> None:
     with running(Sentinel(own_redis)) as first, running(Sentinel(own_redis)) as second:
         first.hang()
         url = f"redis+sentinel://127.0.0.1:{first.port},127.0.0.1:{second.port}/pets"
         assert GatePlace(tmp_path, url).use(lambda gate: gate.keys_version("live"), REFUSE) > 0
 
 
-def test_a_connection_that_was_closed_while_nobody_asked_is_no_outage(
+def test_an_idle_connection_that_the_server_closed_is_no_outage(
     redis: Redis, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:
     async def work(gate: Gate) -> None:
@@ -74,9 +72,9 @@ def test_a_connection_that_was_closed_while_nobody_asked_is_no_outage(
             for port in ports:
                 with contextlib.closing(Client(port=port)) as client:
                     client.client_kill_filter(_type="normal", skipme=True)
-            await asyncio.sleep(0.05)  # the loop hears of it
-            await gate.windows(["key_a"])  # by a new connection, but nobody was told of it
-            assert await gate.keys_version("live") > version  # perhaps it is another server: nothing counts any more
+            await asyncio.sleep(0.05)  # until the event loop knows of it
+            await gate.windows(["key_a"])  # connects again, but runs no script
+            assert await gate.keys_version("live") > version  # it may be another server, so all versions are raised
 
     ports = [redis.port, *(node.port for node in redis_cluster.nodes)]
     for url in (redis.url(), redis_cluster.url()):
@@ -94,7 +92,7 @@ def test_a_connection_that_was_closed_while_nobody_asked_is_no_outage(
         "memcached://x",
     ],
 )
-def test_a_url_that_makes_no_sense_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
+def test_an_invalid_url_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
     async def work() -> None:
         open_gate(url, tmp_path, REFUSE)
 
@@ -103,11 +101,6 @@ def test_a_url_that_makes_no_sense_is_refused_in_one_line(tmp_path: Path, url: s
 
 
 @pytest.mark.parametrize("scheme", ["valkey", "redis"])
-def test_only_the_scheme_of_a_valkey_url_is_another(scheme: str) -> None:
-    async def work() -> SingleLink | ClusterLink:
-        return open_link(f"{scheme}://:valkey-secret@valkey:6379/7")
-
-    link = asyncio.run(work())
-    assert isinstance(link, SingleLink)
-    options = link._options
+def test_a_valkey_url_differs_in_its_scheme_only(scheme: str) -> None:
+    options = connection_options(f"{scheme}://:valkey-secret@valkey:6379/7")
     assert (options["host"], options["password"], options["db"]) == ("valkey", "valkey-secret", 7)

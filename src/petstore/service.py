@@ -16,11 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
-from petstore.errors import MissingPackage, PetstoreError, Unavailable
-from petstore.gate import FALLBACK_FILE, GATE_FILE, Gate, GatePolicy, open_gate
-from petstore.keys import ENVIRONMENTS, Environment
-from petstore.observability import metrics, multiprocess
+from petstore.data_dir import PATIENCE, Hold, InUse, claimed
+from petstore.errors import OperatorError, PetstoreError, Unavailable, to_install
+from petstore.gate import Gate, GatePolicy, gate_file, open_gate
+from petstore.keys import Environment
 from petstore.observability.logs import event, logger
 from petstore.observability.monitoring import Monitoring
 from petstore.rate_limits import SECOND, BanPolicy
@@ -159,17 +158,15 @@ def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
-            with exclusive_lock(settings.data):
-                aside = recover(path)
-            break
+            with claimed(settings.data):
+                recover(path)
+            return
         except InUse:
             if is_clean(path, in_use=True):
                 return  # by someone who has looked at it, and is using it
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
-    if aside is not None:
-        event(logging.ERROR, "gate file damaged", set_aside=str(aside), effect="counters start anew")
 
 
 def mark_gate_clean(settings: Settings) -> None:
@@ -182,7 +179,7 @@ def mark_gate_clean(settings: Settings) -> None:
 
 def _gate_file(settings: Settings) -> Path:
     """The gate, or what takes its place while Redis is away."""
-    return settings.data / (GATE_FILE if settings.gate is None else FALLBACK_FILE)
+    return gate_file(settings.gate, settings.data)
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:

@@ -1,7 +1,7 @@
 """The gate: the one small, atomic, shared step per request, and its contract.
 
-`admit` decides ban, minute and day limits and, in the same step, compares the version of the keys and returns that of
-the catalogue. Whatever a worker remembers, it may use only while its version is the one the gate just named.
+`admit` decides ban, minute and day limits. In the same step it compares the version of the keys, and returns that of
+the catalogue. A worker uses a cached value only while the value's version is the one that the gate just returned.
 """
 
 import ipaddress
@@ -15,7 +15,8 @@ from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows
 
-GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"  # in the data folder
+# In the data directory. With a gate in Redis, the second is used while Redis is down.
+GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 
 Subject = Literal["catalogue", "keys"]
 
@@ -30,51 +31,52 @@ class Ban(NamedTuple):
 
 
 class Gate(Protocol):
-    """Every method raises Unavailable when the gate cannot answer. `now` is in Unix seconds."""
+    """Every method but `close` raises Unavailable when the gate cannot answer. `now` is in Unix seconds."""
 
     async def admit(
         self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float
     ) -> tuple[Decision, int] | None:
-        """Decide one request of a key, and tell the version of the catalogue at that instant.
+        """Decide one request of a key, and return the version of the catalogue at that instant.
 
-        `keys_version` is the version that `limits` were read under. When it is no longer the current one, nothing is
-        decided or counted and None is returned: read the key again.
+        `keys_version` is the version under which the caller read `limits`. When a key has changed since, the gate
+        decides and counts nothing and returns None; the caller then reads the key again.
         """
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
         """Decide one request without a valid key."""
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
-        """What the address has left, counting nothing."""
+        """The decision that a request would get, without counting one."""
 
     async def keys_version(self, environment: Environment) -> int: ...
 
     async def raise_version(self, environment: Environment, subject: Subject) -> None:
-        """From the next admit on, everywhere, what was read under an older version is stale."""
+        """From the next `admit` on, every value that a worker cached under an older version is stale."""
 
     async def lift(self, key_id: str) -> bool:
         """End a key's ban and forget its earlier ones. False: it has none."""
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        """What is remembered of these keys, in their order."""
+        """The record of each key, in the order of the ids."""
 
     def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        """What is remembered of all keys, some at a time."""
+        """The records of all keys, some at a time. A record may come twice."""
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
-        """Remember this of these keys, in place of whatever was remembered."""
+        """Replace the records of these keys."""
 
     def degraded(self) -> bool:
-        """Whether a stand-in answers at the moment: limits then hold per node."""
+        """Whether the fallback answers at the moment, so that limits hold per node."""
 
     async def sweep(self, now: float) -> None:
-        """Forget some of what can no longer matter; called about once a second."""
+        """Remove some of the records that can no longer matter; called about once a second."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release files and connections. May be called at any time, also twice; a call in flight gets Unavailable."""
 
 
 class GatePolicy(NamedTuple):
-    """What the operator may set; `given_clock` is for tests, which pass the time in."""
+    """The operator's settings. `given_clock` makes a gate in Redis use the `now` of each call, for tests."""
 
     bans: BanPolicy = BanPolicy()
     address_per_minute: int = 600
@@ -82,21 +84,26 @@ class GatePolicy(NamedTuple):
     given_clock: bool = False
 
 
-def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
-    """The gate behind a URL; without one, the file in the data folder. To be called inside the event loop.
+def gate_file(url: str | None, data: Path) -> Path:
+    """The LMDB file that this machine uses: the gate, or the fallback of a gate in Redis."""
+    return data / (GATE_FILE if url is None else FALLBACK_FILE)
 
-    Raises OperatorError for a URL that it cannot understand.
+
+def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
+    """The gate of a URL; without one, the file in the data directory. Must be called in a running event loop.
+
+    Raises OperatorError for a URL that is not valid, and Unavailable when the file cannot be opened.
     """
     if url is None:
         from petstore.gate.lmdb import LmdbGate
 
-        return LmdbGate(data / GATE_FILE, policy)
+        return LmdbGate(gate_file(url, data), policy)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster"):
         raise OperatorError(f"--gate {scheme}: not a gate that Petstore knows; give redis://host:6379/0")
     try:
         from petstore.gate.redis import RedisGate
-        from petstore.gate.redis_link import open_link
+        from petstore.gate.redis_url import open_link
     except ImportError as error:
         raise MissingPackage(f"--gate {scheme}", error.name, "cluster") from None
 
@@ -106,12 +113,12 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     from petstore.gate.fallback import FallbackGate
     from petstore.gate.lmdb import LmdbGate
 
-    return FallbackGate(shared, partial(LmdbGate, data / FALLBACK_FILE, policy))
+    return FallbackGate(shared, partial(LmdbGate, gate_file(url, data), policy))
 
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
     """Raises Unavailable."""
-    found = {  # by key: Redis may name a record twice
+    found = {
         key_id: Ban(key_id, w.ban_start / SECOND, w.ban_end / SECOND, w.bans)
         async for rows in gate.all_windows()
         for key_id, w in rows
@@ -121,7 +128,7 @@ async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
 
 
 def bucket_of(address: str) -> bytes:
-    """An IPv4 address, or the /64 network of an IPv6 address: a whole network is usually one client's."""
+    """An IPv4 address, or the /64 network of an IPv6 address, because one client usually has a whole network."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

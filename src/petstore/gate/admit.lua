@@ -1,15 +1,15 @@
--- One step of the gate for all that one turn of a worker's event loop brings: what gate/local.py does in a
--- transaction. Redis runs a script alone, so a step is atomic. The rules are those of windows.py in the same order;
--- a test compares the two over random requests.
+-- One batch of calls of a worker. Redis runs no other command meanwhile, so a batch is atomic, as a transaction of
+-- gate/lmdb.py is. The rules are those of rate_limits.py in the same order; a test compares both on random requests.
 --
--- ARGV[1]   the time in milliseconds; empty: Redis' own clock, so that the clocks of nodes do not matter
+-- ARGV[1]   the time in milliseconds; empty: the clock of Redis, so that the clocks of nodes do not matter
 -- ARGV[2-4] the ban policy: length and ceiling in milliseconds, threshold (0: the key's limit per minute)
--- ARGV[5]   which versions to raise, as bits: 1 live catalogue, 2 live keys, 4 staging catalogue, 8 staging keys.
---           Empty in Redis Cluster, where the versions have a slot of their own and were compared before.
--- ARGV[6]   the requests, 32 bytes each: what to do, the keys' version it was asked under, per minute, per day
--- KEYS      the versions, unless ARGV[5] is empty; then the record of each request, in order
+-- ARGV[5]   the versions to raise, as bits: 1 live catalogue, 2 live keys, 4 staging catalogue, 8 staging keys.
+--           Empty in Redis Cluster, where the versions are in another slot and the worker has compared them already.
+-- ARGV[6]   the calls, 32 bytes each: operation, keys' version under which the limits were read, per minute, per day
+-- KEYS      the versions, unless ARGV[5] is empty; then the record of each call, in order
 --
--- Returns the four versions, then 48 bytes for each request: outcome, window, limit, remaining, reset, wait.
+-- Returns the four versions, unless ARGV[5] is empty; then 48 bytes for each call: outcome, window, limit, remaining,
+-- reset, wait.
 
 local MINUTE, DAY = 60000, 86400000
 local ADMITTED, LIMITED, BANNED, OUTDATED = 0, 1, 2, 3
@@ -17,18 +17,18 @@ local IN_MINUTE, IN_DAY = 0, 1
 local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT = 0, 1, 2, 3, 4
 
 local VERSIONS = '<i8i8i8i8'
-local REQUEST = '<i8i8i8i8'
+local CALL = '<i8i8i8i8'
 local WINDOWS = '<i8i8i8i8i8i8i8i8i8'
 local WINDOW = '<i8i8'
-local ANSWER = '<i8i8i8i8i8i8'
+local RESULT = '<i8i8i8i8i8i8'
 
 local clock = redis.call('TIME')
 local microseconds = clock[1] * 1000000 + clock[2]
 local now = tonumber(ARGV[1]) or math.floor(microseconds / 1000)
 local ban_length, ban_ceiling, ban_threshold = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local answers = {}
+local reply = {}
 
--- A version is raised to the time, so that one which was lost, by a failover or an eviction, can never come back.
+-- A version is raised to the time at least. So a version that a failover or an eviction lost cannot come again.
 local versions = { 0, 0, 0, 0 }
 local raise = tonumber(ARGV[5])
 local records_from = raise and 1 or 0
@@ -47,7 +47,7 @@ if raise then
     local packed = struct.pack(VERSIONS, versions[1], versions[2], versions[3], versions[4])
     redis.call('SET', KEYS[1], packed, 'PX', 30 * DAY)
   end
-  answers[1] = struct.pack(VERSIONS, versions[1], versions[2], versions[3], versions[4])
+  reply[1] = struct.pack(VERSIONS, versions[1], versions[2], versions[3], versions[4])
 end
 
 local function open(start, length)
@@ -55,7 +55,7 @@ local function open(start, length)
   return -length < age and age < length
 end
 
--- Decides one request of a key. Returns outcome, window, limit, remaining, reset, and whether `w` has changed.
+-- Decide one request of a key. Returns outcome, window, limit, remaining, reset, and whether `w` has changed.
 local function admit(w, per_minute, per_day)
   local minute_start, minute_used, day_start, day_used, strike_start, strikes, ban_start, ban_end, bans =
     w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9]
@@ -110,7 +110,7 @@ local function admit(w, per_minute, per_day)
   return LIMITED, IN_MINUTE, per_minute, 0, minute_end, true
 end
 
--- The same for the one window of an address. Returns the same.
+-- Decide one request of an address, which has one window. Returns the same.
 local function admit_address(w, per_minute)
   if not open(w[1], MINUTE) then w[1], w[2] = now, 0 end
   if w[2] >= per_minute then
@@ -120,7 +120,7 @@ local function admit_address(w, per_minute)
   return ADMITTED, IN_MINUTE, per_minute, per_minute - w[2], w[1] + MINUTE, true
 end
 
--- A key that asks several times in one turn is read once and written once.
+-- A record with several calls in the batch is read once and written once.
 local records, changed = {}, {}
 
 local function record(name, form, empty)
@@ -134,17 +134,17 @@ end
 local position = 1
 for i = records_from + 1, #KEYS do
   local name = KEYS[i]
-  local what, asked_under, per_minute, per_day
-  what, asked_under, per_minute, per_day, position = struct.unpack(REQUEST, ARGV[6], position)
+  local operation, keys_version, per_minute, per_day
+  operation, keys_version, per_minute, per_day, position = struct.unpack(CALL, ARGV[6], position)
   local outcome, window, limit, remaining, reset, differs
-  if what == KEY_LIVE or what == KEY_STAGING then
-    if records_from == 1 and asked_under ~= versions[what == KEY_LIVE and 2 or 4] then
+  if operation == KEY_LIVE or operation == KEY_STAGING then
+    if records_from == 1 and keys_version ~= versions[operation == KEY_LIVE and 2 or 4] then
       outcome, window, limit, remaining, reset, differs = OUTDATED, IN_MINUTE, 0, 0, now, false
     else
       local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })
       outcome, window, limit, remaining, reset, differs = admit(w, per_minute, per_day)
     end
-  elseif what == LIFT then
+  elseif operation == LIFT then
     local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })
     outcome, window, limit, remaining, reset, differs = ADMITTED, IN_MINUTE, 0, w[9], now, w[9] > 0
     w[5], w[6], w[7], w[8], w[9] = 0, 0, 0, 0, 0
@@ -152,15 +152,15 @@ for i = records_from + 1, #KEYS do
     local w = record(name, WINDOW, { 0, 0 })
     local start, used = w[1], w[2]
     outcome, window, limit, remaining, reset, differs = admit_address(w, per_minute)
-    if what == PEEK and differs then
+    if operation == PEEK and differs then
       w[1], w[2], remaining, differs = start, used, remaining + 1, false
     end
   end
   if differs then changed[name] = true end
-  answers[#answers + 1] = struct.pack(ANSWER, outcome, window, limit, remaining, reset, reset - now)
+  reply[#reply + 1] = struct.pack(RESULT, outcome, window, limit, remaining, reset, reset - now)
 end
 
--- Every record expires when nothing in it can matter any more.
+-- A record expires when nothing in it can matter any more.
 for name in pairs(changed) do
   local w = records[name]
   if #w >= 9 then
@@ -171,4 +171,4 @@ for name in pairs(changed) do
   end
 end
 
-return table.concat(answers)
+return table.concat(reply)

@@ -1,79 +1,74 @@
-"""What a node does while its Redis is away, if the operator wants it to go on: windows of its own, and no memory."""
+"""The gate of a node whose Redis is down: the node goes on with windows of its own."""
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, Subject
-from petstore.gate.redis import Crowded, RedisGate
+from petstore.gate.redis import QueueFull, RedisGate
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.rate_limits import Decision, Windows
 
 
 class FallbackGate:
-    """`shared` while it answers, else `own`: a file that the workers of this node share.
+    """Redis while it answers, otherwise a file that the workers of this node share. Limits then hold per node.
 
-    Limits then hold per node. The file's version of the keys is never that of Redis, so every key is read again when
-    an outage begins and when it ends, and once a second in between. Where one shard of a Cluster fails, this is so for
-    its keys alone, which Redis still says to be the newest. Of the catalogue no version is the same twice: no page is
-    served from memory.
+    The keys' version of the file never equals that of Redis. So a worker reads each key again when an outage begins
+    and when it ends; in between, a worker reads a key again every second. The catalogue's version differs with each
+    request, so no page comes from the cache.
 
-    Where too many wait for a Redis that answers, they are told so: a limit of N would admit more than N otherwise.
+    When a single shard of a Cluster fails, the file decides for the keys of this shard only.
     """
 
-    def __init__(self, shared: RedisGate, open_own: Callable[[], Gate]) -> None:
+    def __init__(self, shared: RedisGate, open_fallback: Callable[[], Gate]) -> None:
+        """The fallback is opened when it is first needed."""
         self._shared = shared
-        self._open_own = open_own
-        self._opened: Gate | None = None
-        self._no_version = itertools.count(-2, -1)
+        self._open_fallback = open_fallback
+        self._fallback: Gate | None = None
+        self._unique_version = itertools.count(-2, -1)
 
     async def admit(
         self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float
     ) -> tuple[Decision, int] | None:
         try:
             return await self._shared.admit(environment, key_id, limits, keys_version, now)
-        except Crowded:
-            raise
-        except Unavailable:
+        except Unavailable as error:
+            fallback = self._fallback_after(error)
             if not self._shared.down:
-                # Redis answers, but not for this key. It has just found the version to be the newest. Compared with
-                # the file's, the key would be read again for ever.
-                keys_version = await self._own.keys_version(environment)
-            passed = await self._own.admit(environment, key_id, limits, keys_version, now)
-            return passed and (passed[0], next(self._no_version))
+                # Only this key's shard is down, and Redis has compared the keys' version already. The file's version
+                # differs for good: the worker would read the key again without end.
+                keys_version = await fallback.keys_version(environment)
+            admitted = await fallback.admit(environment, key_id, limits, keys_version, now)
+            return admitted and (admitted[0], next(self._unique_version))
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
         try:
             return await self._shared.admit_address(environment, address, now)
-        except Crowded:
-            raise
-        except Unavailable:
-            return await self._own.admit_address(environment, address, now)
+        except Unavailable as error:
+            return await self._fallback_after(error).admit_address(environment, address, now)
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
         try:
             return await self._shared.peek_address(environment, address, now)
-        except Crowded:
-            raise
-        except Unavailable:
-            return await self._own.peek_address(environment, address, now)
+        except Unavailable as error:
+            return await self._fallback_after(error).peek_address(environment, address, now)
 
     async def keys_version(self, environment: Environment) -> int:
         try:
             return await self._shared.keys_version(environment)
-        except Unavailable:
-            return await self._own.keys_version(environment)
+        except Unavailable as error:
+            return await self._fallback_after(error).keys_version(environment)
 
     async def raise_version(self, environment: Environment, subject: Subject) -> None:
-        """In an outage nobody remembers anything that this could make outdated; the other nodes' keys are a second old.
+        """During an outage other nodes use no cached page, and no cached key for longer than a second.
 
-        When Redis is back, the first step of every node raises all versions.
+        The first batch of each node after the outage raises all versions.
         """
         try:
             await self._shared.raise_version(environment, subject)
-        except Unavailable:
-            await self._own.raise_version(environment, subject)
+        except Unavailable as error:
+            await self._fallback_after(error).raise_version(environment, subject)
 
     async def lift(self, key_id: str) -> bool:
         return await self._shared.lift(key_id)
@@ -91,16 +86,20 @@ class FallbackGate:
         return self._shared.down
 
     async def sweep(self, now: float) -> None:
-        if self._opened is not None:
-            await self._opened.sweep(now)
+        if self._fallback is not None:
+            await self._fallback.sweep(now)
 
     async def close(self) -> None:
-        await self._shared.close()
-        if self._opened is not None:
-            await self._opened.close()
+        try:
+            await self._shared.close()
+        finally:
+            if self._fallback is not None:
+                await self._fallback.close()
 
-    @property
-    def _own(self) -> Gate:
-        if self._opened is None:
-            self._opened = self._open_own()
-        return self._opened
+    def _fallback_after(self, error: Unavailable) -> Gate:
+        """Raises `error` when Redis answers and only its queue is full."""
+        if isinstance(error, QueueFull):
+            raise error
+        if self._fallback is None:
+            self._fallback = self._open_fallback()
+        return self._fallback

@@ -1,8 +1,8 @@
-"""The gate of one machine: a memory-mapped LMDB file that every worker and the command line share.
+"""The gate of one machine: a memory-mapped LMDB file that the workers and the command line share.
 
-LMDB's write lock makes each step atomic across processes and outlives a `kill -9` of its holder. Nothing is synced:
-what a process has written is the kernel's, so only a power cut can lose counters (`trust.py` sees that it was one). The
-file is allocated before it is mapped, so that a full disk is an error and not a SIGBUS. All calls come from one thread.
+The write lock of LMDB makes each transaction atomic across processes, and outlives a `kill -9` of its holder. LMDB
+syncs nothing: the kernel has what a process wrote, so only a power cut can lose counters (see recovery.py). The file is
+allocated before it is mapped, so that a full disk is an error and not a SIGBUS. All calls come from one thread.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
 
 INITIAL_SIZE = 16 * 1024 * 1024
-SWEEP_STEP = 250  # records that a sweep looks at in one turn of the event loop, which takes half a millisecond
-SWEEP_SECONDS = 120  # in which a worker looks at all records once,
-SWEEP_TURNS = 40  # unless that took more turns a second
-SOME = 1_000
+SWEEP_BATCH = 250  # records in one transaction of a sweep: half a millisecond, in which the event loop is blocked
+SWEEP_BATCHES_MAX = 40  # in one sweep
+SWEEP_PERIOD = 120  # seconds, and sweeps, in which each record is checked once
+READ_BATCH = 1_000
 
-KEY, ADDRESS, VERSION = b"k", b"a", b"v"  # the first byte of a record's name tells its kind
+KEY, ADDRESS, VERSION = b"k", b"a", b"v"  # the first byte of a record's name is its kind
 _windows = struct.Struct("<9q")
 _address = struct.Struct("<2q")
 _versions = struct.Struct("<2Q")
@@ -43,25 +43,37 @@ _NEW_KEY = _windows.pack(*Windows())
 _NEW_ADDRESS = _address.pack(0, 0)
 
 T = TypeVar("T")
-# A plain tuple does for the rules, which only take it apart: making it a named one would cost as much as the rules.
+# The rules only unpack the record again, so a plain tuple will do: a named one costs as much as the rules themselves.
 _unpack: Callable[[bytes], Windows] = _windows.unpack  # type: ignore[assignment]  # see above
 
 
 class LmdbGate:
     """See `Gate` for what each method promises."""
 
-    def __init__(self, path: Path, policy: GatePolicy) -> None:
+    def __init__(
+        self,
+        path: Path,
+        policy: GatePolicy,
+        *,
+        initial_size: int = INITIAL_SIZE,
+        sweep_batch: int = SWEEP_BATCH,
+        sweep_batches_max: int = SWEEP_BATCHES_MAX,
+    ) -> None:
+        """Raises Unavailable when the file cannot be opened."""
         self._bans = policy.bans
         self._address_per_minute = policy.address_per_minute
         self._path = path
+        self._sweep_batch = sweep_batch
+        self._sweep_batches_max = sweep_batches_max
         self._health = Health("gate")
         self._sweep_from = b""
-        self._names: dict[Environment, bytes] = {"live": VERSION + b"live", "staging": VERSION + b"staging"}
+        self._env: Any = None
+        self._version_names: dict[Environment, bytes] = {each: VERSION + each.encode() for each in ENVIRONMENTS}
         try:
             mark_in_use(path)
             path.touch(0o600)
-            with sizing(path) as file:
-                size = max(INITIAL_SIZE, os.fstat(file).st_size)
+            with size_lock(path) as file:
+                size = max(initial_size, os.fstat(file).st_size)
                 self._env = lmdb.open(
                     str(path),
                     subdir=False,
@@ -72,13 +84,15 @@ class LmdbGate:
                     map_async=True,
                     mode=0o600,
                 )
-                allocate(file, size)
+                os.posix_fallocate(file, 0, size)
                 with self._env.begin(write=True) as txn:
-                    for name in self._names.values():
+                    for name in self._version_names.values():
                         if txn.get(name) is None:
-                            # Starting from the time, no version of an earlier file can ever come back.
+                            # Versions start at the time, so that no version of an earlier file can come again.
                             txn.put(name, _versions.pack(time.time_ns(), time.time_ns()))
         except (lmdb.Error, OSError) as error:
+            if self._env is not None:
+                self._env.close()
             raise Unavailable(f"{path}: cannot be opened: {error}; petstore check tells more") from error
         self._begin: Callable[..., Any] = self._env.begin
 
@@ -87,8 +101,8 @@ class LmdbGate:
     ) -> tuple[Decision, int] | None:
         name = b"k" + key_id.encode()
         try:
-            with self._begin(None, None, True) as txn:  # for writing; by position it is faster
-                catalogue, keys = _versions.unpack(txn.get(self._names[environment]))
+            with self._begin(None, None, True) as txn:  # for writing; arguments by position are faster
+                catalogue, keys = _versions.unpack(txn.get(self._version_names[environment]))
                 if keys != keys_version:
                     return None
                 before = _unpack(txn.get(name, _NEW_KEY))
@@ -96,7 +110,7 @@ class LmdbGate:
                 if after is not before:
                     txn.put(name, _windows.pack(*after))
         except lmdb.Error as error:
-            self._mend(error)
+            self._resize(error)
             return await self.admit(environment, key_id, limits, keys_version, now)
         return decision, catalogue
 
@@ -110,7 +124,7 @@ class LmdbGate:
         name = ADDRESS + environment.encode() + bucket_of(address)
         allowed = self._address_per_minute
 
-        def step(txn: Any) -> Decision:
+        def work(txn: Any) -> Decision:
             start, used = _address.unpack(txn.get(name, _NEW_ADDRESS))
             start, used, decision = admit_address(start, used, allowed, int(now * SECOND))
             if decision.outcome is ADMITTED and write:
@@ -119,63 +133,68 @@ class LmdbGate:
                 decision = msgspec.structs.replace(decision, remaining=decision.remaining + 1)
             return decision
 
-        return self._step(step, write=write)
+        return self._transact(work, write=write)
 
     async def keys_version(self, environment: Environment) -> int:
-        name = self._names[environment]
-        return self._step(lambda txn: int(_versions.unpack(txn.get(name))[1]), write=False)
+        name = self._version_names[environment]
+        return self._transact(lambda txn: int(_versions.unpack(txn.get(name))[1]), write=False)
 
     async def raise_version(self, environment: Environment, subject: Subject) -> None:
-        name = self._names[environment]
+        name = self._version_names[environment]
 
-        def step(txn: Any) -> None:
+        def work(txn: Any) -> None:
             catalogue, keys = _versions.unpack(txn.get(name))
             txn.put(name, _versions.pack(catalogue + (subject == "catalogue"), keys + (subject == "keys")))
 
-        self._step(step)
+        self._transact(work)
 
     async def lift(self, key_id: str) -> bool:
         name = KEY + key_id.encode()
 
-        def step(txn: Any) -> bool:
+        def work(txn: Any) -> bool:
             before = Windows._make(_windows.unpack(txn.get(name, _NEW_KEY)))
             if before.bans:
                 txn.put(name, _windows.pack(*lifted(before)))
             return before.bans > 0
 
-        return self._step(step)
+        return self._transact(work)
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        def step(txn: Any) -> list[Windows]:
+        def work(txn: Any) -> list[Windows]:
             found = (txn.get(KEY + key_id.encode(), _NEW_KEY) for key_id in key_ids)
             return [Windows._make(_windows.unpack(value)) for value in found]
 
-        return self._step(step, write=False)
+        return self._transact(work, write=False)
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
         start = KEY
-        while rows := self._step(partial(_some_keys, start), write=False):
+        while rows := self._transact(partial(_some_keys, start), write=False):
             yield [(name[1:].decode(), Windows._make(_windows.unpack(value))) for name, value in rows]
             start = rows[-1][0] + b"\0"
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
         packed = [(KEY + key_id.encode(), _windows.pack(*w)) for key_id, w in rows]
 
-        def step(txn: Any) -> None:
+        def work(txn: Any) -> None:
             for name, value in packed:
                 txn.put(name, value)
 
-        self._step(step)
+        self._transact(work)
 
     def degraded(self) -> bool:
         return False
 
     async def sweep(self, now: float) -> None:
-        # The more is remembered, the more has to be forgotten: callers without a key may come from ever new addresses.
-        for _ in range(min(math.ceil(self.records / SWEEP_STEP / SWEEP_SECONDS), SWEEP_TURNS)):
-            self._sweep_from = self._step(lambda txn: _sweep(txn, self._sweep_from, SWEEP_STEP, int(now * SECOND)))
+        try:
+            # The number of batches grows with the file: requests without a key may come from ever new addresses.
+            batches = math.ceil(self.records / self._sweep_batch / SWEEP_PERIOD)
+            self._env.reader_check()  # LMDB keeps every page that a killed process could still be reading
+        except lmdb.Error as error:
+            raise self._failed(f"the gate file cannot be used: {error}") from error
+        for _ in range(min(batches, self._sweep_batches_max)):
+            work = partial(_sweep, self._sweep_from, self._sweep_batch, int(now * SECOND))
+            self._sweep_from = self._transact(work)
             await asyncio.sleep(0)
-        self._env.reader_check()
         if self._health.down:
             self._health.worked()
 
@@ -184,27 +203,30 @@ class LmdbGate:
 
     @property
     def records(self) -> int:
-        """How much is remembered at the moment."""
+        """The number of records in the file."""
         return int(self._env.stat()["entries"])
 
-    def _step(self, step: Callable[[Any], T], *, write: bool = True) -> T:
+    def _transact(self, work: Callable[[Any], T], *, write: bool = True) -> T:
         try:
             with self._begin(write=write) as txn:
-                return step(txn)
+                return work(txn)
         except lmdb.Error as error:
-            self._mend(error)
-            return self._step(step, write=write)
+            self._resize(error)
+            return self._transact(work, write=write)
 
-    def _mend(self, error: Exception) -> None:
-        """Make room, or take over room that another process made; whatever else is wrong is an outage."""
+    def _resize(self, error: Exception) -> None:
+        """Make the full file larger, or map the size that another process gave it.
+
+        Raises Unavailable when the disk is full, and for every other error of LMDB.
+        """
         if not isinstance(error, lmdb.MapFullError | lmdb.MapResizedError):
             raise self._failed(f"the gate file cannot be used: {error}") from error
         try:
-            with sizing(self._path) as file:
+            with size_lock(self._path) as file:
                 size = os.fstat(file).st_size
                 if size <= self._env.info()["map_size"]:
                     size *= 2
-                    allocate(file, size)
+                    os.posix_fallocate(file, 0, size)
                 self._env.set_mapsize(size)
         except OSError as full:
             raise self._failed(f"the gate file cannot grow: {full}") from full
@@ -215,17 +237,17 @@ class LmdbGate:
 
 
 def _some_keys(start: bytes, txn: Any) -> list[tuple[bytes, bytes]]:
-    """The next records of keys from a name on."""
+    """The next records of keys, from a name on."""
     with txn.cursor() as cursor:
-        rows = itertools.islice(cursor, SOME) if cursor.set_range(start) else ()
+        rows = itertools.islice(cursor, READ_BATCH) if cursor.set_range(start) else ()
         return [(name, value) for name, value in rows if name[:1] == KEY]
 
 
-def _sweep(txn: Any, start: bytes, steps: int, now: int) -> bytes:
-    """Look at the next records from `start`, remove the forgettable, and return where to go on."""
+def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
+    """Check the next records from a name on, remove those that no longer matter, and return where to continue."""
     with txn.cursor() as cursor:
         found = cursor.set_range(start) if start else cursor.first()
-        while found and steps:
+        while found and count:
             name, value = cursor.item()
             if name[:1] == KEY:
                 old = forgettable(Windows._make(_windows.unpack(value)), now)
@@ -233,17 +255,17 @@ def _sweep(txn: Any, start: bytes, steps: int, now: int) -> bytes:
                 old = forgettable(Windows(*_address.unpack(value)), now)
             else:
                 old = False
-            found = cursor.delete() if old else cursor.next()  # either way to the next one
-            steps -= 1
+            found = cursor.delete() if old else cursor.next()  # a delete moves the cursor to the next record
+            count -= 1
         return bytes(cursor.key()) if found else b""
 
 
 @contextlib.contextmanager
-def sizing(path: Path) -> Iterator[int]:
-    """The file, while nobody else opens it or makes it larger.
+def size_lock(path: Path) -> Iterator[int]:
+    """The open file, while no other process opens it or makes it larger. Raises OSError.
 
-    LMDB cuts a file to the size of the map it makes: a size that was read before another process made room would cut
-    that room off under its feet. Raises OSError.
+    LMDB truncates a file to the size that it maps. Without this lock a process could read the size, another could make
+    the file larger, and the first would cut that part off.
     """
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -253,24 +275,19 @@ def sizing(path: Path) -> Iterator[int]:
         os.close(file)
 
 
-def allocate(file: int, size: int) -> None:
-    """Give the file at least this size, with real blocks behind it. Raises OSError when the disk is full."""
-    os.posix_fallocate(file, 0, size)
-
-
 def copy_out(path: Path, target: Path) -> None:
-    """A copy of one moment, while others go on. Raises Unavailable."""
+    """Copy the file as it is at one moment, while others use it. Raises Unavailable."""
     try:
-        with _beside(path, readonly=True) as env:
+        with _open_offline(path, readonly=True) as env:
             env.copy(str(target))
     except (lmdb.Error, OSError) as error:
         raise Unavailable(f"the gate file cannot be copied: {error}") from error
 
 
 def renew_versions(path: Path) -> None:
-    """Give a file that has come back from a backup versions that nobody can remember. Raises Unavailable."""
+    """Give a file from a backup versions that no worker has seen. Raises Unavailable."""
     try:
-        with _beside(path, readonly=False) as env, env.begin(write=True) as txn:
+        with _open_offline(path, readonly=False) as env, env.begin(write=True) as txn:
             for environment in ENVIRONMENTS:
                 txn.put(VERSION + environment.encode(), _versions.pack(time.time_ns(), time.time_ns()))
     except (lmdb.Error, OSError) as error:
@@ -278,7 +295,7 @@ def renew_versions(path: Path) -> None:
     path.with_name(path.name + "-lock").unlink()
 
 
-def _beside(path: Path, *, readonly: bool) -> Any:
-    """The file, opened by a process that is no worker."""
+def _open_offline(path: Path, *, readonly: bool) -> Any:
+    """The file, synced as usual, for work that is no request."""
     size = max(INITIAL_SIZE, path.stat().st_size)
     return lmdb.open(str(path), subdir=False, map_size=size, readonly=readonly)

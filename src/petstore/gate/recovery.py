@@ -1,10 +1,12 @@
-"""Whether the gate's file can be believed.
+"""Recovery of the gate's file: whether the file can be used after a crash, and a new start when it cannot.
 
-Nothing in it is synced while it is in use. That is safe while the kernel lives; after a power cut the file may be a
-mixture of old and new pages that reads well and counts wrong. So a note beside it names the boot it was last used in.
+The file is not synced while it is in use. A crash of a process loses nothing, because the kernel has the pages. After a
+power cut pages of different ages may be on disk, which LMDB can read but which count wrong. So a note beside the file
+says in which boot of the machine the file is in use, or that all of it is on disk.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -13,46 +15,64 @@ from pathlib import Path
 import lmdb
 
 from petstore.errors import OperatorError
+from petstore.observability.logs import event
 
+# What the note says beside the id of a boot.
 SYNCED = "synced"
-UNTOLD = "untold"  # in use, and in which boot could not be told: a sandbox may hide it
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+UNKNOWN_BOOT = "untold"  # in use, but a sandbox hides the id of the boot; the word is on disk, so it stays
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def mark_in_use(path: Path) -> None:
-    """To be called before the file is opened for writing. Raises OSError."""
-    _note(path, _boot())
+    """Note the boot. Must be called before the file is opened for writing. Raises OSError."""
+    _write_note(path, _boot_id())
 
 
 def mark_clean(path: Path) -> None:
-    """To be called when nobody uses the file any more: all of it is on disk, so a reboot does no harm."""
-    with contextlib.suppress(OSError):
+    """Sync the file and note it. Must be called only when no process uses the file any more."""
+    with contextlib.suppress(OSError):  # without this note the next start recovers the file, which is safe
         with path.open("rb+") as file:
             os.fsync(file.fileno())
-        _note(path, SYNCED)
+        _write_note(path, SYNCED)
+
+
+def is_clean(path: Path, *, in_use: bool = False) -> bool:
+    """Whether no power cut can have mixed the pages of the file. Reads the note, not the file.
+
+    `in_use`: a process uses the file at the moment. Then the machine has not been down since that process opened it,
+    so an unknown boot is this boot.
+    """
+    try:
+        note, boot_id = _note(path).read_text(), _boot_id()
+    except OSError:  # no note: the file is new. A note without read permission: opening the file reports that
+        return True
+    return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
 
 
 def recover(path: Path) -> Path | None:
-    """Where a file that cannot be believed was moved, or None when there was nothing wrong.
+    """Rename the file when it cannot be used, so that the gate starts with new counters. Returns the new path.
 
-    Raises OperatorError when it is somebody else's: that is no reason to forget its counters and bans.
+    Returns None when the file is good, or when there is none. Must be called only when no process uses the file.
+    Raises OperatorError when this user may not write the file: its counters and bans are not dropped for that.
     """
-    for file in (path, _note_of(path)):
+    for file in (path, _note(path)):
         if file.exists() and not os.access(file, os.R_OK | os.W_OK):
             raise OperatorError(f"{file}: no rights to read and write it; chown it to the user of this service")
     if not path.exists() or (is_clean(path) and readable(path)):
         return None
-    aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
-    path.rename(aside)
+    damaged = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+    path.rename(damaged)
     with contextlib.suppress(FileNotFoundError):
         path.with_name(path.name + "-lock").unlink()
-    return aside
+    event(logging.ERROR, "gate file damaged", set_aside=str(damaged), effect="counters start anew")
+    return damaged
 
 
 def readable(path: Path, *, in_use: bool = False) -> bool:
-    """Read from end to end, in a process of its own, since reading a damaged map can end in a SIGBUS.
+    """Whether LMDB can read all of the file. A child process reads it, because a damaged file can cause a SIGBUS.
 
-    In use, it is read as by one of its users, under LMDB's lock: otherwise pages are overwritten meanwhile.
+    `in_use`: read under the lock of LMDB, because other processes write pages meanwhile.
     """
     child = os.fork()
     if child == 0:
@@ -63,39 +83,27 @@ def readable(path: Path, *, in_use: bool = False) -> bool:
         try:
             with lmdb.open(str(path), subdir=False, readonly=True, lock=in_use) as env, env.begin() as txn:
                 for _ in txn.cursor():
-                    pass  # each name and value is copied out, so all of it was read
+                    pass  # the cursor copies each name and value, so every page is read
                 code = 0
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def is_clean(path: Path, *, in_use: bool = False) -> bool:
-    """Not a file that was in use when its machine went down.
-
-    A boot that cannot be told is not another one while somebody has the file in use: they have seen no power cut.
-    """
+def _boot_id() -> str:
     try:
-        noted, boot = _note_of(path).read_text(), _boot()
-    except OSError:  # there is no note, or whoever opens the file will be told why it cannot be read
-        return True
-    return noted in (SYNCED, boot) or (in_use and UNTOLD in (noted, boot))
-
-
-def _boot() -> str:
-    try:
-        return _BOOT.read_text().strip()
+        return BOOT_ID_FILE.read_text().strip()
     except OSError:
-        return UNTOLD
+        return UNKNOWN_BOOT
 
 
-def _note_of(path: Path) -> Path:
+def _note(path: Path) -> Path:
     return path.with_name(path.name + "-boot")
 
 
-def _note(path: Path, text: str) -> None:
-    """On disk before this returns, the name as well as the content."""
-    note = _note_of(path)
+def _write_note(path: Path, text: str) -> None:
+    """Returns when the note's content and name are on disk. Raises OSError."""
+    note = _note(path)
     with contextlib.suppress(FileNotFoundError):
         if note.read_text() == text:
             return
@@ -107,9 +115,9 @@ def _note(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         part.rename(note)
     finally:
-        part.unlink(missing_ok=True)  # still there on a full disk
-    folder = os.open(note.parent, os.O_RDONLY)
+        part.unlink(missing_ok=True)  # it still exists when the disk is full
+    directory = os.open(note.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(directory)
     finally:
-        os.close(folder)
+        os.close(directory)

@@ -1,74 +1,64 @@
-"""The gate of many machines: Redis or Valkey, one Lua script, Redis' own clock.
+"""The gate of several machines: Redis or Valkey, one Lua script, the clock of Redis.
 
-All that one turn of the event loop brings goes out as one step, and what comes in while it is under way makes the
-next. A request only ever holds a future: one that is cancelled cannot shift another's answer.
+The calls of one turn of the event loop are sent as one batch. The calls that come while a batch is in flight form the
+next one. A caller only awaits a future, so a cancelled caller cannot shift the replies of other callers.
 """
 
 import asyncio
 import contextlib
-import struct
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from petstore.errors import Unavailable
-from petstore.gate import GatePolicy, Subject, bucket_of
-from petstore.keys import ENVIRONMENTS, Environment
+from petstore.gate import GatePolicy, Subject
+from petstore.gate.redis_errors import time_limit
+from petstore.gate.redis_script import (
+    ADDRESS,
+    ALL_VERSIONS,
+    KEY_OPERATION,
+    LIFT,
+    OUTDATED,
+    PEEK,
+    VERSION_NUMBER,
+    ScriptCall,
+    ScriptReply,
+    ScriptResult,
+    Versions,
+    address_record,
+    decision_of,
+    key_id_of,
+    key_record,
+    pack_windows,
+    unpack_windows,
+)
+from petstore.keys import Environment
 from petstore.observability.health import Health
+from petstore.observability.logs import logger
 from petstore.observability.metrics import GATE_BATCH, GATE_QUEUE
 from petstore.plans import Limits
-from petstore.rate_limits import DAY, MINUTE, SECOND, Decision, Outcome, Window, Windows
+from petstore.rate_limits import DAY, MINUTE, SECOND, Decision, Windows
 
-PATIENCE = 1.0  # seconds that a step may take
-PROBE_EVERY = 0.2  # seconds between two tries to reach a Redis that is down
-STEP_MAX = 500  # requests in one step: Redis answers nobody else meanwhile
-WAITING_MAX = 20_000
-
-VERSIONS = "petstore:{versions}"
-KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT = range(5)  # what the script can do with a record
-OUTDATED = 3
-ALL_VERSIONS = 15
+BATCH_TIMEOUT = 1.0  # seconds
+PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a Redis that is down
+BATCH_MAX = 500  # calls in one batch: Redis serves no other client meanwhile
+QUEUE_MAX = 20_000
 NO_LIMITS = Limits(0, 0)
-_BITS: dict[tuple[Environment, Subject], int] = {
-    ("live", "catalogue"): 1,
-    ("live", "keys"): 2,
-    ("staging", "catalogue"): 4,
-    ("staging", "keys"): 8,
-}
-_KEY_OF: dict[Environment, int] = {"live": KEY_LIVE, "staging": KEY_STAGING}
 
-_windows = struct.Struct("<9q")
-_versions = struct.Struct("<4q")
-_request = struct.Struct("<4q")
-_answer = struct.Struct("<6q")
-_WINDOW: tuple[Window, Window] = ("minute", "day")
-_OUTCOME = tuple(Outcome)
-
-Versions = tuple[int, int, int, int]  # live catalogue, live keys, staging catalogue, staging keys
-Answer = tuple[int, int, int, int, int, int]  # outcome, window, limit, remaining, reset, wait
-
-
-class Request(NamedTuple):
-    """One line of a step, and who waits for its answer."""
-
-    name: str
-    what: int
-    asked_under: int
-    per_minute: int
-    per_day: int
-    future: "asyncio.Future[tuple[Versions, Answer]]"
+CallFuture = asyncio.Future[tuple[Versions, ScriptResult]]
+VersionsFuture = asyncio.Future[Versions]
 
 
 class Link(Protocol):
-    """The way to the servers. Every method raises Unavailable, and the next call tries anew."""
+    """The connections to Redis. Every method raises Unavailable; the next call then connects again."""
 
-    async def step(self, now: str, bans: Sequence[int], raised: int, requests: Sequence[Request]) -> "Step": ...
-
-    def connected(self) -> bool:
-        """False: the next step is the first on its connection, perhaps to a server that knows nothing."""
+    async def run_script(
+        self, now: str, bans: Sequence[int], raise_bits: int, calls: Sequence[ScriptCall]
+    ) -> ScriptReply:
+        """Run one batch. On a new connection all versions are raised: the server may not have the newest ones."""
 
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """The names of records, a handful at a time."""
+        """The names of records, some at a time. A name may come twice."""
 
     async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]: ...
 
@@ -78,262 +68,227 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
-class Step(NamedTuple):
-    versions: Versions
-    answers: "Sequence[Answer | Unavailable]"
-
-
-class Crowded(Unavailable):
-    """Redis answers, but too many wait for it. No outage: nobody but Redis may decide meanwhile."""
+class QueueFull(Unavailable):
+    """Redis answers, but too many calls wait for it. The fallback must not decide: a limit of N would admit more."""
 
 
 class RedisGate:
     """See `Gate` for what each method promises."""
 
-    def __init__(self, link: Link, policy: GatePolicy) -> None:
+    def __init__(
+        self, link: Link, policy: GatePolicy, *, probe_interval: float = PROBE_INTERVAL, queue_max: int = QUEUE_MAX
+    ) -> None:
         self._link = link
         self._bans = tuple(policy.bans)
         self._address_limits = Limits(policy.address_per_minute, 0)
         self._given_clock = policy.given_clock
+        self._probe_interval = probe_interval
+        self._queue_max = queue_max
         self._health = Health("gate")
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[Request] = []
-        self._raised: list[tuple[int, asyncio.Future[Versions]]] = []
-        self._now = 0.0  # of the latest request; used only with a clock that is given
-        self._stepping: asyncio.Task[None] | None = None
-        self._starting = False
-        self._down: asyncio.Task[None] | None = None  # while Redis does not answer: what tries to reach it
-        # What is remembered anywhere under versions of another time, before a failover say, is worth nothing now.
-        self._fresh = False
+        self._calls: list[ScriptCall] = []
+        self._raises: list[tuple[int, VersionsFuture]] = []  # bits of the versions to raise
+        self._now = 0.0  # of the latest call; used only with a given clock
+        self._batches: asyncio.Task[None] | None = None
+        self._batches_scheduled = False
+        self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
+        # A cached value may be from before an outage or a failover, in which versions were lost.
+        self._raise_all = True
+        self._closed = False
 
-    # What requests need
+    # For requests
 
     async def admit(
         self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float
     ) -> tuple[Decision, int] | None:
-        what = _KEY_OF[environment]
-        versions, answer = await self._ask(name_of(key_id), what, now, keys_version, limits)
-        if answer[0] == OUTDATED:
+        versions, result = await self._call(
+            key_record(key_id), KEY_OPERATION[environment], now, keys_version=keys_version, limits=limits
+        )
+        if result[0] == OUTDATED:
             return None
-        return _decision(answer), versions[2 * what]
+        return decision_of(result), versions[VERSION_NUMBER[environment, "catalogue"]]
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
-        name = _address_name(environment, address)
-        return _decision((await self._ask(name, ADDRESS, now, limits=self._address_limits))[1])
+        record = address_record(environment, address)
+        return decision_of((await self._call(record, ADDRESS, now, limits=self._address_limits))[1])
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
-        name = _address_name(environment, address)
-        return _decision((await self._ask(name, PEEK, now, limits=self._address_limits))[1])
+        record = address_record(environment, address)
+        return decision_of((await self._call(record, PEEK, now, limits=self._address_limits))[1])
 
     async def keys_version(self, environment: Environment) -> int:
-        return (await self._raise(0))[1 if environment == "live" else 3]
+        return (await self._raise(0))[VERSION_NUMBER[environment, "keys"]]
 
     async def raise_version(self, environment: Environment, subject: Subject) -> None:
-        await self._raise(_BITS[environment, subject])
+        await self._raise(1 << VERSION_NUMBER[environment, subject])
 
-    # What operators need
+    # For operators
 
     async def lift(self, key_id: str) -> bool:
-        return (await self._ask(name_of(key_id), LIFT, time.time()))[1][3] > 0
+        return (await self._call(key_record(key_id), LIFT, time.time()))[1][3] > 0
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        async with _patience():
-            values = await self._link.values([name_of(key_id) for key_id in key_ids])
-        return [_unpacked(value) for value in values]
+        async with time_limit(BATCH_TIMEOUT):
+            values = await self._link.values([key_record(key_id) for key_id in key_ids])
+        return [unpack_windows(value) for value in values]
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        batches = aiter(self._link.names(name_of("*")))
+        names_in_turn = aiter(self._link.names(key_record("*")))
         while True:
-            async with _patience():
-                names = await anext(batches, None)
+            async with time_limit(BATCH_TIMEOUT):
+                names = await anext(names_in_turn, None)
                 if names is None:
                     return
                 values = await self._link.values(names)
-            yield [(_key_id_in(name), _unpacked(value)) for name, value in zip(names, values, strict=True) if value]
+            yield [(key_id_of(name), unpack_windows(value)) for name, value in zip(names, values, strict=True) if value]
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
-        records = [(name_of(key_id), _windows.pack(*w), _life(w)) for key_id, w in rows]
-        for start in range(0, len(records), STEP_MAX):
-            async with _patience():
-                await self._link.put(records[start : start + STEP_MAX])
+        records = [(key_record(key_id), pack_windows(w), _expiry(w)) for key_id, w in rows]
+        for start in range(0, len(records), BATCH_MAX):
+            async with time_limit(BATCH_TIMEOUT):
+                await self._link.put(records[start : start + BATCH_MAX])
 
     def degraded(self) -> bool:
         return False
 
     @property
     def down(self) -> bool:
-        return self._down is not None
+        return self._probe is not None
 
     async def sweep(self, now: float) -> None:
-        """Nothing to do: every record has an expiry."""
+        """Redis itself removes records: each has an expiry."""
 
     async def close(self) -> None:
-        for task in (self._down, self._stepping):
+        self._closed = True
+        for task in (self._probe, self._batches):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+        self._fail(Unavailable("the gate is closed"), *self._take_all())
         await self._link.close()
 
-    # Steps
+    # Batches
 
-    async def _ask(
-        self, name: str, what: int, now: float, asked_under: int = 0, limits: Limits = NO_LIMITS
-    ) -> tuple[Versions, Answer]:
-        future: asyncio.Future[tuple[Versions, Answer]] = self._loop.create_future()
-        self._check()
-        if len(self._waiting) >= WAITING_MAX:
-            raise Crowded("too many requests wait for the gate")
+    async def _call(
+        self, record: str, operation: int, now: float, *, keys_version: int = 0, limits: Limits = NO_LIMITS
+    ) -> tuple[Versions, ScriptResult]:
+        self._check_up()
+        if len(self._calls) >= self._queue_max:
+            raise QueueFull("too many requests wait for the gate")
         self._now = now
-        self._waiting.append(Request(name, what, asked_under, *limits, future))
-        self._soon()
+        future: CallFuture = self._loop.create_future()
+        self._calls.append(ScriptCall(record, operation, keys_version, *limits, future))
+        self._schedule_batches()
         return await future
 
     async def _raise(self, bits: int) -> Versions:
-        """However many wait: all of these are one number of the next step."""
-        future: asyncio.Future[Versions] = self._loop.create_future()
-        self._check()
-        self._raised.append((bits, future))
-        self._soon()
+        """Raise versions with the next batch. The queue has no limit here: all of these calls are one number in it."""
+        self._check_up()
+        future: VersionsFuture = self._loop.create_future()
+        self._raises.append((bits, future))
+        self._schedule_batches()
         return await future
 
-    def _check(self) -> None:
-        if self._down is not None:
+    def _check_up(self) -> None:
+        if self._closed:
+            raise Unavailable("the gate is closed")
+        if self._probe is not None:
             raise Unavailable("the gate is down")
 
-    def _soon(self) -> None:
-        if self._stepping is None and not self._starting:
-            # Not at once: what else this turn of the loop brings goes into the same step.
-            self._starting = True
-            self._loop.call_soon(self._start)
+    def _schedule_batches(self) -> None:
+        if self._batches is None and not self._batches_scheduled:
+            # Not at once, so that all calls of this turn of the loop are in the batch.
+            self._batches_scheduled = True
+            self._loop.call_soon(self._start_batches)
 
-    def _start(self) -> None:
-        self._starting = False
-        self._stepping = self._loop.create_task(self._run())
+    def _start_batches(self) -> None:
+        self._batches_scheduled = False
+        if not self._closed:
+            self._batches = self._loop.create_task(self._run_batches())
 
-    async def _run(self) -> None:
-        """Step after step until nobody waits."""
+    async def _run_batches(self) -> None:
+        calls: list[ScriptCall] = []
+        raises: list[tuple[int, VersionsFuture]] = []
         try:
-            while self._waiting or self._raised:
-                requests, self._waiting = self._waiting[:STEP_MAX], self._waiting[STEP_MAX:]
-                raised, self._raised = self._raised, []
-                GATE_QUEUE.set(len(requests) + len(self._waiting))
+            while self._calls or self._raises:
+                calls, self._calls = self._calls[:BATCH_MAX], self._calls[BATCH_MAX:]
+                raises, self._raises = self._raises, []
+                GATE_QUEUE.set(len(calls) + len(self._calls))
                 try:
-                    await self._step(requests, raised)
+                    await self._run_batch(calls, raises)
                 except Unavailable as error:
-                    self._fail(error, requests, raised)
-                except Exception as error:  # whatever it is, nobody may be left waiting
-                    self._fail(Unavailable(f"the gate failed: {error!r}"), requests, raised)
+                    self._raise_all = True
+                    self._fail(error, calls, raises)
+                    self._go_down(error)
+                except Exception as error:  # a bug, and no outage: its callers get the exception itself
+                    self._raise_all = True
+                    logger.exception("gate failed")
+                    self._fail(error, calls, raises)
+        except asyncio.CancelledError:  # by close()
+            self._fail(Unavailable("the gate is closed"), calls, raises)
+            raise
         finally:
             GATE_QUEUE.set(0)
-            self._stepping = None
+            self._batches = None
 
-    async def _step(self, requests: list[Request], raised: "list[tuple[int, asyncio.Future[Versions]]]") -> None:
-        bits = 0 if self._fresh and self._link.connected() else ALL_VERSIONS
-        for bit, _ in raised:
+    async def _run_batch(self, calls: list[ScriptCall], raises: list[tuple[int, VersionsFuture]]) -> None:
+        bits = ALL_VERSIONS if self._raise_all else 0
+        for bit, _ in raises:
             bits |= bit
         now = str(int(self._now * SECOND)) if self._given_clock else ""
-        async with _patience():
-            versions, answers = await self._link.step(now, self._bans, bits, requests)
-        self._fresh = True
-        if requests:
-            GATE_BATCH.observe(len(requests))
-        for _, waiter in raised:
-            if not waiter.done():
-                waiter.set_result(versions)
-        for request, answer in zip(requests, answers, strict=True):
-            future = request.future
-            if future.done():
-                continue  # its client has gone
-            if isinstance(answer, Unavailable):
+        async with time_limit(BATCH_TIMEOUT):
+            versions, results = await self._link.run_script(now, self._bans, bits, calls)
+        self._raise_all = False
+        if calls:
+            GATE_BATCH.observe(len(calls))
+        for _, raised in raises:
+            if not raised.done():
+                raised.set_result(versions)
+        for call, result in zip(calls, results, strict=True):
+            if call.future.done():
+                continue  # the caller was cancelled
+            if isinstance(result, Unavailable):
                 self._health.error()
-                future.set_exception(answer)
+                call.future.set_exception(result)
             else:
-                future.set_result((versions, answer))
+                call.future.set_result((versions, result))
 
-    def _fail(
-        self, outage: Unavailable, requests: list[Request], raised: "list[tuple[int, asyncio.Future[Versions]]]"
-    ) -> None:
-        """Nobody waits for a Redis that is down: all who do, and all who come, are told at once, until it is back."""
-        self._fresh = False
-        # Futures of different results: all that matters here is that they can fail.
-        everyone: list[asyncio.Future[object]] = [
-            *(request.future for request in [*requests, *self._waiting]),  # type: ignore[list-item]  # see above
-            *(waiter for _, waiter in [*raised, *self._raised]),  # type: ignore[list-item]  # see above
-        ]
-        self._waiting, self._raised = [], []
-        for future in everyone:
-            if not future.done():
-                future.set_exception(Unavailable(str(outage)))
+    def _take_all(self) -> tuple[list[ScriptCall], list[tuple[int, VersionsFuture]]]:
+        calls, raises = self._calls, self._raises
+        self._calls, self._raises = [], []
+        return calls, raises
+
+    def _fail(self, error: Exception, calls: list[ScriptCall], raises: list[tuple[int, VersionsFuture]]) -> None:
+        for call in calls:
+            if not call.future.done():
+                call.future.set_exception(error)
+        for _, raised in raises:
+            if not raised.done():
+                raised.set_exception(error)
+
+    def _go_down(self, outage: Unavailable) -> None:
+        """Fail every call at once, rather than after a timeout each, until a probe is answered."""
+        self._fail(outage, *self._take_all())
         self._health.failed(outage)
-        if self._down is None:
-            self._down = self._loop.create_task(self._until_back())
+        if self._probe is None:
+            self._probe = self._loop.create_task(self._run_probe())
 
-    async def _until_back(self) -> None:
+    async def _run_probe(self) -> None:
         answered = False
-        while not answered:
-            await asyncio.sleep(PROBE_EVERY)
-            with contextlib.suppress(Exception):
-                await self._step([], [])
-                answered = True
+        try:
+            while not answered:
+                await asyncio.sleep(self._probe_interval)
+                with contextlib.suppress(Unavailable):
+                    await self._run_batch([], [])
+                    answered = True
+        except Exception:  # a bug, and no outage: the next call meets it, and gets the exception itself
+            logger.exception("gate failed")
+        finally:
+            self._probe = None
         self._health.worked(surely=True)
-        self._down = None
 
 
-@contextlib.asynccontextmanager
-async def _patience() -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(PATIENCE):
-            yield
-    except TimeoutError:
-        raise Unavailable("the gate did not answer in time") from None
-
-
-def name_of(key_id: str) -> str:
-    """The braces are Redis' hash tag: all that belongs to one API key lies in one slot."""
-    return f"petstore:key:{{{key_id}}}"
-
-
-def _key_id_in(name: bytes) -> str:
-    return name.decode().partition("{")[2].removesuffix("}")
-
-
-def _address_name(environment: Environment, address: str) -> str:
-    return f"petstore:address:{{{environment}-{bucket_of(address).hex()}}}"
-
-
-def _unpacked(value: bytes | None) -> Windows:
-    return Windows._make(_windows.unpack(value)) if value else Windows()
-
-
-def _life(w: Windows) -> int:
-    """How long a record may matter, in milliseconds: no less than the script says."""
+def _expiry(w: Windows) -> int:
+    """In milliseconds, and at least what `admit.lua` chooses: after it nothing in the record can matter."""
     return DAY + w.ban_end - w.ban_start + MINUTE
-
-
-def _decision(answer: Answer) -> Decision:
-    outcome, window, limit, remaining, reset, wait = answer
-    return Decision(_OUTCOME[outcome], _WINDOW[window], limit, remaining, reset, wait)
-
-
-def packed(requests: Iterable[Request]) -> bytes:
-    """Requests as the script reads them."""
-    pack = _request.pack
-    return b"".join([pack(r.what, r.asked_under, r.per_minute, r.per_day) for r in requests])
-
-
-def versions_in(reply: bytes) -> Versions:
-    versions: Versions = _versions.unpack_from(reply)
-    return versions
-
-
-def answers_in(reply: bytes | memoryview) -> list[Answer]:
-    return list(_answer.iter_unpack(reply))
-
-
-def keys_version_of(what: int, versions: Versions) -> int:
-    """The version that a request of a key is compared with."""
-    return versions[1 if what == KEY_LIVE else 3]
-
-
-assert ENVIRONMENTS == ("live", "staging")  # the order of the versions

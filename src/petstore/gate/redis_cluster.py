@@ -1,326 +1,307 @@
-"""The way to a Redis Cluster: which shard has what, one exchange with each, and what is done when one does not answer.
+"""The link to a Redis Cluster: which shard owns which slot, and what happens when a shard does not answer.
 
-Nothing is sent twice that may have been done: a command counts requests.
+A command that a shard may have executed is never sent again, since it counts requests.
 """
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError
+from redis.exceptions import AskError, ClusterDownError, MovedError
 
 from petstore.errors import Unavailable
-from petstore.gate.redis import (
+from petstore.gate.redis_errors import time_limit, unavailable
+from petstore.gate.redis_link import IfNew, SingleLink
+from petstore.gate.redis_script import (
     ALL_VERSIONS,
-    KEY_STAGING,
+    LOAD_SCRIPT,
     OUTDATED,
-    VERSIONS,
-    Answer,
-    Request,
-    Step,
+    VERSIONS_RECORD,
+    Command,
+    ScriptCall,
+    ScriptReply,
+    ScriptResult,
     Versions,
-    answers_in,
-    keys_version_of,
-    packed,
-    versions_in,
+    is_outdated,
+    script_command,
+    unpack_results,
+    unpack_versions,
 )
-from petstore.gate.redis_link import SCRIPT, SingleLink
-from petstore.observability.logs import event
+from petstore.observability.logs import event, logger
 
-SHARD_SECONDS = 0.6  # that an exchange with one shard may take: the others' answers wait for it, once
-LOOK_SECONDS = 0.3  # the same, for a look at the Cluster itself
-DIRECTIONS_MAX = 3  # from shard to shard that one command follows: a slot that has moved may be on its way again
-LOOK_EVERY = 0.2  # seconds between two looks while a shard does not answer, or says that the Cluster is down
+SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard: the results of the other shards wait for it
+SLOTS_TIMEOUT = 0.3  # seconds for asking one server for the slots, or whether it answers
+REFRESH_INTERVAL = 0.2  # seconds between two refreshes while a shard is down or a slot has no owner
+REDIRECTS_MAX = 3  # that one command follows: a slot that has moved may be moving again
 
-_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis' name of the script
-_LOAD = ("SCRIPT", "LOAD", SCRIPT)
-_OUTDATED: Answer = (OUTDATED,) * 6  # nobody looks beyond the first
+ServerAddress = tuple[str, int]  # host and port
 
-Place = tuple[str, int]
-Command = tuple[Any, ...]
+_OUTDATED: ScriptResult = (OUTDATED,) * 6  # only the outcome is read
 
 
 class ClusterLink:
-    """Records are spread over the shards, the versions lie in a slot of their own.
+    """See `Link` for each method.
 
-    No script may touch two slots, so a step has two halves: first the versions, then, under those, the records. What
-    was asked under an outdated version of the keys is not sent, so nothing is counted for it.
+    The records are spread over the shards, and the versions have a slot of their own. A script may only use one slot,
+    so a batch has two parts: first the versions, then the records. A call under an outdated version of the keys is not
+    sent, so nothing is counted for it.
 
-    A shard that does not answer is left alone until it does: its records are unavailable at once, the others' are not.
+    A shard that does not answer gets no commands until it answers a probe. Its records are unavailable at once; the
+    records of other shards are not affected.
     """
 
-    def __init__(self, hosts: Sequence[Place], login: dict[str, Any]) -> None:
+    def __init__(self, hosts: Sequence[ServerAddress], login: dict[str, Any]) -> None:
         self._hosts = hosts
         self._login = login
-        self._seeds = list(hosts)  # whom to ask who has what, the most promising first
-        self._links: dict[Place, SingleLink] = {}
-        self._owners: list[Place | None] = []  # of each slot
-        self._learned = 0.0  # when
-        self._away: set[Place] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._seeds = list(hosts)  # the servers to ask for the slots, the most reliable first
+        self._links: dict[ServerAddress, SingleLink] = {}
+        self._owners: list[ServerAddress | None] = []  # the owner of each slot
+        self._refreshed_at = 0.0
+        self._down: set[ServerAddress] = set()
+        self._refresh_task: asyncio.Task[None] | None = None
 
-    # What the gate needs
+    # Methods of Link
 
-    async def step(self, now: str, bans: Sequence[int], raised: int, requests: Sequence[Request]) -> Step:
-        versions = await self._versions(now, bans, raised)
-        return Step(versions, await self._records(now, bans, versions, requests))
-
-    def connected(self) -> bool:
-        place = self._owners[_slot(VERSIONS)] if self._owners else None
-        return place in self._links and self._links[place].connected()
+    async def run_script(
+        self, now: str, bans: Sequence[int], raise_bits: int, calls: Sequence[ScriptCall]
+    ) -> ScriptReply:
+        await self._ensure_slots()
+        versions = await self._run_on_versions(now, bans, raise_bits)
+        return ScriptReply(versions, await self._run_on_records(now, bans, versions, calls))
 
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        await self._know()
-        for place in filter(None, set(self._owners)):
-            async for names in self._link(place).names(pattern):
+        await self._ensure_slots()
+        for server in filter(None, set(self._owners)):
+            async for names in self._link(server).names(pattern):
                 yield names
 
     async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]:
-        return await self._whole([("GET", name) for name in names], names)
+        return await self._send_all([("GET", name) for name in names], names)
 
     async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
-        commands = [("SET", name, value, "PX", life) for name, value, life in records]
-        await self._whole(commands, [name for name, _, _ in records])
+        commands = [("SET", name, value, "PX", expiry) for name, value, expiry in records]
+        await self._send_all(commands, [name for name, _, _ in records])
 
     async def servers(self) -> dict[str, SingleLink]:
-        """Each server that keeps records, by what to call it. Raises Unavailable."""
-        await self._know()
+        """The servers that keep records, with a name for messages. Raises Unavailable."""
+        await self._ensure_slots()
         if None in self._owners:
             raise Unavailable("some slots belong to no shard")
-        return {f"Redis at {place[0]}:{place[1]}": self._link(place) for place in set(filter(None, self._owners))}
+        return {f"Redis at {host}:{port}": self._link((host, port)) for host, port in set(filter(None, self._owners))}
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._refresh_task is not None:
+            self._refresh_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+                await self._refresh_task
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
-    # The two halves of a step
+    # The two parts of a batch
 
-    async def _versions(self, now: str, bans: Sequence[int], raised: int) -> Versions:
-        await self._know()
-        place = self._place(VERSIONS)
-        command, moved = (_script([VERSIONS], [now, *bans, bits, b""]) for bits in (raised, ALL_VERSIONS))
-        (reply,) = await self._evaluated(place, [command])
+    async def _run_on_versions(self, now: str, bans: Sequence[int], raise_bits: int) -> Versions:
+        server = self._owners[_slot(VERSIONS_RECORD)]
+        if server is None:
+            self._refresh_soon()
+            raise Unavailable("no shard of the gate owns the slot of the versions")
+        command, raise_all = (
+            script_command([VERSIONS_RECORD], now, bans, bits, []) for bits in (raise_bits, ALL_VERSIONS)
+        )
+        (reply,) = await self._exchange(server, [command], if_new=lambda: [raise_all])
         if isinstance(reply, AskError):
-            # Whoever has them now may not know the newest.
-            reply = await self._followed(place, reply, command, moved)
+            reply = await self._follow_redirects(server, reply, command, if_moved=raise_all)
         if isinstance(reply, Exception):
-            raise _outage(reply)
-        self._link(place).stepped()
-        return versions_in(reply)
+            raise unavailable(reply)
+        return unpack_versions(reply)
 
-    async def _records(
-        self, now: str, bans: Sequence[int], versions: Versions, requests: Sequence[Request]
-    ) -> list[Answer | Unavailable]:
-        of_name: dict[str, list[int]] = {}
-        answers: list[Answer | Unavailable] = [_OUTDATED] * len(requests)
-        for number, request in enumerate(requests):
-            if request.what > KEY_STAGING or request.asked_under == keys_version_of(request.what, versions):
-                of_name.setdefault(request.name, []).append(number)
+    async def _run_on_records(
+        self, now: str, bans: Sequence[int], versions: Versions, calls: Sequence[ScriptCall]
+    ) -> list[ScriptResult | Unavailable]:
+        results: list[ScriptResult | Unavailable] = [_OUTDATED] * len(calls)
+        calls_of: dict[str, list[int]] = {}  # of each record, by their numbers
+        for number, call in enumerate(calls):
+            if not is_outdated(call, versions):
+                calls_of.setdefault(call.record, []).append(number)
         commands = [
-            _script([name] * len(numbers), [now, *bans, "", packed(requests[n] for n in numbers)])
-            for name, numbers in of_name.items()
+            script_command([record] * len(numbers), now, bans, "", [calls[n] for n in numbers])
+            for record, numbers in calls_of.items()
         ]
-        replies = await self._all(commands, list(of_name))
-        for numbers, reply in zip(of_name.values(), replies, strict=True):
+        replies = await self._send(commands, list(calls_of))
+        for numbers, reply in zip(calls_of.values(), replies, strict=True):
             if isinstance(reply, Exception):
-                found: Sequence[Answer | Unavailable] = [_outage(reply)] * len(numbers)
+                found: Sequence[ScriptResult | Unavailable] = [unavailable(reply)] * len(numbers)
             else:
-                found = answers_in(reply)
-            for number, answer in zip(numbers, found, strict=True):
-                answers[number] = answer
-        return answers
+                found = unpack_results(reply)
+            for number, result in zip(numbers, found, strict=True):
+                results[number] = result
+        return results
 
     # Exchanges
 
-    async def _whole(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
-        """Raises Unavailable when one answer is missing."""
-        await self._know()
-        replies = await self._all(commands, names)
+    async def _send_all(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
+        """The reply to each command. Raises Unavailable when one command fails."""
+        await self._ensure_slots()
+        replies = await self._send(commands, names)
         for reply in replies:
             if isinstance(reply, Exception):
-                raise _outage(reply)
+                raise unavailable(reply)
         return replies
 
-    async def _all(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
-        """One exchange with every shard that is concerned, all at once; a fault is the answer of its commands."""
-        replies: list[Any] = [Unavailable("no shard of the gate has this slot")] * len(commands)
-        of_place: dict[Place, list[int]] = {}
+    async def _send(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
+        """The reply to each command, or its error, from one exchange with each shard at the same time."""
+        replies: list[Any] = [Unavailable("no shard of the gate owns this slot")] * len(commands)
+        commands_of: dict[ServerAddress, list[int]] = {}  # of each server, by their numbers
         for number, name in enumerate(names):
-            place = self._owners[_slot(name)]
-            if place is not None:
-                of_place.setdefault(place, []).append(number)
+            server = self._owners[_slot(name)]
+            if server is not None:
+                commands_of.setdefault(server, []).append(number)
             else:
-                self._look()
-        exchanges = (self._settled(place, [commands[n] for n in numbers]) for place, numbers in of_place.items())
-        for numbers, found in zip(of_place.values(), await asyncio.gather(*exchanges), strict=True):
+                self._refresh_soon()
+        exchanges = (
+            self._exchange_and_follow(server, [commands[n] for n in numbers]) for server, numbers in commands_of.items()
+        )
+        for numbers, found in zip(commands_of.values(), await asyncio.gather(*exchanges), strict=True):
             for number, reply in zip(numbers, found, strict=True):
                 replies[number] = reply
         return replies
 
-    async def _settled(self, place: Place, commands: Sequence[Command]) -> list[Any]:
-        """What a shard answers to each, and what others do where it names them."""
-        replies = await self._evaluated(place, commands)
-        elsewhere = [number for number, reply in enumerate(replies) if isinstance(reply, AskError)]
-        followed = (self._followed(place, replies[number], commands[number]) for number in elsewhere)
-        for number, reply in zip(elsewhere, await asyncio.gather(*followed), strict=True):
+    async def _exchange_and_follow(self, server: ServerAddress, commands: Sequence[Command]) -> list[Any]:
+        replies = await self._exchange(server, commands)
+        redirected = [number for number, reply in enumerate(replies) if isinstance(reply, AskError)]
+        followed = (self._follow_redirects(server, replies[number], commands[number]) for number in redirected)
+        for number, reply in zip(redirected, await asyncio.gather(*followed), strict=True):
             replies[number] = reply
         return replies
 
-    async def _followed(self, asked: Place, reply: Any, command: Command, moved: Command | None = None) -> Any:
-        """A slot that has moved, or is about to, and was not touched where it was looked for.
+    async def _follow_redirects(
+        self, server: ServerAddress, reply: Any, command: Command, if_moved: Command | None = None
+    ) -> Any:
+        """The reply of the server that owns the slot now. The servers before it have executed nothing.
 
-        `moved`: what to say instead to one that has it for good.
+        `if_moved` is sent in place of `command` to a new owner of the versions, which may not have the newest.
         """
-        for _ in range(DIRECTIONS_MAX):
+        for _ in range(REDIRECTS_MAX):
             if not isinstance(reply, AskError):
                 break
-            asked = (_host(reply.host, asked[0]), reply.port)
+            server = (_host(reply.host, server[0]), reply.port)
             if isinstance(reply, MovedError):
-                self._look()
-                command = moved or command
-                commands = [_LOAD, command]
+                self._refresh_soon()
+                command = if_moved or command
+                commands = [LOAD_SCRIPT, command]
             else:
-                commands = [_LOAD, ("ASKING",), command]
-            reply = (await self._asked(asked, commands))[-1]
+                commands = [LOAD_SCRIPT, ("ASKING",), command]
+            reply = (await self._exchange(server, commands))[-1]
         return reply
 
-    async def _evaluated(self, place: Place, commands: Sequence[Command]) -> list[Any]:
-        replies = await self._asked(place, commands)
-        again = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if again:  # a server that is new here; it has done nothing
-            loaded = await self._asked(place, [_LOAD, *(commands[number] for number in again)])
-            for number, reply in zip(again, loaded[1:], strict=True):
-                replies[number] = reply
-        return replies
-
-    async def _asked(self, place: Place, commands: Sequence[Command]) -> list[Any]:
-        if place in self._away:
+    async def _exchange(
+        self, server: ServerAddress, commands: Sequence[Command], if_new: IfNew | None = None
+    ) -> list[Any]:
+        """The reply to each command, or its error. See SingleLink.replies for `if_new`."""
+        if server in self._down:
             return [Unavailable("a shard of the gate is down")] * len(commands)
         try:
-            async with asyncio.timeout(SHARD_SECONDS):
-                replies = await self._link(place).replies(commands)
-        except (Unavailable, TimeoutError) as error:
-            cause = str(error) or "a shard of the gate did not answer in time"
-            self._lost(place, cause)
-            return [Unavailable(cause)] * len(commands)
+            async with time_limit(SHARD_TIMEOUT):
+                replies = await self._link(server).replies(commands, if_new)
+        except Unavailable as error:
+            self._mark_down(server, str(error))
+            return [error] * len(commands)
         if any(isinstance(reply, ClusterDownError) for reply in replies):
-            # It was taken out of the Cluster or is cut off from it, and knows less than the others.
-            self._ask_last(place)
-            if time.monotonic() - self._learned > LOOK_EVERY:  # it may say so in every step
-                self._look()
+            # The server was removed from the Cluster or is cut off from it, so the other servers know more.
+            self._ask_last(server)
+            if time.monotonic() - self._refreshed_at > REFRESH_INTERVAL:  # each batch may get this reply
+                self._refresh_soon()
         return replies
 
-    # Who has what
+    def _link(self, server: ServerAddress) -> SingleLink:
+        if server not in self._links:
+            self._links[server] = SingleLink({"host": server[0], "port": server[1], **self._login})
+        return self._links[server]
 
-    def _link(self, place: Place) -> SingleLink:
-        if place not in self._links:
-            self._links[place] = SingleLink({"host": place[0], "port": place[1], **self._login})
-        return self._links[place]
+    # The owners of the slots
 
-    def _place(self, name: str) -> Place:
-        place = self._owners[_slot(name)]
-        if place is None:
-            self._look()
-            raise Unavailable("no shard of the gate has this slot")
-        return place
-
-    async def _know(self) -> None:
+    async def _ensure_slots(self) -> None:
         if not self._owners:
-            await self._learn()
+            await self._load_slots()
 
-    async def _learn(self) -> None:
-        """Who has which slot, from the first server that can tell. Raises Unavailable."""
-        failure: Exception = Unavailable("the gate has no shards")
-        for place in list(self._seeds):
-            if place in self._away:
-                continue
+    async def _load_slots(self) -> None:
+        """Ask the seeds in turn for the owners of the slots. Raises Unavailable when none of them answers."""
+        failure = Unavailable("no shard of the gate answers")
+        for server in [seed for seed in self._seeds if seed not in self._down]:
             try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    shards = await self._link(place).command("CLUSTER", "SLOTS")
-            except (Unavailable, TimeoutError) as error:
+                async with time_limit(SLOTS_TIMEOUT):
+                    shards = await self._link(server).command("CLUSTER", "SLOTS")
+            except Unavailable as error:
                 failure = error
-                self._ask_last(place)  # who asks has patience for some of them only
+                self._ask_last(server)  # a caller waits long enough for some of the seeds only
                 continue
-            self._owners = owners_in(shards, place[0])
-            self._learned = time.monotonic()
-            self._seeds = list(dict.fromkeys([place, *filter(None, self._owners), *self._hosts]))
-            if None in self._owners:  # it may have been taken out of the Cluster or be cut off, and know of nobody
-                self._ask_last(place)
-            await self._forget()
+            self._owners = owners_in(shards, server[0])
+            self._refreshed_at = time.monotonic()
+            self._seeds = list(dict.fromkeys([server, *filter(None, self._owners), *self._hosts]))
+            if None in self._owners:  # a server that was removed from the Cluster knows no other server
+                self._ask_last(server)
+            await self._close_unused_links()
             return
-        raise _outage(failure)
+        raise failure
 
-    def _ask_last(self, place: Place) -> None:
-        self._seeds.sort(key=lambda each: each == place)
+    def _ask_last(self, server: ServerAddress) -> None:
+        self._seeds.sort(key=lambda seed: seed == server)
 
-    async def _forget(self) -> None:
-        """Servers that have no slots any more."""
+    async def _close_unused_links(self) -> None:
         owners = set(self._owners)
-        self._away &= owners
-        # What is in use stays: a slot may be on its way there.
-        idle = [place for place, link in self._links.items() if place not in owners and not link.in_use]
-        await asyncio.gather(*(self._links.pop(place).close() for place in idle))
+        self._down &= owners
+        # A busy link stays open: a slot may be moving to its server.
+        unused = [server for server, link in self._links.items() if server not in owners and not link.busy]
+        await asyncio.gather(*(self._links.pop(server).close() for server in unused))
 
-    def _lost(self, place: Place, cause: str) -> None:
-        if place not in self._away:
-            self._away.add(place)
-            event(logging.ERROR, "shard down", shard=f"{place[0]}:{place[1]}", cause=cause)
-        self._look()
+    def _mark_down(self, server: ServerAddress, cause: str) -> None:
+        if server not in self._down:
+            self._down.add(server)
+            event(logging.ERROR, "shard down", shard=f"{server[0]}:{server[1]}", cause=cause)
+        self._refresh_soon()
 
-    def _look(self) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._until_whole())
+    def _refresh_soon(self) -> None:
+        if self._refresh_task is None or self._refresh_task.done():
+            self._refresh_task = asyncio.get_running_loop().create_task(self._refresh())
 
-    async def _until_whole(self) -> None:
-        """Look whether those who did not answer do, and who has what, until all is known and all answer."""
+    async def _refresh(self) -> None:
+        """Probe the shards that are down and load the slots, until every shard answers and every slot has an owner."""
         while True:
-            await asyncio.gather(*(self._greet(place) for place in self._away))
-            with contextlib.suppress(Exception):  # whatever it is, the next look may be better
-                await self._learn()
-                if not self._away and None not in self._owners:
+            try:
+                await asyncio.gather(*(self._probe(server) for server in self._down))
+                await self._load_slots()
+                if not self._down and None not in self._owners:
                     return
-            await asyncio.sleep(LOOK_EVERY)
+            except Unavailable:
+                pass
+            except Exception:  # a bug must not end the only task that brings a shard back
+                logger.exception("gate failed")
+            await asyncio.sleep(REFRESH_INTERVAL)
 
-    async def _greet(self, place: Place) -> None:
-        """With the script, for nobody: while a shard takes no writes, in a failover say, it still answers to PING."""
-        with contextlib.suppress(Unavailable, TimeoutError):
-            async with asyncio.timeout(LOOK_SECONDS):
-                await self._link(place).replies([_script([], ["", 0, 0, 0, "", b""])])  # a complaint is an answer too
-                self._away.discard(place)
-                event(logging.WARNING, "shard back", shard=f"{place[0]}:{place[1]}")
+    async def _probe(self, server: ServerAddress) -> None:
+        """Run the script on no records: a shard that takes no writes, as in a failover, still answers a PING."""
+        with contextlib.suppress(Unavailable):
+            async with time_limit(SLOTS_TIMEOUT):
+                await self._link(server).replies([script_command([], "", (0, 0, 0), "", [])])
+            self._down.discard(server)
+            event(logging.WARNING, "shard back", shard=f"{server[0]}:{server[1]}")
+
+
+def owners_in(shards: Sequence[Any], asked_host: str) -> list[ServerAddress | None]:
+    """The owner of each slot, from the reply to CLUSTER SLOTS."""
+    owners: list[ServerAddress | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+    for first, last, (host, port, *_), *_ in shards:
+        server = (_host(host.decode() if host else "", asked_host), int(port))
+        owners[first : last + 1] = [server] * (last + 1 - first)
+    return owners
+
+
+def _host(named: str, asked_host: str) -> str:
+    """A server that does not know its own host name is reached under the name that it was asked by."""
+    return asked_host if named in ("", "?") else named
 
 
 def _slot(name: bytes | str) -> int:
     return key_slot(name.encode() if isinstance(name, str) else name)
-
-
-def _script(names: Sequence[str], arguments: Sequence[Any]) -> Command:
-    return ("EVALSHA", _SHA, len(names), *names, *arguments)
-
-
-def _outage(error: Exception) -> Unavailable:
-    if isinstance(error, Unavailable):
-        return error
-    return Unavailable(f"a shard of the gate failed: {type(error).__name__}: {error}")
-
-
-def _host(named: str, asked: str) -> str:
-    """A server that does not know its name is where it was asked."""
-    return asked if named in ("", "?") else named
-
-
-def owners_in(shards: Sequence[Any], asked: str) -> list[Place | None]:
-    """Of each slot, from the answer to CLUSTER SLOTS."""
-    owners: list[Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-    for first, last, (host, port, *_), *_ in shards:
-        place = (_host(host.decode() if host else "", asked), int(port))
-        owners[first : last + 1] = [place] * (last + 1 - first)
-    return owners

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from petstore import data_dir
 from petstore.errors import MissingPackage, OperatorError
 from petstore.gate import GATE_FILE
-from petstore.gate.doctor import CLOCKS_APART, inspect_file, inspect_redis
+from petstore.gate.doctor import CLOCK_TOLERANCE, check_file, check_redis
 from petstore.keys import ENVIRONMENTS
 from petstore.settings import Settings
 from petstore.store import check_url
@@ -99,19 +99,19 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
 
 async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
     if settings.gate is None:
-        faults, about, _ = inspect_file(settings.data / GATE_FILE, in_use=data_dir.is_locked(settings.data))
+        faults, about, _ = check_file(settings.data / GATE_FILE, in_use=folder.in_use(settings.data))
         return [Finding("gate", faults, about)]
     try:
-        faults, about, ahead = await inspect_redis(settings.gate)
+        faults, about, ahead = await check_redis(settings.gate)
     except (ImportError, OperatorError) as error:
         return [Finding("gate", [str(error)])]
     _compare_clocks("Redis", ahead, clocks)
     return [Finding("gate", faults, about)]
 
 
-def _compare_clocks(server: str, ahead: float, clocks: list[str]) -> None:
-    if abs(ahead) > CLOCKS_APART:
-        clocks.append(f"the clocks of {server} and of this machine differ by {abs(ahead):.0f} s; let NTP set both")
+def _compare(whose: str, ahead: float, clocks: list[str]) -> None:
+    if abs(ahead) > CLOCK_TOLERANCE:
+        clocks.append(f"the clocks of {whose} and of this machine are {abs(ahead):.0f} s apart; let NTP set both")
 
 
 def _data_directory(data: Path, mounts: Path) -> Finding:

@@ -1,0 +1,115 @@
+"""How `admit.lua` is called: the record names, the packed arguments and the packed reply."""
+
+import asyncio
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from typing import Any, NamedTuple
+
+from petstore.errors import Unavailable
+from petstore.gate import Subject, bucket_of
+from petstore.keys import Environment
+from petstore.rate_limits import Decision, Outcome, Window, Windows
+
+Command = tuple[Any, ...]  # the words of one Redis command
+Versions = tuple[int, int, int, int]  # live catalogue, live keys, staging catalogue, staging keys
+ScriptResult = tuple[int, int, int, int, int, int]  # outcome, window, limit, remaining, reset, wait
+
+SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
+LOAD_SCRIPT: Command = ("SCRIPT", "LOAD", SCRIPT)
+_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis names a script by it
+
+# What the script can do with a record.
+KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT = range(5)
+KEY_OPERATION: dict[Environment, int] = {"live": KEY_LIVE, "staging": KEY_STAGING}
+_KEY_ENVIRONMENT = {operation: environment for environment, operation in KEY_OPERATION.items()}
+OUTDATED = 3  # the outcome of a call that was made under an old version of the keys
+
+VERSIONS_RECORD = "petstore:{versions}"
+VERSION_NUMBER: dict[tuple[Environment, Subject], int] = {
+    ("live", "catalogue"): 0,
+    ("live", "keys"): 1,
+    ("staging", "catalogue"): 2,
+    ("staging", "keys"): 3,
+}
+ALL_VERSIONS = 0b1111  # a bit for each version to raise
+
+_windows = struct.Struct("<9q")
+_versions = struct.Struct("<4q")
+_call = struct.Struct("<4q")
+_result = struct.Struct("<6q")
+_WINDOW_NAMES: tuple[Window, Window] = ("minute", "day")
+_OUTCOMES = tuple(Outcome)
+
+
+class ScriptCall(NamedTuple):
+    """One operation on one record, and the future of its caller."""
+
+    record: str
+    operation: int
+    keys_version: int
+    per_minute: int
+    per_day: int
+    future: "asyncio.Future[tuple[Versions, ScriptResult]]"
+
+
+class ScriptReply(NamedTuple):
+    """The versions, and a result for each call. Unavailable is the result where only one shard fails."""
+
+    versions: Versions
+    results: Sequence[ScriptResult | Unavailable]
+
+
+def key_record(key_id: str) -> str:
+    """The record's name. The braces are Redis' hash tag, which selects the slot."""
+    return f"petstore:key:{{{key_id}}}"
+
+
+def key_id_of(record: bytes) -> str:
+    return record.decode().partition("{")[2].removesuffix("}")
+
+
+def address_record(environment: Environment, address: str) -> str:
+    return f"petstore:address:{{{environment}-{bucket_of(address).hex()}}}"
+
+
+def script_command(
+    records: Sequence[str], now: str, bans: Sequence[int], raise_bits: int | str, calls: Iterable[ScriptCall]
+) -> Command:
+    """The command that runs the script; `admit.lua` explains the arguments."""
+    pack = _call.pack
+    packed = b"".join([pack(c.operation, c.keys_version, c.per_minute, c.per_day) for c in calls])
+    return ("EVALSHA", _SHA1, len(records), *records, now, *bans, raise_bits, packed)
+
+
+def unpack_reply(reply: bytes) -> ScriptReply:
+    return ScriptReply(unpack_versions(reply), unpack_results(memoryview(reply)[_versions.size :]))
+
+
+def unpack_versions(reply: bytes) -> Versions:
+    versions: Versions = _versions.unpack_from(reply)
+    return versions
+
+
+def unpack_results(reply: bytes | memoryview) -> list[ScriptResult]:
+    return list(_result.iter_unpack(reply))
+
+
+def decision_of(result: ScriptResult) -> Decision:
+    outcome, window, limit, remaining, reset, wait = result
+    return Decision(_OUTCOMES[outcome], _WINDOW_NAMES[window], limit, remaining, reset, wait)
+
+
+def is_outdated(call: ScriptCall, versions: Versions) -> bool:
+    """Whether a key has changed since the caller read the key's limits."""
+    environment = _KEY_ENVIRONMENT.get(call.operation)
+    return environment is not None and call.keys_version != versions[VERSION_NUMBER[environment, "keys"]]
+
+
+def pack_windows(w: Windows) -> bytes:
+    return _windows.pack(*w)
+
+
+def unpack_windows(value: bytes | None) -> Windows:
+    return Windows._make(_windows.unpack(value)) if value else Windows()

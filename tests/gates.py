@@ -1,0 +1,101 @@
+"""What the tests of the gate share: asking a gate, waiting for it, and links that fail on purpose."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from petstore.errors import Unavailable
+from petstore.gate import Gate, GatePolicy, Subject
+from petstore.gate.lmdb import LmdbGate
+from petstore.gate.redis import Link, RedisGate
+from petstore.gate.redis_script import ScriptReply
+from petstore.gate.redis_url import open_link
+from petstore.keys import ENVIRONMENTS, Environment
+from petstore.plans import Limits
+from petstore.rate_limits import Decision
+
+T = TypeVar("T")
+
+NOW = 1_800_000_000.0
+PLENTY = Limits(10**9, 10**9)
+REFUSE = GatePolicy(outage="refuse")
+
+
+async def ask(gate: Gate, key_id: str, limits: Limits, now: float = NOW) -> Decision:
+    admitted = await gate.admit("live", key_id, limits, await gate.keys_version("live"), now)
+    assert admitted is not None
+    return admitted[0]
+
+
+async def all_versions(gate: Gate) -> dict[tuple[Environment, Subject], int]:
+    found: dict[tuple[Environment, Subject], int] = {}
+    for environment in ENVIRONMENTS:
+        keys = await gate.keys_version(environment)
+        admitted = await gate.admit(environment, "key_v", PLENTY, keys, NOW)
+        assert admitted is not None
+        found[environment, "catalogue"], found[environment, "keys"] = admitted[1], keys
+    return found
+
+
+async def answers_again(gate: Gate, key_id: str = "key_a") -> bool:
+    """Whether the gate decides within 30 seconds."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Unavailable):
+            await ask(gate, key_id, PLENTY)
+            return True
+        await asyncio.sleep(0.02)  # polls a condition, within the deadline
+    return False
+
+
+async def eventually(condition: Callable[[], object]) -> bool:
+    """Whether the condition holds within 10 seconds, while the event loop runs."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        await asyncio.sleep(0.02)  # polls a condition, within the deadline
+    return False
+
+
+def use_lmdb(
+    data: Path, work: Callable[[LmdbGate], Awaitable[T]], policy: GatePolicy | None = None, **options: int
+) -> T:
+    """Do something with a gate in a file; `options` are LmdbGate's."""
+
+    async def inside() -> T:
+        gate = LmdbGate(data / "gate.mdb", policy or GatePolicy(), **options)
+        try:
+            return await work(gate)
+        finally:
+            await gate.close()
+
+    return asyncio.run(inside())
+
+
+class FaultyLink:
+    """A real link to Redis; a test may replace each of its methods."""
+
+    def __init__(self, link: Link) -> None:
+        self.run_script: Callable[..., Coroutine[Any, Any, ScriptReply]] = link.run_script
+        self.names: Callable[[str], AsyncIterator[list[bytes]]] = link.names
+        self.values = link.values
+        self.put = link.put
+        self.close = link.close
+
+
+def use_link(url: str, work: Callable[[RedisGate, FaultyLink], Awaitable[T]], **options: Any) -> T:
+    """Do something with a gate in Redis whose link can be made to fail; `options` are RedisGate's."""
+
+    async def inside() -> T:
+        link = FaultyLink(open_link(url))
+        gate = RedisGate(link, REFUSE._replace(given_clock=True), **options)
+        try:
+            return await work(gate, link)
+        finally:
+            await gate.close()
+
+    return asyncio.run(inside())
