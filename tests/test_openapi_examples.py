@@ -91,11 +91,11 @@ def test_the_requests_of_the_document_get_the_answers_of_the_document(fresh: Ser
     created = client.post(pets, json=body, headers=key.headers | {"Idempotency-Key": examples.IDEMPOTENCY_KEY})
     assert created.status_code == 201
     compare(created, paths["/pets"]["post"], "X-RateLimit-Limit", "X-RateLimit-Remaining", "Location")
-    again = client.post(pets, json=body, headers=key.headers | {"Idempotency-Key": examples.IDEMPOTENCY_KEY})
-    compare(again, paths["/pets"]["post"], "Idempotent-Replayed", "Location")
     for pet in examples.PETS[1:]:
         new = {"name": pet.name, "categoryId": pet.category_id, "status": pet.status}
         assert client.post(pets, json=new, headers=key.headers).status_code == 201
+    again = client.post(pets, json=body, headers=key.headers | {"Idempotency-Key": examples.IDEMPOTENCY_KEY})
+    compare(again, paths["/pets"]["post"], "Idempotent-Replayed", "Location")
 
     listed = client.get(pets, params={"limit": 2}, headers=key.headers)
     compare(listed, paths["/pets"]["get"], "ETag", "Cache-Control", "Vary", "Link")

@@ -9,7 +9,7 @@ from petstore.pets import NewPet, Pet
 from petstore.web.requests import write_cursor
 
 NEW_PET = NewPet("Rex", 1, "available")
-PETS = (Pet(1, "Rex", 1, "available"), Pet(2, "Ada", 1, "pending"), Pet(3, "Bo", 2, "available"))
+PETS = [Pet(1, "Rex", 1, "available"), Pet(2, "Ada", 1, "pending"), Pet(3, "Bo", 2, "available")]
 PAGE = PETS[:2]  # with `limit=2`
 CURSOR = write_cursor(PAGE[-1].id)
 ETAG = '"9ab05fbf479225e83c0ed97880b00ef2"'

@@ -7,7 +7,8 @@ export function PetstoreParts({ React, Im }) {
   const nothing = () => () => null;
 
   const slug = (title) => title.toLowerCase().replaceAll(" ", "-");
-  const link = (href, text) => h("li", { key: href }, h("a", { href }, text));
+  // The class keeps the scrolling library within Swagger UI from replacing what a browser does with such a link.
+  const link = (href, text) => h("li", { key: href }, h("a", { href, className: "noZensmooth" }, text));
 
   function Layout({ specSelectors, getComponent }) {
     const Markdown = getComponent("Markdown", true);
@@ -19,6 +20,7 @@ export function PetstoreParts({ React, Im }) {
     const guide = React.useRef(null);
     React.useEffect(() => {
       for (const heading of guide.current.querySelectorAll("h2")) heading.id = slug(heading.textContent);
+      dispatchEvent(new Event("petstore-shown"));
     }, [source]);
     const contents = h(
       "nav",

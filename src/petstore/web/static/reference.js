@@ -46,8 +46,11 @@ async function start() {
       if (field.value) request.headers.Authorization = `Bearer ${field.value.trim()}`;
       return request;
     },
-    onComplete: () => setTimeout(ready),
   });
+
+  const chosen = radios.find((radio) => radio.value === kept.getItem("environment") && !radio.disabled);
+  if (chosen) chosen.checked = true;
+  useEnvironment();
 
   function useEnvironment() {
     field.value = kept.getItem(`key ${environment()}`) ?? "";
@@ -62,13 +65,6 @@ async function start() {
     target?.scrollIntoView();
   }
 
-  function ready() {
-    const chosen = radios.find((radio) => radio.value === kept.getItem("environment") && !radio.disabled);
-    if (chosen) chosen.checked = true;
-    useEnvironment();
-    openFromHash();
-  }
-
   for (const radio of radios)
     radio.addEventListener("change", () => {
       kept.setItem("environment", environment());
@@ -79,6 +75,9 @@ async function start() {
     showKey();
   });
   addEventListener("hashchange", openFromHash);
+  addEventListener("petstore-shown", openFromHash);
 }
 
-start();
+start().catch((error) => {
+  document.querySelector("#reference main").textContent = `The document could not be shown: ${error.message}`;
+});
