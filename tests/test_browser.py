@@ -94,7 +94,10 @@ def test_every_operation_can_be_tried_from_the_reference_page(server: Server, pa
 def test_without_a_key_the_answer_is_401(server: Server, page: Page) -> None:
     open_reference(page, server)
     toggle(page, "listPets")
-    assert execute(page, "listPets").startswith("Answer 401")
+    answer = execute(page, "listPets")
+    assert answer.startswith("Answer 401")
+    assert "unauthorized" in answer
+    assert "undefined" not in answer
 
 
 def test_staging_is_selected_and_keys_are_kept_for_the_tab_alone(

@@ -142,7 +142,7 @@ export function PetstoreParts({ React, Im }) {
     return h(
       "div",
       { className: "answer" },
-      h("h4", null, "Answer ", h("span", { className: `status ${kind(status)}` }, status), ` in ${duration} ms`),
+      h("h4", null, "Answer ", h("span", { className: `status ${kind(status)}` }, status), duration && ` in ${duration} ms`),
       text && h("pre", null, h("code", null, pretty(text))),
       h("details", null, h("summary", null, "Headers"), h("pre", null, h("code", null, lines.sort().join("\n")))),
     );

@@ -16,7 +16,7 @@ function showKey() {
   const key = field.value.trim();
   field.placeholder = `${PREFIX[here]}…`;
   hint.textContent = "";
-  if (key.startsWith(PREFIX[OTHER[here]])) hint.textContent = `This is a key of ${OTHER[here]}: choose it on the left.`;
+  if (key.startsWith(PREFIX[OTHER[here]])) hint.textContent = `This is a key of ${OTHER[here]}. Choose ${OTHER[here]} to use it.`;
 }
 
 // The page sends requests to its own origin alone. Both environments are there, beside the page, whatever their public
