@@ -85,7 +85,7 @@ ERRORS = (
     ),
     ErrorExample(
         "request_timeout", 408, "request_timeout",
-        "The body did not arrive within 8 seconds.", "The body stops in the middle",
+        "The body did not arrive within 8 seconds.", "The body stops in the middle", CREATE,
     ),
     ErrorExample(
         "idempotency_conflict", 409, "idempotency_conflict",

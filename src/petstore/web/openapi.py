@@ -5,11 +5,10 @@ from typing import Any
 import msgspec
 
 from petstore import __version__
-from petstore.errors import STATUS_OF_CODE
 from petstore.pets import STATUSES, NewPet, Pet
 from petstore.web import examples
 from petstore.web.examples import ERRORS, ErrorExample
-from petstore.web.guide import guide
+from petstore.web.guide import CODES, guide
 from petstore.web.pets import REMOVAL
 from petstore.web.replies import Error
 from petstore.web.requests import DEFAULT_LIMIT, MAX_LIMIT
@@ -50,7 +49,7 @@ MEANING = {
     401: "The API key is missing or invalid.",
     403: "The key lacks the scope for this operation.",
     404: "The animal could not be found.",
-    408: "The request took too long to arrive.",
+    408: "The body took too long to arrive.",
     409: "The first request with this `Idempotency-Key` is still running.",
     410: "The operation has been removed.",
     413: "The body is larger than 64 KiB.",
@@ -137,7 +136,7 @@ def _schemas() -> Json:
     # No enumeration: the list of codes grows, and a client that rejects a new code would break.
     schemas["Error"]["properties"]["code"] |= {
         "description": "Machine-readable. The list of codes grows: treat an unknown code by its status.",
-        "examples": list(STATUS_OF_CODE),
+        "examples": list(CODES),
     }
     schemas["Error"]["properties"]["message"]["description"] = "For people. The wording may change."
     schemas["Error"]["properties"]["status"]["description"] = "The HTTP status."
