@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
+from petstore.web import openapi
 from petstore.web.pets import REMOVAL
 from tests.browsers import ALL_LOOKS, look
 from tests.servers import Key, Server
@@ -129,6 +130,40 @@ def test_a_key_of_the_other_environment_is_noticed(server: Server, page: Page) -
     assert page.inner_text("#key-hint") == ""
 
 
+def with_servers(page: Page, server: Server, live: str, staging: str) -> None:
+    """Show the reference page of a service with these public addresses."""
+    document = openapi.as_json(openapi.document(live, staging, 0))
+    page.route("**/openapi.json", lambda route: route.fulfill(body=document, content_type="application/json"))
+    open_reference(page, server)
+
+
+@pytest.mark.parametrize(
+    ("live", "staging"),
+    [
+        ("https://api.petstore.test/v1", "https://api.petstore.test/staging/v1"),
+        ("https://api.petstore.test/v1", "https://staging.petstore.test/v1"),
+    ],
+    ids=["one host", "two hosts"],
+)
+def test_requests_stay_at_the_origin_whatever_the_public_addresses_are(
+    server: Server, page: Page, staging_key: Key, live: str, staging: str
+) -> None:
+    with_servers(page, server, live, staging)
+    page.fill("#key", staging_key.secret)
+    toggle(page, "createPet")
+    assert execute(page, "createPet").startswith("Answer 201")
+    page.click("text=Live")
+    assert server.url("/pets") in page.inner_text("#createPet .samples pre")
+
+
+def test_at_the_host_name_of_staging_live_cannot_be_chosen(server: Server, page: Page, staging_key: Key) -> None:
+    with_servers(page, server, "https://api.petstore.test/v1", server.url("", "staging"))
+    assert not page.is_visible("text=Live")
+    page.fill("#key", staging_key.secret)
+    toggle(page, "createPet")
+    assert execute(page, "createPet").startswith("Answer 201")
+
+
 def test_an_address_with_the_name_of_an_operation_opens_it(server: Server, page: Page) -> None:
     page.goto(server.origin + "/docs#createPet")
     page.wait_for_selector("#createPet button.execute")
@@ -178,7 +213,7 @@ def test_the_reference_page_looks_well_and_passes_axe(server: Server, page: Page
     for operation in OPERATIONS:
         toggle(page, operation)
     execute(page, "createPet")
-    page.evaluate("for (const each of document.querySelectorAll('.answer details, .response')) each.open = true")
+    page.evaluate("for (const each of document.querySelectorAll('#createPet details')) each.open = true")
     page.evaluate("scrollTo(0, 0)")
     look(page, "reference-opened", ALL_LOOKS)
 

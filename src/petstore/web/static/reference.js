@@ -20,12 +20,12 @@ function showKey() {
 }
 
 // The page sends requests to its own origin alone. Both environments are there, beside the page, whatever their public
-// addresses are; only at the host name of staging its `v1` is staging's.
+// addresses are. Live is not: at the host name of staging, `v1` is staging's.
 function bases([live, staging]) {
-  const host = (server) => new URL(server.url, document.baseURI).host;
-  const here = (path) => new URL(path, document.baseURI).href;
+  const host = ({ url }) => new URL(url, document.baseURI).host;
+  const here = ({ url }, path) => (url.startsWith(`${location.origin}/`) ? url : new URL(path, document.baseURI).href);
   const atStaging = host(staging) === location.host && host(live) !== location.host;
-  return { live: atStaging ? null : here("v1"), staging: here("staging/v1") };
+  return { live: atStaging ? null : here(live, "v1"), staging: here(staging, "staging/v1") };
 }
 
 async function start() {
