@@ -14,8 +14,8 @@ import pytest
 
 from petstore import __version__
 from petstore.web.asgi import AsgiRequest
+from petstore.web.documents import OWN_ASSETS, SWAGGER_UI, Documents
 from petstore.web.openapi import document
-from petstore.web.pages import OWN_ASSETS, SWAGGER_UI, Pages
 from petstore.web.static_files import quality
 from tests.servers import Server
 
@@ -83,10 +83,10 @@ def test_the_two_base_addresses_are_independent() -> None:
 
 
 def test_what_an_operator_set_is_no_markup() -> None:
-    pages = Pages('https://x.test/"><script>alert(1)</script>/v1', "/staging/v1")
+    documents = Documents('https://x.test/"><script>alert(1)</script>/v1', "/staging/v1")
     scope = {"method": "GET", "path": "/", "query_string": b"", "headers": [(b"accept", b"text/html")]}
     request = AsgiRequest(scope, nothing_more)
-    file = pages.find(request, 0)
+    file = documents.find(request, 0)
     assert file is not None
     page = asyncio.run(file.answer(request)).body.decode()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;/v1" in page

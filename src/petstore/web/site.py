@@ -1,4 +1,4 @@
-"""What the server answers outside the base addresses: probes, metrics, and the documents of `pages.py`."""
+"""What the server answers outside the base addresses: probes, metrics, and the documents of `documents.py`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.web.pages import Pages
+from petstore.web.documents import Documents
 from petstore.web.replies import JSON, Reply, line
 from petstore.web.requests import Request, client_address, is_in, networks
 
@@ -38,12 +38,12 @@ class Site:
         self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
-        self._pages = Pages(f"{settings.public_base}/v1", f"{settings.public_base}/staging/v1")
+        self._documents = Documents(f"{settings.public_base}/v1", f"{settings.public_base}/staging/v1")
 
     async def answer(self, request: Request) -> Reply:
         """Raises NotFound, MethodNotAllowed and, from the readiness probe, Unavailable."""
         path, method = request.path, request.method
-        file = self._pages.find(request, self._clock())
+        file = self._documents.find(request, self._clock())
         if file is None and path not in PROBES and not (path == "/metrics" and self._may_scrape(request)):
             raise NotFound("There is nothing at this address.")
         if method == "OPTIONS":

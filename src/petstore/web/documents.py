@@ -28,7 +28,7 @@ SWAGGER_UI = "swagger-ui-bundle.js"
 _FOLDER = resources.files("petstore.web").joinpath("static")
 
 
-class Pages:
+class Documents:
     """For the two base addresses as clients see them, each a path or a URL that ends in the version segment."""
 
     def __init__(self, live: str, staging: str) -> None:
@@ -41,7 +41,7 @@ class Pages:
             self._files[f"/{assets}/{name}"] = _asset(name, name)
         self._files[f"/{assets}/{SWAGGER_UI}"] = _asset(SWAGGER_UI, f"swagger-ui/{SWAGGER_UI}")
         # Each before and after the day on which an operation leaves the document.
-        self._documents = {
+        self._openapi = {
             path: tuple(StaticFile(media_type, _document(live, staging, now, encode)) for now in (0.0, REMOVAL))
             for path, media_type, encode in (
                 ("/openapi.json", "application/json", openapi.as_json),
@@ -53,8 +53,8 @@ class Pages:
         path = request.path
         if path == "/":
             return self._landing if _wants_html(request) else self._links
-        if path in self._documents:
-            return self._documents[path][now >= REMOVAL]
+        if path in self._openapi:
+            return self._openapi[path][now >= REMOVAL]
         return self._files.get(path)
 
 
