@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-TYPESCRIPT := client/tests/typescript
+NODE_TOOLS := client/tests/typescript tests/openapi-lint
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve console test check prove mutants bench bench-quick lock clean
@@ -24,9 +24,9 @@ $(VENV)/.installed-dev: pyproject.toml client/pyproject.toml requirements.lock |
 	$(PIP) install --constraint requirements.lock --editable '.[cluster,console,dev]' --editable ./client
 	@touch $@ $(VENV)/.installed
 
-# The tools of one test, which is skipped without them: a machine without npm, or without a network, is no failure here.
-$(TYPESCRIPT)/node_modules/.package-lock.json: $(TYPESCRIPT)/package-lock.json
-	@if command -v npm >/dev/null; then npm ci --prefix $(TYPESCRIPT) --silent && touch $@; fi || true
+# The tools of two tests, which are skipped without them: a machine without npm, or without a network, is no failure here.
+%/node_modules/.package-lock.json: %/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix $* --silent && touch $@; fi || true
 
 setup: $(VENV)/.installed ## Make .venv; afterwards .venv/bin/petstore is the command
 
@@ -40,7 +40,7 @@ $(VENV)/.installed-console: pyproject.toml requirements.lock | $(VENV)/bin/pytho
 console: $(VENV)/.installed-console ## Start the operator's console on 127.0.0.1:8081 (make console ARGS="--data …")
 	@$(BIN)/petstore console $(ARGS)
 
-test: $(VENV)/.installed-dev $(TYPESCRIPT)/node_modules/.package-lock.json ## Run all tests (some of them: make test ARGS="-k limits")
+test: $(VENV)/.installed-dev $(NODE_TOOLS:%=%/node_modules/.package-lock.json) ## Run all tests (some of them: make test ARGS="-k limits")
 	@# Byte code is kept even where the environment says not to: each of many processes would compile all of it again.
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -50,6 +50,7 @@ check: $(VENV)/.installed-dev ## Lint, types, the direction of imports and known
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src client/src
+	@$(BIN)/python -m prove.breaking_changes
 	@$(BIN)/python -m prove.advisories
 
 prove: $(VENV)/.installed-dev ## Try the claims where others break (two hours; about a minute with ARGS="--scale short")
@@ -72,4 +73,4 @@ lock: $(VENV)/.installed-dev ## Pin the newest versions of all dependencies in r
 
 clean: ## Remove .venv and caches (never data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/.venv bench/build \
-	  $(TYPESCRIPT)/node_modules
+	  $(NODE_TOOLS:%=%/node_modules)

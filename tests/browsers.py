@@ -16,7 +16,9 @@ CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 ARTIFACTS = Path(__file__).parent / "artifacts"
-LOOKS: tuple[tuple[int, int, Literal["light", "dark"]], ...] = ((1280, 800, "light"), (390, 844, "dark"))
+Look = tuple[int, int, Literal["light", "dark"]]
+LOOKS: tuple[Look, ...] = ((1280, 800, "light"), (390, 844, "dark"))
+ALL_LOOKS: tuple[Look, ...] = (*LOOKS, (1280, 800, "dark"), (390, 844, "light"))
 
 # What a reader would complain of: text outside of the window, text cut off, two texts or controls on top of each other.
 FAULTS = """() => {
@@ -59,13 +61,13 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-def look(page: Page, name: str) -> None:
+def look(page: Page, name: str, looks: tuple[Look, ...] = LOOKS) -> None:
     """Take a picture of it wide and light, and narrow and dark, and assert that nobody could complain of either.
 
     Colours are the same at every width, and all else in every scheme: two looks see all four.
     """
     ARTIFACTS.mkdir(exist_ok=True)
-    for width, height, scheme in LOOKS:
+    for width, height, scheme in looks:
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
         page.screenshot(path=ARTIFACTS / f"{name}-{width}-{scheme}.png", full_page=True)

@@ -1,50 +1,253 @@
-"""The reference page in a real Chromium, with no way to the outside."""
+"""The landing page and the reference page in a real Chromium, with no way to the outside."""
 
-from pathlib import Path
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 
-from playwright.sync_api import Browser, Request
+import pytest
+from playwright.sync_api import Browser, Page
 
-from tests.servers import Server
+from petstore.web import openapi
+from petstore.web.pets import REMOVAL
+from tests.browsers import ALL_LOOKS, look
+from tests.servers import Key, Server
+
+OPERATIONS = ("listPets", "createPet", "getPet")
 
 
-def test_the_reference_page_shows_the_operations_and_asks_nobody_else(
-    server: Server, browser: Browser, tmp_path: Path
-) -> None:
-    page = browser.new_page()
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    """A tab of its own. Whatever it asks another host for, and whatever goes wrong in it, fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    opened = context.new_page()
     asked: list[str] = []
     faults: list[str] = []
-    page.on("request", lambda request: asked.append(_url(request)))
-    page.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    yield opened
+    context.close()
+    assert asked
+    assert [url for url in asked if not url.startswith((f"{server.origin}/", "data:"))] == []
+    assert [fault for fault in faults if not fault.startswith("Failed to load resource")] == []  # a 401 is no fault
+
+
+@pytest.fixture
+def staging_key(server: Server) -> Key:
+    return server.key(environment="staging")
+
+
+def open_reference(page: Page, server: Server, key: Key | None = None) -> None:
     page.goto(server.origin + "/docs")
-    page.wait_for_selector("#operations-pets-listPets")
-    shown = page.inner_text("#reference")
-    for text in ("List animals", "Add an animal", "Get an animal", "Petstore"):
+    page.wait_for_selector("#getPet .summary button")
+    if key is not None:
+        page.fill("#key", key.secret)
+
+
+def toggle(page: Page, operation: str) -> None:
+    page.click(f"#{operation} .summary button")
+
+
+def execute(page: Page, operation: str) -> str:
+    """The answer to the form as it stands, as text."""
+    page.click(f"#{operation} button.execute")
+    page.wait_for_selector(f"#{operation} .answer")
+    return page.inner_text(f"#{operation} .answer")
+
+
+def test_the_reference_page_shows_the_operations_and_asks_nobody_else(server: Server, page: Page) -> None:
+    open_reference(page, server)
+    shown = page.inner_text("main")
+    for text in ("Petstore API", "List animals", "Add an animal", "Get an animal", "Rate limits", "5 December 2030"):
         assert text in shown
-    assert page.locator(".opblock-deprecated").count() == 1
-    assert {url.split("/docs")[0].split("/openapi")[0] for url in asked if not url.startswith("data:")} == {
-        server.origin
-    }
-    assert faults == []
-    page.close()
+    assert page.inner_text("#getPet .badge") == "deprecated"
+    assert [page.locator(f"#{operation}").count() for operation in OPERATIONS] == [1, 1, 1]
 
 
-def test_an_operation_can_be_tried_from_the_reference_page(server: Server, browser: Browser) -> None:
-    key = server.key()
+def test_execute_on_the_untouched_example_adds_the_animal_to_staging(
+    server: Server, page: Page, staging_key: Key
+) -> None:
+    open_reference(page, server, staging_key)
+    toggle(page, "createPet")
+    answer = execute(page, "createPet")
+    assert answer.startswith("Answer 201")
+    assert '"name": "Rex"' in answer
+    pets = server.act(lambda backends: backends.stores["staging"].page(after=0, limit=1000, status=None)).pets
+    assert pets[-1].name == "Rex"
+
+
+def test_every_operation_can_be_tried_from_the_reference_page(server: Server, page: Page) -> None:
     server.fill(1)
+    open_reference(page, server)
+    page.click("text=Live")
+    page.fill("#key", server.key().secret)
+    for operation in ("listPets", "getPet"):
+        toggle(page, operation)
+        assert execute(page, operation).startswith("Answer 200")
+    page.fill("#listPets [aria-label=limit]", "101")
+    page.click("#listPets button.execute")
+    page.wait_for_selector("#listPets [aria-label=limit][aria-invalid=true]")
+
+
+def test_without_a_key_the_answer_is_401(server: Server, page: Page) -> None:
+    open_reference(page, server)
+    toggle(page, "listPets")
+    answer = execute(page, "listPets")
+    assert answer.startswith("Answer 401")
+    assert "unauthorized" in answer
+    assert "undefined" not in answer
+
+
+def test_staging_is_selected_and_keys_are_kept_for_the_tab_alone(
+    server: Server, page: Page, browser: Browser, staging_key: Key
+) -> None:
+    open_reference(page, server, staging_key)
+    assert page.is_checked("[value=staging]")
+    page.click("text=Live")
+    assert page.input_value("#key") == ""
+    page.fill("#key", "pets_live_mine")
+    page.reload()
+    page.wait_for_selector("#getPet .summary button")
+    page.wait_for_function("document.getElementById('key').value !== ''")
+    assert page.is_checked("[value=live]")
+    assert page.input_value("#key") == "pets_live_mine"
+    page.click("text=Staging")
+    assert page.input_value("#key") == staging_key.secret
+    assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+    other = page.context.new_page()
+    open_reference(other, server)
+    assert other.input_value("#key") == ""
+    assert other.is_checked("[value=staging]")
+
+
+def test_a_key_of_the_other_environment_is_noticed(server: Server, page: Page) -> None:
+    open_reference(page, server, server.key())
+    assert "This is a key of live" in page.inner_text("#key-hint")
+    page.click("text=Live")
+    assert page.inner_text("#key-hint") == ""
+
+
+def with_servers(page: Page, server: Server, live: str, staging: str) -> None:
+    """Show the reference page of a service with these public addresses."""
+    document = openapi.as_json(openapi.document(live, staging, 0))
+    page.route("**/openapi.json", lambda route: route.fulfill(body=document, content_type="application/json"))
+    open_reference(page, server)
+
+
+@pytest.mark.parametrize(
+    ("live", "staging"),
+    [
+        ("https://api.petstore.test/v1", "https://api.petstore.test/staging/v1"),
+        ("https://api.petstore.test/v1", "https://staging.petstore.test/v1"),
+    ],
+    ids=["one host", "two hosts"],
+)
+def test_requests_stay_at_the_origin_whatever_the_public_addresses_are(
+    server: Server, page: Page, staging_key: Key, live: str, staging: str
+) -> None:
+    with_servers(page, server, live, staging)
+    page.fill("#key", staging_key.secret)
+    toggle(page, "createPet")
+    assert execute(page, "createPet").startswith("Answer 201")
+    page.click("text=Live")
+    assert server.url("/pets") in page.inner_text("#createPet .samples pre")
+
+
+def test_at_the_host_name_of_staging_live_cannot_be_chosen(server: Server, page: Page, staging_key: Key) -> None:
+    with_servers(page, server, "https://api.petstore.test/v1", server.url("", "staging"))
+    assert not page.is_visible("text=Live")
+    page.fill("#key", staging_key.secret)
+    toggle(page, "createPet")
+    assert execute(page, "createPet").startswith("Answer 201")
+
+
+def test_an_address_with_the_name_of_an_operation_opens_it(server: Server, page: Page) -> None:
+    page.goto(server.origin + "/docs#createPet")
+    page.wait_for_selector("#createPet button.execute")
+    page.click("nav >> text=List animals")
+    page.wait_for_selector("#listPets button.execute")
+
+
+RUN: dict[str, Callable[[str], list[str]]] = {
+    "curl": lambda text: ["bash", "-c", text.replace("curl ", "curl --silent --show-error --fail ", 1)],
+    "Python": lambda text: [sys.executable, "-c", text],
+    "JavaScript": lambda text: ["node", "--input-type=module", "--eval", text],
+}
+
+
+@pytest.mark.parametrize("language", RUN)
+def test_the_code_samples_work_as_they_stand(server: Server, page: Page, staging_key: Key, language: str) -> None:
+    program = {"curl": "curl", "Python": sys.executable, "JavaScript": "node"}[language]
+    if not shutil.which(program):
+        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
+            pytest.fail(f"{program} is missing, and here it must not be")
+        pytest.skip(f"{program} is not installed: the samples did not run")
+    server.fill(1, "staging")
+    open_reference(page, server, staging_key)
+    for operation in ("createPet", "listPets", "getPet"):
+        toggle(page, operation)
+    page.fill("#createPet [aria-label=Idempotency-Key]", f"order's {language}".replace(" ", "-"))
+    body = '{\n  "name": "Grüße aus \\"Bo\'\'s\\" Haus",\n  "categoryId": 9223372036854775807\n}'
+    page.fill("#createPet [aria-label='Request body']", body)
+    page.select_option("#listPets [aria-label=status]", "available")
+    page.click(f"#listPets .languages >> text={language}")
+    for operation in ("createPet", "listPets", "getPet"):
+        sample = page.inner_text(f"#{operation} .samples pre")
+        assert staging_key.secret not in sample
+        done = subprocess.run(
+            RUN[language](sample),
+            env=os.environ | {"PETSTORE_API_KEY": staging_key.secret}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, sample + done.stderr
+        assert "available" in done.stdout, sample + done.stdout
+    newest = server.act(lambda backends: backends.stores["staging"].page(after=0, limit=1000, status=None)).pets[-1]
+    assert (newest.name, newest.category_id) == ("Grüße aus \"Bo''s\" Haus", 2**63 - 1)
+
+
+def test_the_reference_page_looks_well_and_passes_axe(server: Server, page: Page, staging_key: Key) -> None:
+    open_reference(page, server, staging_key)
+    look(page, "reference")
+    for operation in OPERATIONS:
+        toggle(page, operation)
+    execute(page, "createPet")
+    page.evaluate("for (const each of document.querySelectorAll('#createPet details')) each.open = true")
+    page.evaluate("scrollTo(0, 0)")
+    look(page, "reference-opened", ALL_LOOKS)
+
+
+def test_the_landing_page_looks_well_passes_axe_and_leads_on(server: Server, page: Page) -> None:
+    page.goto(server.origin + "/")
+    look(page, "landing", ALL_LOOKS)
+    assert [code.inner_text() for code in page.locator("dd").all()] == [server.url(""), server.url("", "staging")]
+    page.click("text=Guide")
+    page.wait_for_selector("#guide h2")
+    assert page.evaluate("location.pathname + location.hash") == "/docs#guide"
+    page.click(".brand")
+    page.wait_for_selector("text=adoption")
+    for name in ("Reference", "OpenAPI"):
+        href = page.locator(f"nav a:has-text('{name}')").get_attribute("href")
+        assert page.request.get(f"{server.origin}/{href}").ok
+
+
+def test_pages_follow_the_colours_of_the_system(server: Server, page: Page) -> None:
+    for path in ("/", "/docs"):
+        page.goto(server.origin + path)
+        grounds = []
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+            grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert len(set(grounds)) == 2
+
+
+def test_after_the_sunset_the_page_has_two_operations(start: Callable[..., Server], browser: Browser) -> None:
+    own = start()
+    own.move_clock(REMOVAL - time.time() + 1)
     page = browser.new_page()
-    page.goto(server.origin + "/docs")
-    page.click("button.authorize")
-    page.fill("input[aria-label='auth-bearer-value']", key.secret)
-    page.click("button.modal-btn.authorize")
-    page.click("button.btn-done")
-    page.click("#operations-pets-listPets .opblock-summary-control")
-    page.click("#operations-pets-listPets button.execute")
-    page.wait_for_selector("#operations-pets-listPets .live-responses-table .response-col_status")
-    status = page.inner_text("#operations-pets-listPets .live-responses-table .response .response-col_status")
-    assert status.startswith("200")
-    assert "categoryId" in page.inner_text("#operations-pets-listPets .live-responses-table")
+    page.goto(own.origin + "/docs")
+    page.wait_for_selector("#createPet .summary button")
+    assert page.locator("h3").count() == 2
+    assert "getPet" not in page.content()
     page.close()
-
-
-def _url(request: Request) -> str:
-    return request.url

@@ -84,13 +84,19 @@ WITHOUT_KEY: list[tuple[int, str, list[str]]] = [
     (401, "GET /v1/pets", ["Authorization: Bearer " + "x" * 10_240]),
     (204, "OPTIONS /v1/pets", []),
     (204, "OPTIONS /healthz", []),
-    (404, "GET /", []),
+    (200, "GET /", []),
+    (200, "GET /", ["Accept: text/html"]),
+    (405, "POST /", []),
     (404, "GET /v2/pets", []),
     (404, "POST /nothing", []),
     (404, "HEAD /nothing", []),
     (404, "GET //v1/pets", []),
     (404, "GET /docs/../../etc/passwd", []),
-    *((200, f"{m} {p}", []) for m in ("GET", "HEAD") for p in ("/healthz", "/readyz", "/openapi.json", "/docs")),
+    *(
+        (200, f"{m} {p}", [])
+        for m in ("GET", "HEAD")
+        for p in ("/healthz", "/livez", "/readyz", "/openapi.json", "/docs")
+    ),
     (200, "GET /openapi.yaml", []),
     (200, "GET /openapi.json", []),
     (304, "GET /openapi.json", ["If-None-Match: *"]),

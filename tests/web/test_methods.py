@@ -93,9 +93,10 @@ def test_an_unknown_path_under_a_base_address_is_404(server: Server, base: str, 
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "/pets", "/pets/1", "/v2/pets", "/v1x/pets", "/V1/pets", "//v1/pets", "/./v1/pets", "/x/../v1/pets",
+        "/pets", "/pets/1", "/v2/pets", "/v1x/pets", "/V1/pets", "//v1/pets", "/./v1/pets", "/x/../v1/pets",
         "/staging", "/staging/", "/staging/pets", "/staging/v2/pets", "/staging//v1/pets", "/docs/", "/healthz/",
         "/openapi.json/", "/openapi", "/docs/../healthz", "/docs/../../etc/passwd", "/docs/..%2f..%2fetc/passwd",
+        "/index.html", "/docs/assets", "/docs/assets/", "/docs/assets/0/base.css", "/livez/",
         "/favicon.ico", "/admin", "/.env", "/%00", "/%FF", "/" + "x" * 5_000,
     ],
     ids=lambda path: path[:20],
@@ -106,7 +107,7 @@ def test_an_unknown_path_outside_the_base_addresses_is_404_without_a_key(server:
         assert (answer.status, code_of(answer)) == (404, "not_found"), method
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/openapi.yaml", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/livez", "/readyz", "/openapi.json", "/openapi.yaml", "/docs"])
 def test_the_pages_beside_the_interface_answer_get_head_and_options_only(
     server: Server, client: httpx.Client, path: str
 ) -> None:

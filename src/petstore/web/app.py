@@ -71,7 +71,7 @@ class App:
         self._trusted = networks(settings.trusted_proxies)
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._has_extras = settings.access_log or settings.ietf_headers or self._cors is not None
-        self._site = Site(settings, stores, gate, scrape)
+        self._site = Site(settings, stores, gate, clock, scrape)
         self._outside = Traffic("none")
         self._throttled = Throttled("unavailable")
         self.places = [

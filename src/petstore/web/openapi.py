@@ -1,119 +1,113 @@
-"""The OpenAPI 3.1 document, from the same types and tables as the code."""
+"""The OpenAPI 3.1 document, from the same types and tables as the code. `guide.py` has its prose."""
 
 from typing import Any
 
 import msgspec
 
 from petstore import __version__
-from petstore.errors import STATUS_OF_CODE
 from petstore.pets import STATUSES, NewPet, Pet
-from petstore.plans import PLANS
+from petstore.web import examples
+from petstore.web.examples import ERRORS, ErrorExample
+from petstore.web.guide import CODES, guide
+from petstore.web.pets import REMOVAL
 from petstore.web.replies import Error
 from petstore.web.requests import DEFAULT_LIMIT, MAX_LIMIT
 
 Json = dict[str, Any]
 
-_PLAN_TABLE = "\n".join(
-    f"| {plan} | {limits.per_minute if limits else 'custom'} | {limits.per_day if limits else 'custom'} |"
-    for plan, limits in PLANS.items()
-)
-DESCRIPTION = f"""
-Browse and add individual animals that are available for adoption.
-
-Every request carries an API key: `Authorization: Bearer <API_KEY>`. Every response carries the state of the rate
-limit in `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, and a unique `X-Request-Id`.
-
-| plan | requests per minute | requests per day |
-|---|---|---|
-{_PLAN_TABLE}
-
-After a `429`, wait as long as `Retry-After` says, and back off exponentially. A key that keeps asking is banned for a
-minute, then two, up to an hour. `v1` only ever grows: new optional parameters, new headers, new error codes.
-""".strip()
+_TEXT: Json = {"type": "string"}
+_COUNT: Json = {"type": "integer", "minimum": 0}
 
 
 def _header(description: str, schema: Json, *, required: bool = True) -> Json:
     return {"description": description, "required": required, "schema": schema}
 
 
-_TEXT: Json = {"type": "string"}
-_COUNT: Json = {"type": "integer", "minimum": 0}
-
 HEADERS: Json = {
     "X-RateLimit-Limit": _header("The limit of the window with the least remaining.", _COUNT),
     "X-RateLimit-Remaining": _header("Requests remaining in that window.", _COUNT),
     "X-RateLimit-Reset": _header("Unix timestamp at which that window resets.", _COUNT),
-    "X-Request-Id": _header("Unique to this response; quote it when asking for help.", _TEXT),
+    "X-Request-Id": _header("Unique to this response. Quote it when you ask for help.", _TEXT),
     "Retry-After": _header("Whole seconds after which to retry.", {"type": "integer", "minimum": 1}),
     "WWW-Authenticate": _header("The Bearer challenge.", _TEXT),
     "ETag": _header("A strong tag of this page, for `If-None-Match`.", _TEXT),
-    "Cache-Control": _header("Always `private, no-cache`: keep the page, ask again before using it.", _TEXT),
-    "Vary": _header("The page depends on who asks.", _TEXT),
-    "Link": _header('The next page (`rel="next"`), present exactly when there is one.', _TEXT, required=False),
-    "Location": _header("Where the new animal is.", _TEXT),
-    "Idempotent-Replayed": _header("`true` when this repeats an earlier answer.", _TEXT, required=False),
+    "Cache-Control": _header("Always `private, no-cache`: keep the page, and ask again before you use it.", _TEXT),
+    "Vary": _header("The page depends on the `Authorization` header.", _TEXT),
+    "Link": _header('The next page (`rel="next"`). Present exactly when more animals exist.', _TEXT, required=False),
+    "Location": _header("The address of the new animal.", _TEXT),
+    "Idempotent-Replayed": _header("`true` when this answer repeats an earlier one.", _TEXT, required=False),
     "Deprecation": _header("Since when the operation is deprecated (RFC 9745).", _TEXT),
-    "Sunset": _header("When it is to be removed (RFC 8594).", _TEXT),
+    "Sunset": _header("When the operation is removed (RFC 8594).", _TEXT),
     "DeprecationLink": _header("The replacement, and where to read about it.", _TEXT),
-    "Allow": _header("The methods of this address.", _TEXT),
 }
 _ON_EVERY_RESPONSE = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Request-Id")
 _ON_STATUS = {401: ("WWW-Authenticate",), 403: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
+_ON_DEPRECATED = ("Deprecation", "Sunset", "DeprecationLink")
 
 MEANING = {
-    400: "The request has invalid values; the message names them.",
+    400: "The request has invalid values. The message names them.",
     401: "The API key is missing or invalid.",
     403: "The key lacks the scope for this operation.",
     404: "The animal could not be found.",
     408: "The body took too long to arrive.",
-    409: "The first request with this Idempotency-Key is still running.",
+    409: "The first request with this `Idempotency-Key` is still running.",
     410: "The operation has been removed.",
     413: "The body is larger than 64 KiB.",
+    414: "The request target is too long.",
     415: "The body is not plain JSON.",
-    422: "The Idempotency-Key was used before with another body.",
+    422: "The `Idempotency-Key` was used before with another body.",
     429: "The rate limit is exceeded, or the key is banned for a while.",
-    500: "Something went wrong on our side.",
+    431: "The headers are too large.",
+    500: "The service has a bug. The message names the request id to quote.",
+    501: "The `Transfer-Encoding` is not implemented.",
     503: "The service cannot answer right now.",
+    505: "The HTTP version is not supported.",
+}
+
+MEMBERS = {
+    "id": "Given by the service. Ids grow and are never used again.",
+    "name": "1 to 255 characters, not only white space, no control characters. Kept as sent.",
+    "categoryId": "The category of the animal. Another interface manages categories.",
+    "status": "Where the animal stands in its adoption.",
 }
 
 
-def document(public_base: str) -> Json:
-    """`public_base` is what the servers' addresses start with; empty, they are relative to where this is read."""
-    _, schemas = msgspec.json.schema_components([Pet, NewPet, Error])
-    schemas["PetStatus"] = {
-        "title": "PetStatus",
-        "description": "Where an animal stands in its adoption.",
-        "type": "string",
-        "enum": list(STATUSES),
-    }
-    schemas["Pet"]["properties"]["status"] = _ref("schemas", "PetStatus")
-    schemas["NewPet"]["properties"]["status"] = {**_ref("schemas", "PetStatus"), "default": "available"}
-    schemas["Error"]["properties"]["code"]["enum"] = sorted(STATUS_OF_CODE)
-    schemas["Error"]["additionalProperties"] = False
-    schemas["Pets"] = {"title": "Pets", "type": "array", "maxItems": MAX_LIMIT, "items": _ref("schemas", "Pet")}
+def document(live: str, staging: str, now: float) -> Json:
+    """The document at the time `now`, for the two base addresses. A base address may be relative to the document."""
+    sunset_passed = now >= REMOVAL
+    paths: Json = {"/pets": {"get": _list_pets(), "post": _create_pet(with_location=not sunset_passed)}}
+    if not sunset_passed:
+        paths["/pets/{petId}"] = {"get": _get_pet()}
+    used = _references(paths)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Petstore",
             "version": __version__,
             "summary": "An HTTP and JSON pet store.",
-            "description": DESCRIPTION,
+            "description": guide(live, staging, sunset_passed=sunset_passed),
+            "contact": {"name": "The operator of this Petstore", **({"url": live} if "://" in live else {})},
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "servers": [
-            {"url": f"{public_base}/v1", "description": "live"},
-            {"url": f"{public_base}/staging/v1", "description": "staging: separate animals, keys and counters"},
+            {"url": live, "description": "Live"},
+            {"url": staging, "description": "Staging: its own animals, keys and rate limits"},
         ],
         "security": [{"apiKey": []}],
-        "tags": [{"name": "pets", "description": "Animals"}],
-        "paths": {
-            "/pets": {"get": _list_pets(), "post": _create_pet()},
-            "/pets/{petId}": {"get": _get_pet()},
-        },
+        "tags": [{"name": "pets", "description": "Animals that are available for adoption."}],
+        "paths": paths,
         "components": {
-            "schemas": schemas,
-            "headers": HEADERS,
-            "responses": {str(status): _error(status) for status in MEANING},
+            "schemas": _schemas(),
+            "headers": {
+                name: {**header, "example": examples.HEADERS[name]}
+                for name, header in HEADERS.items()
+                if f"#/components/headers/{name}" in used
+            },
+            "examples": {
+                example.name: {"summary": example.summary, "value": _error_value(example)}
+                for example in ERRORS
+                if f"#/components/examples/{example.name}" in used
+            },
             "securitySchemes": {
                 "apiKey": {
                     "type": "http",
@@ -126,85 +120,169 @@ def document(public_base: str) -> Json:
     }
 
 
+def _schemas() -> Json:
+    _, schemas = msgspec.json.schema_components([Pet, NewPet, Error])
+    schemas["PetStatus"] = {
+        "title": "PetStatus",
+        "description": MEMBERS["status"],
+        "type": "string",
+        "enum": list(STATUSES),
+    }
+    for schema in (schemas["Pet"], schemas["NewPet"]):
+        for name, member in schema["properties"].items():
+            member["description"] = MEMBERS[name]
+    schemas["Pet"]["properties"]["status"] = _ref("schemas", "PetStatus")
+    schemas["NewPet"]["properties"]["status"] = {**_ref("schemas", "PetStatus"), "default": "available"}
+    # No enumeration: the list of codes grows, and a client that rejects a new code would break.
+    schemas["Error"]["properties"]["code"] |= {
+        "description": "Machine-readable. The list of codes grows: treat an unknown code by its status.",
+        "examples": list(CODES),
+    }
+    schemas["Error"]["properties"]["message"]["description"] = "For people. The wording may change."
+    schemas["Error"]["properties"]["status"]["description"] = "The HTTP status."
+    schemas["Pets"] = {"title": "Pets", "type": "array", "maxItems": MAX_LIMIT, "items": _ref("schemas", "Pet")}
+    return schemas
+
+
 def _list_pets() -> Json:
     return {
         "operationId": "listPets",
         "summary": "List animals",
-        "description": "Animals in the order of their ids. Follow `Link` for the next page.",
+        "description": "Animals in the order of their ids. For the next page, follow the `Link` header as it is.",
         "tags": ["pets"],
         "parameters": [
-            _query(
+            _parameter(
+                "query",
                 "limit",
                 "Maximum number of animals returned.",
                 {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
             ),
-            _query("status", "Only animals with this status.", _ref("schemas", "PetStatus")),
-            _query(
+            _parameter("query", "status", "Only animals with this status.", _ref("schemas", "PetStatus")),
+            _parameter(
+                "query",
                 "cursor",
-                'Where the page starts: opaque, taken from the `Link` with `rel="next"`.',
-                {"type": "string", "pattern": "^[A-Za-z0-9_-]{16}$"},
+                'Where the page starts. Opaque: take it from the `Link` with `rel="next"`.',
+                {"type": "string", "pattern": "^[A-Za-z0-9_-]{16}$", "examples": [examples.CURSOR]},
             ),
-            {
-                "name": "If-None-Match",
-                "in": "header",
-                "description": "Entity tags the client has: an unchanged page is answered with 304.",
-                "schema": _TEXT,
-            },
+            _parameter(
+                "header",
+                "If-None-Match",
+                "The `ETag`s of pages that you have. An unchanged page is answered with 304.",
+                {"type": "string", "examples": [examples.ETAG]},
+            ),
         ],
         "responses": {
-            "200": _success("A page of animals.", "Pets", "ETag", "Cache-Control", "Vary", "Link"),
+            "200": _success("A page of animals.", "Pets", examples.PAGE, ("ETag", "Cache-Control", "Vary", "Link")),
             "304": {
                 "description": "The client has this page already.",
-                "headers": _headers("ETag", "Cache-Control", "Vary", "Link"),
+                "headers": _headers(("ETag", "Cache-Control", "Vary", "Link")),
             },
-            **_errors(400, 401, 403, 429, 500, 503),
+            **_errors("listPets"),
         },
     }
 
 
-def _create_pet() -> Json:
+def _create_pet(*, with_location: bool) -> Json:
+    headers = ("Location", "Idempotent-Replayed") if with_location else ("Idempotent-Replayed",)
     return {
         "operationId": "createPet",
         "summary": "Add an animal",
         "description": "The animal is on disk, and in every list, before the answer is sent.",
         "tags": ["pets"],
         "parameters": [
-            {
-                "name": "Idempotency-Key",
-                "in": "header",
-                "description": "Makes a retry safe: for 24 hours the same key and body get the original answer again.",
-                "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
-            }
+            _parameter(
+                "header",
+                "Idempotency-Key",
+                "Makes a retry safe: for 24 hours the same key and body get the original answer again.",
+                {"type": "string", "pattern": "^[!-~]{1,255}$", "examples": [examples.IDEMPOTENCY_KEY]},
+            )
         ],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("schemas", "NewPet")}}},
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": _ref("schemas", "NewPet"),
+                    "example": msgspec.to_builtins(examples.NEW_PET),
+                }
+            },
+        },
         "responses": {
-            "201": _success("The created animal.", "Pet", "Location", "Idempotent-Replayed"),
-            **_errors(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+            "201": _success("The created animal.", "Pet", examples.PETS[0], headers),
+            **_errors("createPet"),
         },
     }
 
 
 def _get_pet() -> Json:
-    on_all = ("Deprecation", "Sunset", "DeprecationLink")
-    responses = {"200": _success("The requested animal.", "Pet", *on_all)}
-    for status in (401, 403, 404, 410, 429, 500, 503):
-        responses[str(status)] = _error(status, *on_all)
     return {
         "operationId": "getPet",
         "summary": "Get an animal",
-        "description": "To be removed on 5 December 2030. Use `GET /pets` with a `status` filter instead.",
+        "description": (
+            "**Deprecated. To be removed on 5 December 2030.** From that day on the answer is 410 `gone`. Every answer"
+            " carries the date in `Sunset`. The replacement is `GET /pets` with a `status` filter: list the animals of"
+            " a status with `limit=100`, and pick yours by its `id`. Keep the pages with their `ETag`s: an unchanged"
+            " page costs a 304."
+        ),
         "deprecated": True,
         "tags": ["pets"],
         "parameters": [
             {
-                "name": "petId",
-                "in": "path",
+                **_parameter("path", "petId", "Identifier of the animal.", {"type": "integer", "format": "int64"}),
                 "required": True,
-                "description": "Identifier of the animal.",
-                "schema": {"type": "integer", "format": "int64"},
+                "example": examples.PETS[0].id,
             }
         ],
-        "responses": responses,
+        "responses": {
+            "200": _success("The requested animal.", "Pet", examples.PETS[0], _ON_DEPRECATED),
+            **_errors("getPet", _ON_DEPRECATED),
+        },
+    }
+
+
+def _parameter(where: str, name: str, description: str, schema: Json) -> Json:
+    return {"name": name, "in": where, "description": description, "schema": schema}
+
+
+def _success(description: str, schema: str, example: object, headers: tuple[str, ...]) -> Json:
+    content = {"schema": _ref("schemas", schema), "example": msgspec.to_builtins(example)}
+    return {"description": description, "headers": _headers(headers), "content": {"application/json": content}}
+
+
+def _errors(operation: str, headers: tuple[str, ...] = ()) -> Json:
+    """Every error that the operation can answer, by status."""
+    by_status: dict[int, list[ErrorExample]] = {}
+    for example in ERRORS:
+        if operation in example.operations:
+            by_status.setdefault(example.status, []).append(example)
+    return {
+        str(status): {
+            "description": f"{MEANING[status]} {_codes(found)}",
+            "headers": _headers((*_ON_STATUS.get(status, ()), *headers)),
+            "content": {
+                "application/json": {
+                    "schema": _ref("schemas", "Error"),
+                    "examples": {example.name: _ref("examples", example.name) for example in found},
+                }
+            },
+        }
+        for status, found in by_status.items()
+    }
+
+
+def _codes(found: list[ErrorExample]) -> str:
+    codes = dict.fromkeys(f"`{example.code}`" for example in found)
+    return f"Code{'s' if len(codes) > 1 else ''}: {', '.join(codes)}."
+
+
+def _error_value(example: ErrorExample) -> Json:
+    value: Json = msgspec.to_builtins(Error(example.code, example.message, example.status))
+    return value
+
+
+def _headers(names: tuple[str, ...]) -> Json:
+    # "DeprecationLink" is a Link with another meaning.
+    return {
+        "Link" if name == "DeprecationLink" else name: _ref("headers", name) for name in (*_ON_EVERY_RESPONSE, *names)
     }
 
 
@@ -212,34 +290,16 @@ def _ref(kind: str, name: str) -> Json:
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
-def _query(name: str, description: str, schema: Json) -> Json:
-    return {"name": name, "in": "query", "description": description, "schema": schema}
+def _references(value: object) -> set[str]:
+    """The target of every `$ref` within."""
+    if isinstance(value, dict):
+        own = {value["$ref"]} if "$ref" in value else set()
+        return own.union(*map(_references, value.values()))
+    return set().union(*map(_references, value)) if isinstance(value, list) else set()
 
 
-def _headers(*names: str) -> Json:
-    # "DeprecationLink" is a Link with another meaning.
-    return {
-        "Link" if name == "DeprecationLink" else name: _ref("headers", name) for name in (*_ON_EVERY_RESPONSE, *names)
-    }
-
-
-def _success(description: str, schema: str, *headers: str) -> Json:
-    return {
-        "description": description,
-        "headers": _headers(*headers),
-        "content": {"application/json": {"schema": _ref("schemas", schema)}},
-    }
-
-
-def _error(status: int, *headers: str) -> Json:
-    codes = [code for code, its_status in STATUS_OF_CODE.items() if its_status == status]
-    reply = _success(MEANING[status], "Error", *_ON_STATUS.get(status, ()), *headers)
-    reply["description"] += " Codes: " + ", ".join(f"`{code}`" for code in codes) + "."
-    return reply
-
-
-def _errors(*statuses: int) -> Json:
-    return {str(status): _ref("responses", str(status)) for status in statuses}
+def _landing_page(live: str) -> str:
+    return live.removesuffix("v1")
 
 
 def as_json(built: Json) -> bytes:

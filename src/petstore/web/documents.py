@@ -1,0 +1,102 @@
+"""The documents for people and programs: the landing page, the reference page with its assets, OpenAPI."""
+
+import hashlib
+import html
+from collections.abc import Callable
+from importlib import resources
+from string import Template
+
+import msgspec
+
+from petstore import __version__
+from petstore.web import openapi
+from petstore.web.pets import REMOVAL
+from petstore.web.requests import Request
+from petstore.web.static_files import IMMUTABLE, StaticFile, quality
+
+HTML = "text/html; charset=utf-8"
+MEDIA_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+OWN_ASSETS = (
+    "base.css", "landing.css", "landing.js", "paw.svg", "parts.js", "reference.css", "reference.js", "samples.js",
+)  # fmt: skip
+SWAGGER_UI = "swagger-ui-bundle.js"
+
+_FOLDER = resources.files("petstore.web").joinpath("static")
+
+
+class Documents:
+    """For the two base addresses as clients see them, each a path or a URL that ends in the version segment."""
+
+    def __init__(self, live: str, staging: str) -> None:
+        assets = f"docs/assets/{_version_of_assets()}"
+        values = {"assets": assets, "version": __version__, "live": html.escape(live), "staging": html.escape(staging)}
+        self._landing = StaticFile(HTML, _rendered("landing.html", values), vary="Accept, Accept-Encoding")
+        self._links = StaticFile("application/json", _links(live, staging), vary="Accept, Accept-Encoding")
+        self._files = {"/docs": StaticFile(HTML, _rendered("reference.html", values))}
+        for name in OWN_ASSETS:
+            self._files[f"/{assets}/{name}"] = _asset(name, name)
+        self._files[f"/{assets}/{SWAGGER_UI}"] = _asset(SWAGGER_UI, f"swagger-ui/{SWAGGER_UI}")
+        # Each before and after the day on which an operation leaves the document.
+        self._openapi = {
+            path: tuple(StaticFile(media_type, _document(live, staging, now, encode)) for now in (0.0, REMOVAL))
+            for path, media_type, encode in (
+                ("/openapi.json", "application/json", openapi.as_json),
+                ("/openapi.yaml", "application/yaml", openapi.as_yaml),
+            )
+        }
+
+    def find(self, request: Request, now: float) -> StaticFile | None:
+        path = request.path
+        if path == "/":
+            return self._landing if _wants_html(request) else self._links
+        if path in self._openapi:
+            return self._openapi[path][now >= REMOVAL]
+        return self._files.get(path)
+
+
+def _wants_html(request: Request) -> bool:
+    """Whether HTML is named: a browser does. A program that takes anything gets JSON."""
+    accept = request.headers("accept")
+    wanted = quality(accept, "text/html", "text/*")
+    return wanted > 0 and wanted >= quality(accept, "application/json", "application/*")
+
+
+def _version_of_assets() -> str:
+    """Changes with any asset, and stands in the address of each: a browser may keep what it has for ever."""
+    digest = hashlib.sha256()
+    for name in (*OWN_ASSETS, "swagger-ui/VERSION"):
+        digest.update(_read(name))
+    return digest.hexdigest()[:16]
+
+
+def _read(name: str) -> bytes:
+    return _FOLDER.joinpath(name).read_bytes()
+
+
+def _asset(name: str, path: str) -> StaticFile:
+    return StaticFile(MEDIA_TYPES[name.rpartition(".")[2]], lambda: _read(path), cache=IMMUTABLE)
+
+
+def _rendered(name: str, values: dict[str, str]) -> Callable[[], bytes]:
+    return lambda: Template(_read(name).decode()).substitute(values).encode()
+
+
+def _document(live: str, staging: str, now: float, encode: Callable[[openapi.Json], bytes]) -> Callable[[], bytes]:
+    return lambda: encode(openapi.document(live, staging, now))
+
+
+def _links(live: str, staging: str) -> Callable[[], bytes]:
+    root = live.removesuffix("/v1")
+    links = {
+        "name": "Petstore",
+        "version": __version__,
+        "environments": {"live": live, "staging": staging},
+        "reference": f"{root}/docs",
+        "document": f"{root}/openapi.json",
+        "guide": f"{root}/docs#guide",
+    }
+    return lambda: msgspec.json.format(msgspec.json.encode(links), indent=2)

@@ -1,0 +1,146 @@
+"""The examples of the OpenAPI document. A test makes the running service give each of these answers.
+
+They tell one story: the three animals below are added to a new service in this order, with a key of the free plan.
+"""
+
+from typing import NamedTuple
+
+from petstore.pets import NewPet, Pet
+from petstore.web.requests import write_cursor
+
+NEW_PET = NewPet("Rex", 1, "available")
+PETS = [Pet(1, "Rex", 1, "available"), Pet(2, "Ada", 1, "pending"), Pet(3, "Bo", 2, "available")]
+PAGE = PETS[:2]  # with `limit=2`
+CURSOR = write_cursor(PAGE[-1].id)
+ETAG = '"9ab05fbf479225e83c0ed97880b00ef2"'
+IDEMPOTENCY_KEY = "order-17"
+REQUEST_ID = "b5f0c1d29e7a4386"
+
+HEADERS: dict[str, str | int] = {
+    "X-RateLimit-Limit": 60,
+    "X-RateLimit-Remaining": 59,
+    "X-RateLimit-Reset": 1794614460,
+    "X-Request-Id": REQUEST_ID,
+    "Retry-After": 41,
+    "WWW-Authenticate": 'Bearer realm="petstore"',
+    "ETag": ETAG,
+    "Cache-Control": "private, no-cache",
+    "Vary": "Authorization",
+    "Link": f'</v1/pets?limit=2&cursor={CURSOR}>; rel="next"',
+    "Location": "/v1/pets/1",
+    "Idempotent-Replayed": "true",
+    "Deprecation": "@1794614400",
+    "Sunset": "Thu, 05 Dec 2030 00:00:00 GMT",
+    "DeprecationLink": '</v1/pets>; rel="successor-version"',
+}
+
+
+class ErrorExample(NamedTuple):
+    """One error, the request that leads to it, and the operations that can answer it."""
+
+    name: str
+    status: int
+    code: str
+    message: str
+    summary: str
+    operations: tuple[str, ...] = ("listPets", "createPet", "getPet")
+
+
+LIST, CREATE, GET = ("listPets",), ("createPet",), ("getPet",)
+READS = LIST + GET
+
+ERRORS = (
+    ErrorExample(
+        "invalid_body", 400, "invalid_body",
+        "name is required; categoryId must be a whole number that fits in 64 bits.",
+        'The body is {"categoryId": "1"}', CREATE,
+    ),
+    ErrorExample(
+        "invalid_parameter", 400, "invalid_parameter",
+        "limit must be a whole number from 1 to 100.", "The query is limit=101", LIST,
+    ),
+    ErrorExample(
+        "invalid_idempotency_key", 400, "invalid_parameter",
+        "Idempotency-Key must be given once, with 1 to 255 visible ASCII characters.",
+        "The Idempotency-Key has a space in it", CREATE,
+    ),
+    ErrorExample(
+        "malformed_request", 400, "malformed_request",
+        "The request is not valid HTTP/1.1.", "A header has no colon",
+    ),
+    ErrorExample(
+        "unauthorized", 401, "unauthorized",
+        "Send a valid API key as Authorization: Bearer.", "The request has no key",
+    ),
+    ErrorExample(
+        "insufficient_scope_read", 403, "insufficient_scope",
+        "This key does not have the read scope.", "The key has the scope write alone", READS,
+    ),
+    ErrorExample(
+        "insufficient_scope_write", 403, "insufficient_scope",
+        "This key does not have the write scope.", "The key has the scope read alone", CREATE,
+    ),
+    ErrorExample(
+        "pet_not_found", 404, "pet_not_found", "There is no such animal.", "No animal has this id", GET
+    ),
+    ErrorExample(
+        "request_timeout", 408, "request_timeout",
+        "The body did not arrive within 8 seconds.", "The body stops in the middle", CREATE,
+    ),
+    ErrorExample(
+        "idempotency_conflict", 409, "idempotency_conflict",
+        "The first request with this Idempotency-Key is still running; retry shortly.",
+        "Two requests with one Idempotency-Key at the same time", CREATE,
+    ),
+    ErrorExample(
+        "gone", 410, "gone",
+        "This operation was removed on 5 December 2030; use GET /pets with a status filter.",
+        "The request comes on or after 5 December 2030", GET,
+    ),
+    ErrorExample(
+        "body_too_large", 413, "body_too_large",
+        "The body must have at most 65536 bytes.", "The body has 65,537 bytes", CREATE,
+    ),
+    ErrorExample(
+        "target_too_long", 414, "malformed_request",
+        "The request target is too long.", "The query has 60,000 characters",
+    ),
+    ErrorExample(
+        "unsupported_media_type", 415, "unsupported_media_type",
+        "Content-Type must be application/json.", "The Content-Type is text/plain", CREATE,
+    ),
+    ErrorExample(
+        "idempotency_mismatch", 422, "idempotency_mismatch",
+        "This Idempotency-Key was used before with another body.",
+        "A second request with the Idempotency-Key, and another body", CREATE,
+    ),
+    ErrorExample(
+        "rate_limit_exceeded", 429, "rate_limit_exceeded",
+        "Too many requests: wait as long as Retry-After says.", "The key has used up its minute",
+    ),
+    ErrorExample(
+        "key_banned", 429, "key_banned",
+        "This key is banned for a while: it kept asking after being refused.",
+        "The key went on after many refused requests",
+    ),
+    ErrorExample(
+        "headers_too_large", 431, "malformed_request",
+        "The headers are too large.", "A header has 60,000 characters",
+    ),
+    ErrorExample(
+        "internal_error", 500, "internal_error",
+        f"Something went wrong; it is recorded as {REQUEST_ID}.", "The service has a bug",
+    ),
+    ErrorExample(
+        "transfer_encoding_not_implemented", 501, "malformed_request",
+        "The transfer coding is not implemented.", "The Transfer-Encoding is gzip",
+    ),
+    ErrorExample(
+        "unavailable", 503, "unavailable",
+        "The service cannot answer right now.", "The database does not answer",
+    ),
+    ErrorExample(
+        "version_not_supported", 505, "malformed_request",
+        "The HTTP version is not supported.", "The request line ends in HTTP/2.0",
+    ),
+)  # fmt: skip

@@ -1,0 +1,125 @@
+"""The guide: the prose of the OpenAPI document, which the reference page shows first. Markdown."""
+
+from petstore.errors import STATUS_OF_CODE
+from petstore.plans import PLANS
+from petstore.web import examples
+
+# What each code means, and whether a retry can succeed.
+CODES = {
+    "invalid_body": ("The body breaks a rule. The message names every member at fault.", "no"),
+    "invalid_parameter": ("A parameter or the `Idempotency-Key` breaks a rule. The message names it.", "no"),
+    "malformed_request": ("The request is not valid HTTP, or larger than the service takes.", "no"),
+    "unauthorized": ("The key is missing or invalid.", "no"),
+    "insufficient_scope": ("The key lacks the scope.", "no"),
+    "pet_not_found": ("No animal has this id.", "no"),
+    "not_found": ("Nothing is at this address.", "no"),
+    "method_not_allowed": ("The address does not take this method. See `Allow`.", "no"),
+    "request_timeout": ("The request took too long to arrive.", "yes"),
+    "idempotency_conflict": ("The first request with this `Idempotency-Key` is still running.", "shortly"),
+    "gone": ("The operation has been removed.", "no"),
+    "body_too_large": ("The body has more than 64 KiB.", "no"),
+    "unsupported_media_type": ("The body is not `application/json`, or has a `Content-Encoding`.", "no"),
+    "idempotency_mismatch": ("This `Idempotency-Key` was used before with another body.", "no"),
+    "rate_limit_exceeded": ("The minute or the day is used up.", "after `Retry-After`"),
+    "key_banned": ("The key went on after many refused requests.", "after `Retry-After`"),
+    "internal_error": ("The service has a bug. Quote the `X-Request-Id`.", "with an `Idempotency-Key`"),
+    "unavailable": ("The service cannot answer right now.", "after `Retry-After`"),
+}
+
+
+def guide(live: str, staging: str, *, sunset_passed: bool) -> str:
+    """For the two base addresses. From the sunset on it no longer speaks of the operation that is gone."""
+    parts = [INTRODUCTION, _environments(live, staging), LISTS, ADDING, RATE_LIMITS, ERRORS]
+    if not sunset_passed:
+        parts.append(DEPRECATION)
+    return "\n\n".join([*parts, VERSIONS])
+
+
+INTRODUCTION = """
+Browse and add individual animals that are available for adoption.
+
+Every request carries an API key: `Authorization: Bearer <API_KEY>`. Keys come from the operator of this service.
+""".strip()
+
+
+def _environments(live: str, staging: str) -> str:
+    return f"""
+## Environments
+
+| environment | base address | keys begin with |
+|---|---|---|
+| live | `{live}` | `pets_live_` |
+| staging | `{staging}` | `pets_test_` |
+
+Both environments have the same paths and share nothing: each has its own animals, keys and rate limits.
+""".strip()
+
+
+LISTS = """
+## Pages
+
+A list has at most 100 animals. When more animals exist, the answer has a `Link` header with `rel="next"`: request that
+address as it is. Without such a header the page is the last one. The `ETag` of a page, sent back as `If-None-Match`,
+turns an unchanged page into a 304.
+""".strip()
+
+ADDING = """
+## Adding an animal once
+
+When an answer is lost, you cannot know whether the animal was added. Send an `Idempotency-Key` that is new for each
+animal and the same for each retry. For 24 hours the same key and body get the original answer again.
+""".strip()
+
+_PLANS = "\n".join(
+    f"| {plan} | {f'{limits.per_minute:,}' if limits else 'set per key'} | "
+    f"{f'{limits.per_day:,}' if limits else 'set per key'} |"
+    for plan, limits in PLANS.items()
+)
+RATE_LIMITS = f"""
+## Rate limits
+
+| plan | requests per minute | requests per day |
+|---|---|---|
+{_PLANS}
+
+Every response carries `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`. After a 429, wait as long
+as `Retry-After` says: a request that is sent then is admitted. Back off exponentially when you are refused again. A key
+that keeps asking is banned for a minute, then for two, up to an hour.
+""".strip()
+
+
+def _statuses(code: str) -> str:
+    found = {example.status for example in examples.ERRORS if example.code == code} or {STATUS_OF_CODE[code]}
+    return ", ".join(map(str, sorted(found)))
+
+
+_CODES = "\n".join(
+    f"| `{code}` | {_statuses(code)} | {meaning} | {retry} |" for code, (meaning, retry) in CODES.items()
+)
+ERRORS = f"""
+## Errors
+
+Every error is an `Error` object. Decide by its `code`. The list of codes grows: treat an unknown code by its status.
+Every response has a unique `X-Request-Id`: quote it when you ask for help.
+
+| code | status | meaning | retry |
+|---|---|---|---|
+{_CODES}
+""".strip()
+
+DEPRECATION = """
+## Deprecation
+
+`GET /pets/{petId}` is deprecated and will be removed on 5 December 2030. From that day on it answers 410 `gone`, and a
+201 no longer has a `Location`. Until then its answers carry `Deprecation`, `Sunset` and a `Link` to this page. The
+replacement is `GET /pets` with a `status` filter: list the animals of a status with `limit=100`, and pick yours by its
+`id`. Keep what you have listed. An id never changes its animal.
+""".strip()
+
+VERSIONS = """
+## Versions
+
+`v1` only grows: new optional parameters, headers and error codes, and new members of responses. Ignore what you do not
+know. Anything else waits for `v2`, a new last segment of the base address. Both versions will run side by side for at
+least 24 months.
+""".strip()

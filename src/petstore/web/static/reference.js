@@ -1,0 +1,83 @@
+// The reference page: the document, where requests go, the key, and Swagger UI with our parts.
+
+import { PetstoreParts } from "./parts.js";
+
+const kept = sessionStorage; // for this tab alone, gone with it
+const PREFIX = { live: "pets_live_", staging: "pets_test_" };
+const OTHER = { live: "staging", staging: "live" };
+const radios = [...document.querySelectorAll("[name=environment]")];
+const field = document.getElementById("key");
+const hint = document.getElementById("key-hint");
+
+const environment = () => radios.find((radio) => radio.checked).value;
+
+function showKey() {
+  const here = environment();
+  const key = field.value.trim();
+  field.placeholder = `${PREFIX[here]}…`;
+  hint.textContent = "";
+  if (key.startsWith(PREFIX[OTHER[here]])) hint.textContent = `This is a key of ${OTHER[here]}. Choose ${OTHER[here]} to use it.`;
+}
+
+// The page sends requests to its own origin alone. Both environments are there, beside the page, whatever their public
+// addresses are. Live is not: at the host name of staging, `v1` is staging's.
+function bases([live, staging]) {
+  const host = ({ url }) => new URL(url, document.baseURI).host;
+  const here = ({ url }, path) => (url.startsWith(`${location.origin}/`) ? url : new URL(path, document.baseURI).href);
+  const atStaging = host(staging) === location.host && host(live) !== location.host;
+  return { live: atStaging ? null : here(live, "v1"), staging: here(staging, "staging/v1") };
+}
+
+async function start() {
+  const spec = await (await fetch("openapi.json")).json();
+  const base = bases(spec.servers);
+  if (!base.live) radios.find((radio) => radio.value === "live").disabled = true;
+  spec.servers = Object.values(base).filter(Boolean).map((url) => ({ url }));
+
+  const ui = SwaggerUIBundle({
+    spec,
+    dom_id: "#reference",
+    layout: "PetstoreLayout",
+    plugins: [PetstoreParts],
+    docExpansion: "list",
+    tryItOutEnabled: true,
+    validatorUrl: null,
+    requestInterceptor(request) {
+      if (field.value) request.headers.Authorization = `Bearer ${field.value.trim()}`;
+      return request;
+    },
+  });
+
+  const chosen = radios.find((radio) => radio.value === kept.getItem("environment") && !radio.disabled);
+  if (chosen) chosen.checked = true;
+  useEnvironment();
+
+  function useEnvironment() {
+    field.value = kept.getItem(`key ${environment()}`) ?? "";
+    ui.oas3Actions.setSelectedServer(base[environment()]);
+    showKey();
+  }
+
+  function openFromHash() {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const button = target?.querySelector(".summary button[aria-expanded=false]");
+    if (button) button.click();
+    target?.scrollIntoView();
+  }
+
+  for (const radio of radios)
+    radio.addEventListener("change", () => {
+      kept.setItem("environment", environment());
+      useEnvironment();
+    });
+  field.addEventListener("input", () => {
+    kept.setItem(`key ${environment()}`, field.value.trim());
+    showKey();
+  });
+  addEventListener("hashchange", openFromHash);
+  addEventListener("petstore-shown", openFromHash);
+}
+
+start().catch((error) => {
+  document.querySelector("#reference main").textContent = `The document could not be shown: ${error.message}`;
+});

@@ -1,0 +1,76 @@
+// Code samples of a request: curl, Python with petstore-client, JavaScript. Pure: a request in, text out.
+// A sample takes the key from the environment of its reader: a copied sample holds no secret.
+
+const KEY = "PETSTORE_API_KEY";
+
+function url({ base, path, query }) {
+  const pairs = Object.entries(query).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
+  return base + path + (pairs.length ? `?${pairs.join("&")}` : "");
+}
+
+function curl(request) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const lines = [`curl ${quoted(url(request))}`, `-H "Authorization: Bearer $${KEY}"`];
+  for (const [name, value] of Object.entries(request.headers)) lines.push(`-H ${quoted(`${name}: ${value}`)}`);
+  if (request.body !== undefined) lines.push("-H 'Content-Type: application/json'", `-d ${quoted(oneLine(request.body))}`);
+  return lines.join(" \\\n  ");
+}
+
+const CALLS = {
+  listPets({ query }) {
+    const given = [];
+    if (query.status) given.push(`status=${JSON.stringify(query.status)}`);
+    if (query.limit) given.push(`limit=${query.limit}`);
+    return `for pet in store.list_pets(${given.join(", ")}):\n        print(pet.id, pet.name, pet.status)`;
+  },
+  createPet({ headers, body }) {
+    const { name, status } = parsed(body) ?? {};
+    const category = body.match(/"categoryId"\s*:\s*(-?\d+)/); // as text: JavaScript would round an int64
+    const given = [JSON.stringify(name ?? ""), `category_id=${category ? category[1] : 1}`];
+    if (status) given.push(`status=${JSON.stringify(status)}`);
+    const once = headers["Idempotency-Key"];
+    if (once) given.push(`idempotency_key=${JSON.stringify(once)}`);
+    return `pet = store.create_pet(${given.join(", ")})\n    print(pet.id, pet.name, pet.status)`;
+  },
+  getPet: ({ path }) => `pet = store.get_pet(${path.split("/").at(-1)})\n    print(pet.id, pet.name, pet.status)`,
+};
+
+function python(request) {
+  return [
+    `from petstore_client import Petstore  # reads ${KEY}`,
+    "",
+    `with Petstore(base_url=${JSON.stringify(request.base)}) as store:`,
+    `    ${CALLS[request.operation](request)}`,
+  ].join("\n");
+}
+
+function javascript(request) {
+  const lines = [`const response = await fetch(${JSON.stringify(url(request))}, {`];
+  if (request.method !== "GET") lines.push(`  method: "${request.method}",`);
+  lines.push("  headers: {", `    Authorization: \`Bearer \${process.env.${KEY}}\`,`);
+  for (const [name, value] of Object.entries(request.headers)) lines.push(`    ${JSON.stringify(name)}: ${JSON.stringify(value)},`);
+  if (request.body !== undefined) lines.push('    "Content-Type": "application/json",');
+  lines.push("  },");
+  if (request.body !== undefined) lines.push(`  body: ${bodyInJavaScript(request.body)},`);
+  lines.push("});", "console.log(response.status, await response.json());");
+  return lines.join("\n");
+}
+
+function bodyInJavaScript(body) {
+  const exact = parsed(body) !== undefined && !/\d{16}/.test(body); // a number in JavaScript has 53 bits
+  return exact ? `JSON.stringify(${oneLine(body)})` : JSON.stringify(oneLine(body));
+}
+
+function parsed(body) {
+  try {
+    return JSON.parse(body);
+  } catch {
+    return undefined; // the reader is still typing
+  }
+}
+
+function oneLine(body) {
+  return body.trim().replace(/\s*\n\s*/g, " "); // a string in JSON has no line breaks
+}
+
+export const SAMPLES = { curl, Python: python, JavaScript: javascript };
