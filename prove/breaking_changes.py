@@ -13,7 +13,7 @@ from typing import Any
 
 from petstore import __version__
 from petstore.web import openapi
-from petstore.web.pets import REMOVAL
+from petstore.web.pets import SUNSET
 
 Json = dict[str, Any]
 
@@ -231,7 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
         *breaking_changes(released, openapi.document("/v1", "/staging/v1", 0)),
         *(
             f"after the sunset: {change}"
-            for change in breaking_changes(released, openapi.document("/v1", "/staging/v1", REMOVAL))
+            for change in breaking_changes(released, openapi.document("/v1", "/staging/v1", SUNSET))
             if change not in ANNOUNCED
         ),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from petstore.web import openapi
-from petstore.web.pets import REMOVAL
+from petstore.web.pets import SUNSET
 from prove.breaking_changes import ANNOUNCED, breaking_changes, last_release, main
 
 Json = dict[str, Any]
@@ -161,7 +161,7 @@ def test_the_document_breaks_no_client_of_the_last_release() -> None:
 
 
 def test_after_the_sunset_exactly_what_was_announced_is_gone() -> None:
-    after = openapi.document("/v1", "/staging/v1", REMOVAL)
+    after = openapi.document("/v1", "/staging/v1", SUNSET)
     assert set(breaking_changes(RELEASED, after)) == ANNOUNCED
 
 

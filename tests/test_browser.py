@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from petstore.web import openapi
-from petstore.web.pets import REMOVAL
+from petstore.web.pets import SUNSET
 from tests.browsers import ALL_LOOKS, look
 from tests.servers import Key, Server
 
@@ -244,7 +244,7 @@ def test_pages_follow_the_colours_of_the_system(server: Server, page: Page) -> N
 
 def test_after_the_sunset_the_page_has_two_operations(start: Callable[..., Server], browser: Browser) -> None:
     own = start()
-    own.move_clock(REMOVAL - time.time() + 1)
+    own.move_clock(SUNSET - time.time() + 1)
     page = browser.new_page()
     page.goto(own.origin + "/docs")
     page.wait_for_selector("#createPet .summary button")

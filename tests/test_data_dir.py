@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from petstore import data_dir as folder
+from petstore import data_dir
 from petstore.gate import recovery
 from tests.backends import free_port
 from tests.commands import Commands
@@ -93,13 +93,12 @@ def test_the_first_command_after_a_power_cut_renames_the_gate_file(used: Command
 def test_processes_with_and_without_a_boot_id_share_a_gate_file(
     used: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a service in a sandbox that hides it, and commands outside."""
-    hold = folder.Hold(used.data)
-    for seen in (recovery.BOOT_ID_FILE, Path("nowhere"), recovery.BOOT_ID_FILE, Path("nowhere")):
-        monkeypatch.setattr(recovery, "BOOT_ID_FILE", seen)
-        used.text("keys", "list")
-        assert (used.data / "gate.mdb-boot").read_text() != recovery.SYNCED
-    hold.release()
+    """As a service in a sandbox that hides the id, and commands outside of it."""
+    with data_dir.shared_lock(used.data):
+        for seen in (recovery.BOOT_ID_FILE, Path("nowhere"), recovery.BOOT_ID_FILE, Path("nowhere")):
+            monkeypatch.setattr(recovery, "BOOT_ID_FILE", seen)
+            used.text("keys", "list")
+            assert (used.data / "gate.mdb-boot").read_text() != recovery.SYNCED
     assert list(used.data.glob("gate.mdb.damaged-*")) == []
 
 

@@ -79,8 +79,8 @@ def test_systemd_rates_the_units_as_little_exposed(tmp_path: Path, unit: str) ->
 
 
 @pytest.mark.parametrize("unit", ["petstore.service", "petstore-node.service"])
-def test_the_units_do_not_hide_the_boot_from_the_service(unit: str) -> None:
-    """Of /proc, ProcSubset=pid leaves only processes, and then nobody could tell whether the gate saw a power cut."""
+def test_the_units_let_the_service_read_the_boot_id(unit: str) -> None:
+    """ProcSubset=pid would hide it, and then the gate could not recognise a power cut."""
     assert recovery.BOOT_ID_FILE.is_relative_to("/proc/sys")
     assert setting(unit, "ProcSubset") in ([], ["all"])
 

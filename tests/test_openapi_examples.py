@@ -17,12 +17,12 @@ from petstore.errors import STATUS_OF_CODE
 from petstore.plans import Limits
 from petstore.web import examples, guide, openapi
 from petstore.web.examples import ERRORS, ErrorExample
-from petstore.web.pets import REMOVAL
+from petstore.web.pets import SUNSET
 from tests.servers import Key, Server, raw, serving
 from tests.web.answers import Answer, ask, parse
 
 DOCUMENT = openapi.document("/v1", "/staging/v1", 0)
-AFTER_SUNSET = openapi.document("/v1", "/staging/v1", REMOVAL)
+AFTER_SUNSET = openapi.document("/v1", "/staging/v1", SUNSET)
 BODY = msgspec.json.encode(examples.NEW_PET)
 OPERATIONS = {"listPets": "GET /v1/pets", "createPet": "POST /v1/pets", "getPet": "GET /v1/pets/1"}
 
@@ -167,7 +167,7 @@ def mismatched(server: Server, example: ErrorExample) -> Answer:
 
 
 def after_sunset(server: Server, example: ErrorExample) -> Answer:
-    server.move_clock(REMOVAL - time.time() + 1)
+    server.move_clock(SUNSET - time.time() + 1)
     return send(server, example, key=server.key())
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from petstore.web import openapi
-from petstore.web.pets import REMOVAL
+from petstore.web.pets import SUNSET
 
 LINTERS = Path(__file__).parent / "openapi-lint"
 DOCUMENTS = {
     "relative-addresses": openapi.document("/v1", "/staging/v1", 0),
     "two-hosts": openapi.document("https://api.petstore.test/v1", "https://staging.petstore.test/v1", 0),
-    "after-the-sunset": openapi.document("/v1", "/staging/v1", REMOVAL),
+    "after-the-sunset": openapi.document("/v1", "/staging/v1", SUNSET),
 }
 
 

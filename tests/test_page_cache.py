@@ -1,4 +1,4 @@
-"""What a worker remembers of the catalogue: how much of it, for how long, and who reads what was not remembered."""
+"""The page cache: how much it keeps, for how long, and which requests share a read."""
 
 import asyncio
 import contextlib
@@ -6,99 +6,117 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import pytest
 
 from petstore.audit import AuditEntry
 from petstore.errors import Unavailable
 from petstore.observability import metrics
 from petstore.pets import NewPet, Page
 from petstore.store import Store
-from petstore.web import page_cache as pages
-from petstore.web.app import App
-from tests.test_web_in_process import Clock, use_app
-from tests.test_web_parts import NOW, request
+from petstore.web.page_cache import OVERHEAD, PageCache, Rendered
+from petstore.web.requests import ListQuery
+from tests.in_process import NOW, Clock, Running, Wrapped, use_app
+
+
+class CountedReads:
+    """Counts the pages and animals that were read from the store."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def wrap(self, store: Store) -> Any:
+        def counted(read: Any) -> Any:
+            async def work(*arguments: Any, **named: Any) -> Any:
+                self.reads += 1
+                return await read(*arguments, **named)
+
+            return work
+
+        return Wrapped(store, page=counted(store.page), pet=counted(store.pet))
 
 
 def test_pages_and_animals_are_read_once_until_something_changes(tmp_path: Path) -> None:
-    async def work(app: App, store: Store, secret: str) -> None:
-        pets = app.places[0].pets
+    counted = CountedReads()
+
+    async def work(running: Running) -> None:
+        store = running.store
         first = (await store.add(NewPet("Rex", 1), NOW)).pet.id
 
-        async def misses() -> int:
+        async def reads() -> int:
+            before = counted.reads
             for path, query in [("/v1/pets", "limit=1"), ("/v1/pets", "limit=2"), (f"/v1/pets/{first}", "")] * 3:
-                assert (await app.answer(request(path, query, authorization=f"Bearer {secret}"))).status == 200
-            return pets.pages.take_misses()
+                assert (await running.ask(path, query)).status == 200
+            return counted.reads - before
 
-        await misses()  # who is shown a new animal first tells all others of it, which makes everything stale
-        assert await misses() == 0
+        await reads()  # the first to show a new animal raises the version, which makes everything stale
+        assert await reads() == 0
         await store.add(NewPet("Mia", 1), NOW)
-        await misses()
-        assert await misses() == 0
+        await reads()
+        assert await reads() == 0
         await store.set_status([first], "sold", AuditEntry(NOW, "a test", "set status", str(first)))
-        assert (await misses(), await misses()) == (3, 0)
+        await reads()
+        assert await reads() == 0
 
-    use_app(tmp_path, work)
+    use_app(tmp_path, work, wrap_store=counted.wrap)
 
 
-def test_pages_from_memory_are_counted_apart_from_those_that_were_read(tmp_path: Path) -> None:
-    async def work(app: App, store: Store, secret: str) -> None:
+def test_hits_and_misses_are_counted(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
         before = dict(metrics.PAGE_CACHE.cells)
         for path in ["/v1/pets"] * 5 + ["/v1/pets/7"] * 10:  # there is no such animal
-            await app.answer(request(path, authorization=f"Bearer {secret}"))
-        app.settle(0.0)
-        app.settle(0.0)  # nothing since
+            await running.ask(path)
+        running.app.settle(0.0)
+        running.app.settle(0.0)  # nothing since
         grown = {cell: value - before.get(cell, 0) for cell, value in metrics.PAGE_CACHE.cells.items()}
         assert grown["live", "hit"] == 4 and grown["live", "miss"] == 1
 
     use_app(tmp_path, work)
 
 
-def test_what_is_remembered_stays_within_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "REMEMBERED_BYTES", 10_000)
+def test_the_cache_stays_within_its_bound() -> None:
+    async def stamp() -> object:
+        return 1
 
-    async def work(app: App, store: Store, secret: str) -> None:
-        pets = app.places[0].pets
-        await store.add(NewPet("Rex", 1), NOW)
-        held = []
-        for limit in range(1, 41):
-            reply = await app.answer(request(query=f"limit={limit}", authorization=f"Bearer {secret}"))
-            assert reply.status == 200
-            held.append(sum(len(page.body) + 1024 for page in pets.pages._remembered.values()))
-        assert 8_000 < max(held) <= 10_000
-        assert held[-1] < max(held)  # it was emptied, and filled again
-
-    use_app(tmp_path, work)
-
-
-def test_what_just_fits_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(app: App, store: Store, secret: str) -> None:
-        pets = app.places[0].pets
-        size = len(b"[]") + 1024
-        monkeypatch.setattr(pages, "REMEMBERED_BYTES", 3 * size)
+    async def work() -> None:
+        cache = PageCache(stamp, bytes_max=3 * (2 + OVERHEAD))
         held = []
         for limit in range(1, 8):
-            await app.answer(request(query=f"limit={limit}", authorization=f"Bearer {secret}"))
-            held.append(len(pets.pages._remembered))
+            token = await cache.refresh(7, NOW)
+            cache.put(ListQuery(limit, None, 0), Rendered("", b"[]"), token)
+            held.append(sum(cache.get(ListQuery(each, None, 0), 7, NOW) is not None for each in range(1, 8)))
         assert held == [1, 2, 3, 1, 2, 3, 1]
 
-    use_app(tmp_path, work)
+    asyncio.run(work())
 
 
-def test_what_changed_behind_the_gates_back_is_seen_after_a_second(tmp_path: Path) -> None:
-    """As when a process died between its commit and telling the gate of it."""
+def test_what_was_read_before_a_change_is_not_kept() -> None:
+    async def stamp() -> object:
+        return 1
+
+    async def work() -> None:
+        cache = PageCache(stamp)
+        old = await cache.refresh(7, NOW)
+        await cache.refresh(8, NOW)  # another request has seen a newer version
+        cache.put(5, Rendered("", b"old"), old)
+        assert cache.get(5, 8, NOW) is None
+
+    asyncio.run(work())
+
+
+def test_a_change_that_the_gate_does_not_know_is_seen_after_a_second(tmp_path: Path) -> None:
+    """As when a process died between its commit and the new version in the gate."""
     clock = Clock()
 
-    async def work(app: App, store: Store, secret: str) -> None:
+    async def work(running: Running) -> None:
         async def ask(path: str) -> tuple[int, bytes]:
-            reply = await app.answer(request(path, authorization=f"Bearer {secret}"))
+            reply = await running.ask(path)
             return reply.status, reply.body
 
         def behind(statement: str) -> None:
             with contextlib.closing(apsw.Connection(str(tmp_path / "live.db"))) as other:
                 other.execute(statement)
 
-        pet_id = (await store.add(NewPet("Rex", 1), NOW)).pet.id
-        await ask("/v1/pets")  # the first to show a new animal tells all others of it
+        pet_id = (await running.store.add(NewPet("Rex", 1), NOW)).pet.id
+        await ask("/v1/pets")
         clock.now += 5
         listed, got = await ask("/v1/pets"), await ask(f"/v1/pets/{pet_id}")
         behind("UPDATE pets SET status = 'sold'")
@@ -126,30 +144,26 @@ def test_what_changed_behind_the_gates_back_is_seen_after_a_second(tmp_path: Pat
     use_app(tmp_path, work, clock)
 
 
-def test_a_read_that_takes_its_time_is_shared_and_one_that_failed_is_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work(app: App, store: Store, secret: str) -> None:
-        monkeypatch.setattr(type(store), "immediate", False)
-        real, reads = store.page, 0
+def test_requests_share_a_slow_read_and_a_failed_one_is_not_kept(tmp_path: Path) -> None:
+    reads = 0
 
-        async def slow(**wanted: Any) -> Page:
+    def slow(store: Store) -> Any:
+        async def page(**wanted: Any) -> Page:
             nonlocal reads
             reads += 1
             await asyncio.sleep(0.01)
             if reads == 1:
                 raise Unavailable("a test")
-            return await real(**wanted)
+            return await store.page(**wanted)
 
-        monkeypatch.setattr(store, "page", slow)
+        return Wrapped(store, page=page, immediate=False)
 
-        async def ask_at_once() -> list[int]:
-            asked = (app.answer(request(authorization=f"Bearer {secret}")) for _ in range(5))
-            return [reply.status for reply in await asyncio.gather(*asked)]
+    async def work(running: Running) -> None:
+        async def ask_together() -> list[int]:
+            return [reply.status for reply in await asyncio.gather(*(running.ask() for _ in range(5)))]
 
-        assert (await ask_at_once(), reads) == ([503] * 5, 1)
-        assert (await ask_at_once(), reads) == ([200] * 5, 2)
-        assert (await ask_at_once(), reads) == ([200] * 5, 2)
-        assert app.places[0].pets.pages._being_read == {}
+        assert (await ask_together(), reads) == ([503] * 5, 1)
+        assert (await ask_together(), reads) == ([200] * 5, 2)
+        assert (await ask_together(), reads) == ([200] * 5, 2)
 
-    use_app(tmp_path, work)
+    use_app(tmp_path, work, wrap_store=slow)

@@ -15,7 +15,7 @@ import yaml
 
 from petstore.errors import InvalidBody
 from petstore.pets import NAME_PATTERN, parse_new_pet
-from petstore.web.pets import REMOVAL
+from petstore.web.pets import SUNSET
 from tests.servers import Key, Server
 
 CONFIGURATION = Path(__file__).parent.parent / "schemathesis.toml"
@@ -66,7 +66,7 @@ def test_after_the_sunset_the_document_has_no_get_pet_and_no_location(fresh: Ser
     before = client.get(fresh.origin + "/openapi.json")
     assert "getPet" in before.text
     for seconds, there in ((-1, True), (0, False)):
-        fresh.move_clock(REMOVAL - time.time() + seconds + 0.5)
+        fresh.move_clock(SUNSET - time.time() + seconds + 0.5)
         for path in ("/openapi.json", "/openapi.yaml"):
             answer = client.get(fresh.origin + path, headers={"If-None-Match": before.headers["etag"]})
             document = yaml.safe_load(answer.text) if answer.status_code == 200 else before.json()

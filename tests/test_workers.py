@@ -1,5 +1,6 @@
 """Four workers are one service: one quota, one catalogue, one set of keys."""
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import httpx
 import pytest
 
 from petstore.plans import Limits
-from petstore.server.workers import STOP_SECONDS
+from petstore.server.workers import STOP_TIMEOUT, default_count
 from petstore.settings import Settings
 from petstore.usage import HOUR
 from tests.servers import DEED, Server, serving
@@ -28,17 +29,31 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def worker_of(response: httpx.Response) -> str:
-    """The part of a request id that a process keeps for its life."""
-    return response.headers["x-request-id"].partition("-")[0]
+def worker_of(server: Server, response: httpx.Response) -> int:
+    """The process id of the worker at the other end of a connection, from the kernel's table of sockets."""
+    _, port = response.extensions["network_stream"].get_extra_info("client_addr")
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ends = (f":{server.port:04X}", f":{port:04X}")
+    (inode,) = {row[9] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1])}
+    assert server.process is not None
+    for pid in children(server.process.pid):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if str(link.readlink()) == f"socket:[{inode}]":
+                    return pid
+    raise AssertionError("no worker has this connection")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def a_connection_to_each_worker(server: Server) -> list[httpx.Client]:
     """The kernel spreads connections over the workers, so enough of them reach all."""
-    found: dict[str, httpx.Client] = {}
+    found: dict[int, httpx.Client] = {}
     for _ in range(300):
         client = httpx.Client(timeout=15, verify=False)
-        worker = worker_of(client.get(server.origin + "/healthz"))
+        worker = worker_of(server, client.get(server.origin + "/healthz"))
         if worker in found:
             client.close()
         else:
@@ -53,11 +68,11 @@ def test_a_limit_of_60_admits_exactly_60_of_200_concurrent_requests(many: Server
     key = many.key("free")
     barrier = threading.Barrier(20)
 
-    def ten_requests(_: int) -> list[tuple[int, str]]:
+    def ten_requests(_: int) -> list[tuple[int, int]]:
         with httpx.Client(timeout=15, verify=False) as client:
             barrier.wait()
             answers = [client.get(many.url("/pets"), headers=key.headers) for _ in range(10)]
-            return [(answer.status_code, worker_of(answer)) for answer in answers]
+            return [(answer.status_code, worker_of(many, answer)) for answer in answers]
 
     with ThreadPoolExecutor(20) as pool:
         answers = [answer for ten in pool.map(ten_requests, range(20)) for answer in ten]
@@ -136,34 +151,38 @@ def test_the_sockets_of_the_workers_are_open_only_on_the_chosen_address(many: Se
     assert Settings().host == "127.0.0.1"
 
 
-# Two workers, and a signal that comes with the second of them.
+# Two workers, and a signal that comes with the fork of the second one.
 _SUPERVISED = """
-import os, signal, sys, time
-from petstore.server.workers import supervise
+import os, signal, time
+from petstore.server.workers import Supervisor
 
-count, mask = 0, signal.pthread_sigmask
+count = 0
 def second():
     global count
     count += 1
     if count == 2:
         os.kill(os.getpid(), signal.SIGTERM)
 
-def masked(how, numbers):
-    if how == signal.SIG_BLOCK:
-        second()
-    return mask(how, numbers)
-
-if sys.argv[1] == "before":
-    signal.pthread_sigmask = masked
-else:
-    os.register_at_fork(before=second)
-supervise(2, lambda: time.sleep(60))
+os.register_at_fork(before=second)
+raise SystemExit(Supervisor("127.0.0.1", 0, 2, lambda sockets, ready: time.sleep(60), None).run())
 """
 
 
-@pytest.mark.parametrize("moment", ["before", "during"])
-def test_a_stop_that_comes_with_a_fork_misses_no_worker(moment: str) -> None:
+def test_a_stop_that_comes_with_a_fork_misses_no_worker() -> None:
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", _SUPERVISED, moment], capture_output=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", _SUPERVISED], capture_output=True, timeout=20)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - began < STOP_SECONDS, "somebody had to be killed"
+    assert time.monotonic() - began < STOP_TIMEOUT, "a worker had to be killed"
+
+
+def test_workers_that_keep_dying_at_their_start_end_the_service() -> None:
+    script = _SUPERVISED.replace("os.kill(os.getpid(), signal.SIGTERM)", "pass").replace("time.sleep(60)", "1 / 0")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20)
+    assert done.returncode == 1
+
+
+def test_by_default_there_is_one_worker_per_core_that_may_be_used() -> None:
+    script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from petstore.server.workers import"
+    done = subprocess.run([sys.executable, "-c", script + " default_count; print(default_count())"], capture_output=True)
+    assert done.stdout.strip() == b"1"
+    assert 1 <= default_count() <= 8

@@ -23,7 +23,7 @@ def main(base_url: str, key: str) -> dict[str, Any]:
         "created": created.to_dict(),
         "got": got.to_dict(),
         "listed": [pet.id for pet in listed],
-        "code": missing.code,
+        "code": str(missing.code),
     }
 
 

@@ -32,8 +32,8 @@ CASES = [
     Case("9110 2.5", "another major version is not taken for 1.1: 3.0", get(version=b"HTTP/3.0"), "closes", (400, 505)),
     Case("9110 2.5", "another major version is not taken for 1.1: 0.9", get(version=b"HTTP/0.9"), "closes", (400, 505)),
     Case("9110 2.5", "the answer to 1.0 is of our own minor version", get(version=b"HTTP/1.0"), "closes", (200,)),
-    Case("9110 2.5", "a higher minor version should be taken for 1.1", get(version=b"HTTP/1.2"), "closes", (400,),
-         deviates="llhttp knows 1.0 and 1.1 and there is no 1.2. A client of a later minor version would see a 400 and try 1.1."),
+    Case("9110 2.5", "a higher minor version should be taken for 1.1", get(version=b"HTTP/1.2"), "closes", (505,),
+         deviates="There is no HTTP/1.2. A client of a later minor version sees a 505 and can try 1.1."),
     # 9112, 3: request line
     Case("9112 3", "two spaces may be read as one, or be refused", get(target=b" /v1/pets?limit=1"), "either", (200, 400)),
     Case("9112 3", "a tab may be read as a space, or be refused", get().replace(b" /v1", b"\t/v1", 1), "either", (200, 400)),
@@ -44,7 +44,7 @@ CASES = [
     Case("9110 9.1", "an unknown method should be 501", get().replace(b"GET", b"ADOPT", 1), "stays", (405,),
          deviates="The interface promises 405 with Allow for every method but its own. A client is told more by it, and nothing else depends on which of the two it is."),
     Case("9110 9.1", "one that begins like a known one is another", get().replace(b"GET", b"GETS", 1), "stays", (405,)),
-    Case("9110 9.1", "an unknown method behind another message ends the conversation", get() + get().replace(b"GET", b"ADOPT", 1), "closes", (200,), methods=("GET", "ADOPT")),
+    Case("9110 9.1", "an unknown method behind another message is answered too", get() + get().replace(b"GET", b"ADOPT", 1), "stays", (200,), methods=("GET", "ADOPT")),
     Case("9112 3.1", "a method is a token", get().replace(b"GET", b"G(ET", 1), "closes", (400,)),
     Case("9112 3", "a target too long is 414", get(target=b"/v1/pets?" + b"x" * 100_000), "closes", (414,)),
     Case("9112 3", "a request line of 8,000 octets is taken", get(target=b"/v1/pets?x=" + b"x" * 8_000), "stays", (200,)),
@@ -111,5 +111,6 @@ CASES = [
     Case("9112 5.2", "a folded line is refused: of white space alone", get(b"X-Note: a", b" "), "closes", (400,)),
     Case("9110 5.4", "a head too large is refused: one value", get(b"X-Note: " + b"x" * 100_000), "closes", (431,)),
     Case("9110 5.4", "a head too large is refused: many fields", get(*[b"X-%d: 1" % n for n in range(9_000)]), "closes", (431,)),
-    Case("9110 5.4", "a hundred fields are no reason to refuse", get(*[b"X-%d: 1" % n for n in range(100)]), "stays", (200,)),
+    Case("9110 5.4", "a hundred fields are no reason to refuse", get(*[b"X-%d: 1" % n for n in range(98)]), "stays", (200,)),
+    Case("9110 5.4", "more than a hundred fields are refused", get(*[b"X-%d: 1" % n for n in range(99)]), "closes", (431,)),
 ]  # fmt: skip

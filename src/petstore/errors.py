@@ -25,6 +25,7 @@ STATUS_OF_CODE = {
     "not_found": 404,
     "method_not_allowed": 405,
     "request_timeout": 408,
+    "malformed_request": 400,  # or 414, 431, 501, 505: the head could not be read
     "idempotency_conflict": 409,
     "gone": 410,
     "body_too_large": 413,

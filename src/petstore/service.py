@@ -1,4 +1,4 @@
-"""The composition root: the only place where settings become stores, a gate and the app before them."""
+"""The composition root: the only place where settings become stores, a gate, an application and a server."""
 
 import asyncio
 import contextlib
@@ -6,41 +6,47 @@ import gc
 import logging
 import math
 import os
+import resource
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from petstore.data_dir import PATIENCE, Hold, InUse, claimed
-from petstore.errors import OperatorError, PetstoreError, Unavailable, to_install
-from petstore.gate import Gate, GatePolicy, gate_file, open_gate
-from petstore.keys import Environment
+from petstore import __version__
+from petstore.data_dir import LAST_BACKUP, LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
+from petstore.errors import MissingPackage, PetstoreError, Unavailable
+from petstore.gate import GATE_FILE, Gate, GatePolicy, gate_file, open_gate
+from petstore.gate.recovery import is_clean, mark_clean, recover
+from petstore.keys import ENVIRONMENTS, Environment
+from petstore.observability import metrics, multiprocess
 from petstore.observability.logs import event, logger
 from petstore.observability.monitoring import Monitoring
 from petstore.rate_limits import SECOND, BanPolicy
-from petstore.server.connection import HEAD_SECONDS, WRITE_SECONDS, Connection
-from petstore.server.server import HttpServer
+from petstore.server.http_server import Application, HttpServer
+from petstore.server.serving import serve_connections
 from petstore.server.tls import tls_context
-from petstore.server.workers import supervise
+from petstore.server.workers import Sockets, Succession, Supervisor
 from petstore.settings import Settings
 from petstore.store import OnCommit, Store, StorePolicy, Subject, open_stores
 from petstore.web import asgi
 from petstore.web.app import App
+from petstore.web.requests import FIELDS, is_in, networks
 
-LAST_TURNS = 500
-FLUSH_EVERY = 5  # seconds, and ticks
+FLUSH_EVERY = 5  # seconds between two writes of usage to the store
+DESCRIPTORS_MAX = 65_536
+DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
 
 
 class Backends:
     """The stores of both environments and the gate, opened inside a running event loop."""
 
     def __init__(self, settings: Settings, *, alone: bool = False, serving: bool = False) -> None:
-        """`alone`: nobody else may work on the data folder meanwhile; `serving`: no operator looks on.
+        """`alone`: no other process may use the data directory meanwhile. `serving`: the callers are clients.
 
         Raises OperatorError and Unavailable.
         """
@@ -50,7 +56,11 @@ class Backends:
         self._lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
         try:
             self.gate = open_gate_for(settings)
-            self.stores = open_stores_for(settings, self.gate, serving=serving)
+            try:
+                self.stores = open_stores_for(settings, self.gate, serving=serving)
+            except BaseException:
+                _close_soon(self.gate)
+                raise
         except BaseException:
             self._lock.close()
             raise
@@ -64,18 +74,26 @@ class Backends:
         await self.close()
 
     async def close(self) -> None:
-        for store in self.stores.values():
-            await store.close()
-        await self.gate.close()
-        self._lock.close()
-        mark_gate_clean(self._settings)
+        try:
+            for store in self.stores.values():
+                await store.close()
+        finally:
+            await self.gate.close()
+            self._lock.close()
+            mark_gate_clean(self._settings)
+
+
+def _close_soon(gate: Gate) -> None:
+    """The stores could not be opened: nothing of the gate may stay open either."""
+    closing = asyncio.get_running_loop().create_task(gate.close())
+    closing.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 class Service:
-    """One worker: the app over its backends, and what it does once a second."""
+    """One worker: the app over its backends, and the housekeeping once a second."""
 
     def __init__(self, settings: Settings, *, supervised: bool) -> None:
-        """`supervised`: its parent process is a supervisor, without which it must not go on."""
+        """`supervised`: the parent is our main process, and the worker ends when that is gone."""
         self._settings = settings
         self._supervised = supervised
         self._clock = clock_of(settings)
@@ -85,22 +103,21 @@ class Service:
         self._monitoring = Monitoring(self._settings.data / "metrics", partial(measure_node, self._settings))
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
-        self.every_second += [place.pets.bodies.sweep for place in self.app.places]
         self._flushing = asyncio.create_task(self._flush_usage())
-        self._chores = asyncio.create_task(self._every_second())
-        # What is loaded by now stays: the collector need not look at it again and again.
+        self._housekeeping = asyncio.create_task(self._run_housekeeping())
+        # Everything that is loaded by now stays loaded, so the garbage collector need not scan it again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        # The writer's thread gets the interpreter's lock back from this one within microseconds, not within 5 ms.
+        # The writer's thread waits 20 µs for the interpreter's lock instead of 5 ms: creates gain 1.07×.
         sys.setswitchinterval(0.00002)
         return self.app
 
     async def stop(self) -> None:
-        """Finishes what was accepted: all that is queued is written, the usage too."""
-        self._chores.cancel()
+        """Finish what was accepted: write all that is queued, and the usage."""
+        self._housekeeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._chores
+            await self._housekeeping
         await self._flushing
         self.app.settle(math.inf)
         await self._flush_usage()
@@ -111,90 +128,79 @@ class Service:
         self.app.settle(time.perf_counter())
         return await self._monitoring.scrape(accept)
 
-    async def _every_second(self) -> None:
+    async def _run_housekeeping(self) -> None:
+        """Once a second. A bug in one chore is logged and never ends the others."""
         parent = os.getppid()
         tick = 0
         while True:
             due = time.perf_counter() + 1
             await asyncio.sleep(1)
             tick += 1
-            if self._supervised and os.getppid() != parent:  # it was killed: a worker would hold the port for ever
+            if self._supervised and os.getppid() != parent:  # an orphan would hold the port for ever
                 event(logging.ERROR, "supervisor gone")
                 os._exit(1)
-            for chore in self.every_second:
-                chore()
             now = time.perf_counter()
-            self.app.settle(now)
-            self._monitoring.tick(now - due)
-            try:
+            settle, measure = partial(self.app.settle, now), partial(self._monitoring.tick, now - due)
+            chores: list[Callable[[], None]] = [*self.every_second, settle, measure]
+            for chore in chores:
+                with _bugs_logged():
+                    chore()
+            with _bugs_logged(), contextlib.suppress(Unavailable):
                 await self._backends.gate.sweep(self._clock())
-            except Exception as error:  # the other chores go on
-                event(logging.ERROR, "sweep failed", cause=repr(error))
             if tick % FLUSH_EVERY == 0 and self._flushing.done():
                 self._flushing = asyncio.create_task(self._flush_usage())
 
     async def _flush_usage(self) -> None:
-        for place in self.app.places:
-            with contextlib.suppress(Unavailable):  # kept for the next time
-                await place.traffic.flush(self._clock())
+        for counters in self.app.counters:
+            with _bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
+                await counters.flush(self._clock())
+
+
+@contextlib.contextmanager
+def _bugs_logged() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        logger.exception("housekeeping failed")
+
+
+# Opening the backends
 
 
 def prepare(settings: Settings) -> None:
-    """Make the data folder, or finish a restore that was cut short. Raises OperatorError when it cannot be used."""
+    """Make the data directory, or finish a restore that was interrupted. Raises OperatorError."""
     with shared_lock(settings.data):
         pass
+    with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so
+        multiprocess.start_anew(settings.data / "metrics")
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Set a gate file that is not to be is_clean aside before anyone opens it; `thoroughly`: read it, too.
+    """Set a gate file that cannot be used aside before a process opens it; `thoroughly`: read all of it.
 
-    Raises OperatorError when it is somebody else's.
+    Raises OperatorError when this user may not write the file.
     """
-    from petstore.gate.recovery import is_clean, recover
-
-    path = _gate_file(settings)
+    path = gate_file(settings.gate, settings.data)
     if is_clean(path) and not thoroughly:
         return
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
-            with claimed(settings.data):
+            with exclusive_lock(settings.data):
                 recover(path)
             return
         except InUse:
             if is_clean(path, in_use=True):
-                return  # by someone who has looked at it, and is using it
+                return  # the process that uses the file has checked it
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
 
 
 def mark_gate_clean(settings: Settings) -> None:
-    """To be called by everyone who has used the gate's file: the last one notes that all of it is on disk."""
-    from petstore.gate.recovery import mark_clean
-
+    """To be called by every process that has used the gate's file: the last one notes that all of it is on disk."""
     with contextlib.suppress(InUse), exclusive_lock(settings.data):
-        mark_clean(_gate_file(settings))
-
-
-def _gate_file(settings: Settings) -> Path:
-    """The gate, or what takes its place while Redis is away."""
-    return gate_file(settings.gate, settings.data)
-
-
-def clock_of(settings: Settings) -> Callable[[], float]:
-    """The machine's clock or, for tests, the machine's clock moved by the seconds in a file."""
-    file = settings.clock_file
-    if file is None:
-        return time.time
-    return lambda: time.time() + _seconds_in(file)
-
-
-def _seconds_in(file: Path) -> float:
-    try:
-        return float(file.read_text())
-    except (OSError, ValueError):
-        return 0.0
+        mark_clean(gate_file(settings.gate, settings.data))
 
 
 def open_gate_for(settings: Settings) -> Gate:
@@ -219,44 +225,85 @@ def open_stores_for(settings: Settings, gate: Gate | None, *, serving: bool = Fa
     return open_stores(settings.store, settings.data, policy, on_commit)
 
 
+def clock_of(settings: Settings) -> Callable[[], float]:
+    """The machine's clock or, for tests, the machine's clock moved by the seconds in a file."""
+    file = settings.clock_file
+    if file is None:
+        return time.time
+    return lambda: time.time() + _seconds_in(file)
+
+
+def _seconds_in(file: Path) -> float:
+    try:
+        return float(file.read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
+def measure_node(settings: Settings) -> None:
+    """Set the gauges that have one value for all workers of this node."""
+    embedded_store, embedded_gate = settings.store is None, settings.gate is None
+    backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
+    metrics.BUILD_INFO.set(1, __version__, *backends)
+    metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
+    with contextlib.suppress(FileNotFoundError):
+        metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
+    for environment in ENVIRONMENTS if embedded_store else ():
+        for gauge, name in ((metrics.STORE_BYTES, f"{environment}.db"), (metrics.WAL_BYTES, f"{environment}.db-wal")):
+            with contextlib.suppress(FileNotFoundError):
+                gauge.set((settings.data / name).stat().st_size, environment)
+    if embedded_gate:
+        with contextlib.suppress(FileNotFoundError):
+            metrics.GATE_BYTES.set((settings.data / GATE_FILE).stat().st_size)
+
+
+# Serving
+
+
 def serve(settings: Settings) -> None:
     """Run the service until it is told to stop. Raises OperatorError."""
     with shared_lock(settings.data):  # also between the end of one worker and the start of the next
-        supervise(settings.workers, partial(_work, settings))
+        left = Succession.from_environment()
+        supervisor = Supervisor(settings.host, settings.port, settings.workers, partial(_work, settings), left)
+        code = supervisor.run()
     mark_gate_clean(settings)
+    if code:
+        sys.exit(code)
 
 
-def _work(settings: Settings) -> None:
+def _work(settings: Settings, sockets: Sockets, ready: Callable[[], None]) -> None:
     """One worker process, from start to end."""
     import uvloop
 
-    uvloop.run(_serve_http(settings))
+    async def run() -> None:
+        service = Service(settings, supervised=True)
+        server = http_server(settings, await service.start(), FIELDS)
+        service.every_second.append(server.tick)
+        await serve_connections(server, sockets, tls_context(settings.tls_cert, settings.tls_key), ready)
+        await service.stop()
+
+    uvloop.run(run())
 
 
-async def _serve_http(settings: Settings) -> None:
-    service = Service(settings, supervised=True)
-    server = HttpServer(await service.start())
-    service.every_second.append(server.tick)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    listener = await loop.create_server(
-        lambda: Connection(server),
-        settings.host,
-        settings.port,
-        backlog=4096,
-        reuse_port=True,  # the kernel spreads the connections over the workers
-        ssl=(tls := tls_context(settings.tls_cert, settings.tls_key)),
-        ssl_handshake_timeout=HEAD_SECONDS if tls else None,
-        ssl_shutdown_timeout=WRITE_SECONDS if tls else None,
+def http_server(settings: Settings, app: Application, fields: frozenset[str] | None) -> HttpServer:
+    """A server with the bounds of the settings and of this process's descriptors."""
+    allow_many_descriptors()
+    trusted = networks(settings.trusted_proxies)
+    room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_RESERVED
+    return HttpServer(
+        app,
+        fields,
+        connections_max=room,
+        per_address_max=min(settings.connections_per_address, max(1, room // 2)),
+        is_exempt=lambda address: is_in(address, trusted),
     )
-    await stop.wait()
-    for _ in range(LAST_TURNS):  # who is connected already would be reset; a turn of the loop accepts one
-        await asyncio.sleep(0)
-    listener.close()
-    await server.drain()
-    await service.stop()
+
+
+def allow_many_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, DESCRIPTORS_MAX) if hard > 0 else DESCRIPTORS_MAX
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
@@ -296,7 +343,7 @@ def _uvicorn_options(settings: Settings) -> dict[str, Any]:
     return {
         "host": settings.host,
         "port": settings.port,
-        "http": "h11",  # it ends a head at 64 KiB; httptools takes all that anyone sends, before they are known
+        "http": "h11",
         "ssl_certfile": settings.tls_cert,
         "ssl_keyfile": settings.tls_key,
         "lifespan": "off",
@@ -309,22 +356,22 @@ def _uvicorn_options(settings: Settings) -> dict[str, Any]:
 
 
 class AsgiService:
-    """The same service for any ASGI server that speaks the lifespan protocol."""
+    """The same service for any ASGI server that supports the lifespan protocol."""
 
     def __init__(self, settings: Settings) -> None:
-        self._service = Service(settings, supervised=False)  # whoever started the server may go: a shell, say
+        self._service = Service(settings, supervised=False)  # the parent, a shell say, may end before the server
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         if scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close"})  # a refusal: there is nothing of the kind here
+            await send({"type": "websocket.close"})  # refused: the service has no web sockets
         elif scope["type"] == "http":
             await asgi.respond(self._service.app, scope, receive, send)
         elif scope["type"] == "lifespan":
             await receive()
             try:
                 await self._service.start()
-            except Exception as error:  # a server that is not told takes it for an app without a lifespan, and serves
+            except Exception as error:  # without this message a server serves as if the app had no lifespan
                 if not isinstance(error, PetstoreError):
                     logger.exception("worker failed")
                 await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})

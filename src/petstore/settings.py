@@ -22,6 +22,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8080
     workers: int = 1
     public_url: str | None = None
+    staging_url: str | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     access_log: bool = False
@@ -32,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ietf_headers: bool = False
 
     address_per_minute: int = 600
+    connections_per_address: int = 4096
     ban_seconds: int = 60
     ban_ceiling: int = 3600
     ban_strikes: int = 0
@@ -41,6 +43,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def public_base(self) -> str:
         """What links begin with: nothing, which makes them path-absolute, or the address that clients see."""
         return (self.public_url or "").rstrip("/")
+
+    def base_url(self, environment: str) -> str:
+        """The base address of an environment as clients see it, up to and including the version segment."""
+        if environment == "live":
+            return self.public_base + "/v1"
+        if self.staging_url is not None:
+            return self.staging_url.rstrip("/") + "/v1"
+        return self.public_base + "/staging/v1"
+
+    @property
+    def staging_host(self) -> str:
+        """The Host of requests to --staging-url, in lower case; empty without one."""
+        return urlsplit(self.staging_url or "").netloc.lower()
 
 
 def without_password(url: str) -> str:

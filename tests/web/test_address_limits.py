@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from petstore.keys import mint
 from tests.servers import Server
 from tests.wire import Response, asking
@@ -50,12 +52,21 @@ def test_default_is_600_a_minute(fresh: Server) -> None:
     assert [response.status for response in responses] == [401] * 600 + [429]
 
 
-def test_answers_outside_the_interface_show_the_address_and_count_nothing(start: Start) -> None:
+def test_documents_count_against_the_address_and_probes_do_not(start: Start) -> None:
     own = start("--address-per-minute", "5")
-    assert without_key(own)[0].remaining == 4
-    for path in ("/healthz", "/readyz", "/openapi.json", "/nothing"):
+    expected = {"/v1/pets": 4, "/healthz": 4, "/livez": 4, "/readyz": 4, "/openapi.json": 3, "/nothing": 2, "/docs": 1}
+    for path, remaining in expected.items():
         (response,) = without_key(own, 1, path)
-        assert (response.headers["x-ratelimit-limit"], response.remaining) == ("5", 4), path
+        assert (response.headers["x-ratelimit-limit"], response.remaining) == ("5", remaining), path
+    assert [without_key(own, 1, "/docs")[0].status for _ in range(2)] == [200, 429]
+    assert without_key(own, 1, "/healthz")[0].status == 200
+
+
+@pytest.mark.parametrize("hop", ["198.51.100.1:5678", "[2001:db8::1]:1", "[2001:db8::1]"])
+def test_a_forwarded_address_may_have_a_port(start: Start, hop: str) -> None:
+    own = start("--address-per-minute", "2", "--trusted-proxy", "127.0.0.1")
+    assert without_key(own, 3, X_Forwarded_For=hop)[-1].status == 429
+    assert without_key(own, X_Forwarded_For=hop.replace("1:5", "2:6"))[0].status == (429 if "[" in hop else 401)
 
 
 def test_forwarded_for_is_not_believed_by_default(start: Start) -> None:

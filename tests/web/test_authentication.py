@@ -72,12 +72,25 @@ def test_the_scheme_is_case_insensitive(server: Server, key: Key, client: httpx.
 
 
 @pytest.mark.parametrize("name", BAD_CREDENTIALS)
-def test_a_bad_credential_is_401_with_the_same_body_and_invalid_token(
-    server: Server, key: Key, client: httpx.Client, reference: bytes, name: str
-) -> None:
+def test_a_bad_credential_is_401_with_invalid_token(server: Server, key: Key, client: httpx.Client, name: str) -> None:
     response = client.get(server.url("/pets"), headers=BAD_CREDENTIALS[name](key.secret))
-    assert (response.status_code, response.content) == (401, reference)
+    message_of(response, "unauthorized")
     assert response.headers.get_list("www-authenticate") == [INVALID_TOKEN]
+
+
+def _hint(server: Server, client: httpx.Client, **headers: str) -> str:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return message_of(client.get(server.url("/pets"), headers=given), "unauthorized")
+
+
+def test_a_401_teaches_from_the_form_of_what_was_sent(server: Server, key: Key, client: httpx.Client) -> None:
+    assert "Send an API key as Authorization: Bearer" in _hint(server, client)
+    assert "not as X-API-Key" in _hint(server, client, X_API_Key=key.secret)
+    staging = f"Bearer {mint('staging')}"
+    assert "belongs to the staging environment" in _hint(server, client, Authorization=staging)
+    mistyped = f"Bearer {_with_wrong_checksum(key.secret)}"
+    assert "checksum does not match" in _hint(server, client, Authorization=mistyped)
+    assert _hint(server, client, Authorization=f"Bearer {mint('live')}") == "The API key is not valid."
 
 
 @pytest.mark.parametrize(
@@ -88,7 +101,8 @@ def test_a_key_in_another_header_is_401(
     server: Server, key: Key, client: httpx.Client, reference: bytes, name: str, form: str
 ) -> None:
     response = client.get(server.url("/pets"), headers={name: form.format(key.secret)})
-    assert (response.status_code, response.content) == (401, reference)
+    assert response.status_code == 401
+    assert name == "X-API-Key" or response.content == reference
 
 
 @pytest.mark.parametrize("name", ["access_token", "api_key", "key", "Authorization", "token"])
@@ -118,21 +132,16 @@ def test_every_operation_wants_a_key(server: Server, client: httpx.Client, line:
     assert response.status_code == 401
 
 
-def test_revoked_expired_and_foreign_keys_get_the_same_body_as_unknown_ones(
-    server: Server, client: httpx.Client, reference: bytes
-) -> None:
+def test_revoked_and_expired_keys_get_the_same_body_as_unknown_ones(server: Server, client: httpx.Client) -> None:
     revoked = server.key()
     revoke(server, revoked)
-    refused = {
-        "revoked": revoked.secret,
-        "expired": server.key(expires=time.time() - 1).secret,
-        "of the other environment": server.key(environment="staging").secret,
-        "unknown": mint("live"),
-    }
-    for name, secret in refused.items():
+    bodies = set()
+    for secret in (revoked.secret, server.key(expires=time.time() - 1).secret, mint("live")):
         response = client.get(server.url("/pets"), headers={"Authorization": f"Bearer {secret}"})
-        assert (response.status_code, response.content) == (401, reference), name
-        assert response.headers.get_list("www-authenticate") == [INVALID_TOKEN], name
+        message_of(response, "unauthorized")
+        assert response.headers.get_list("www-authenticate") == [INVALID_TOKEN]
+        bodies.add(response.content)
+    assert len(bodies) == 1
 
 
 def test_refusals_differ_in_no_header_but_their_number_and_counter(server: Server, client: httpx.Client) -> None:
@@ -140,7 +149,7 @@ def test_refusals_differ_in_no_header_but_their_number_and_counter(server: Serve
     revoked = server.key()
     revoke(server, revoked)
     seen = set()
-    for secret in (revoked.secret, server.key(expires=time.time() - 1).secret, mint("live"), "nonsense"):
+    for secret in (revoked.secret, server.key(expires=time.time() - 1).secret, mint("live")):
         response = client.get(server.url("/pets"), headers={"Authorization": f"Bearer {secret}"})
         varying = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset"}
         seen.add(tuple(sorted((n, v) for n, v in response.headers.multi_items() if n not in varying)))

@@ -30,10 +30,8 @@ def test_a_key_of_the_other_environment_is_401(
     server: Server, client: httpx.Client, environment: Environment, own: Key, line: str
 ) -> None:
     method, path = line.split()
-    unknown = client.request(method, server.url(path, OTHER[environment]))
     response = client.request(method, server.url(path, OTHER[environment]), headers=own.headers)
-    message_of(response, "unauthorized")
-    assert response.content == unknown.content
+    assert f"belongs to the {environment} environment" in message_of(response, "unauthorized")
 
 
 def test_both_have_the_same_paths(server: Server, client: httpx.Client, environment: Environment, own: Key) -> None:

@@ -196,7 +196,7 @@ def test_what_is_vendored_is_what_was_published() -> None:
     ],
 )
 def test_a_list_of_preferences_is_read(field: str, names: tuple[str, ...], expected: float) -> None:
-    assert quality([field], *names) == expected
+    assert quality(field, *names) == expected
 
 
 def test_json_of_the_landing_page_is_readable(server: Server, client: httpx.Client) -> None:

@@ -10,9 +10,9 @@ import click
 
 from petstore import service
 from petstore.cli.options import backend_options, settings_from
-from petstore.cli.serve import check_port
 from petstore.errors import OperatorError
 from petstore.observability import logs
+from petstore.server.sockets import check_port
 from petstore.server.tls import tls_context
 from petstore.settings import Settings
 
@@ -62,7 +62,7 @@ def _check(settings: Settings) -> None:
             f"--host {settings.host} is open to other machines: give --public-url https://… and serve it by --tls-cert"
             " and --tls-key or by a proxy; or keep 127.0.0.1 and use ssh -L"
         )
-    check_port(settings)
+    check_port(settings.host, settings.port)
 
 
 def _is_origin(url: str) -> bool:

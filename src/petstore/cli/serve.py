@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import errno
 import ipaddress
 import logging
 import os
 import re
-import resource
-import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +24,12 @@ from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import LIMIT_MAX, digest_of, mint, new_key
 from petstore.observability import logs
 from petstore.observability.logs import event
+from petstore.server.sockets import check_port
 from petstore.server.tls import tls_context
+from petstore.server.workers import default_count, is_reload, is_trial
 from petstore.settings import Settings
 from petstore.store.schema import COUNTERS
-from petstore.web.app import BASES
+from petstore.web.addresses import BASES
 
 OPENING_LOGGED_AFTER = 3.0  # seconds that the store may take to open before the log says so
 
@@ -48,8 +47,11 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
 @click.option("--host", default=_default.host, show_default=True, help="The address to listen on.")
 @click.option("--port", default=_default.port, show_default=True, type=click.IntRange(1, 65535),
               help="The port to listen on.")  # fmt: skip
-@click.option("--workers", default=_default.workers, show_default=True, type=click.IntRange(1, 256), help="Processes.")
+@click.option("--workers", default=default_count, show_default="one per core, at most 8",
+              type=click.IntRange(1, 256), help="Processes.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
+@click.option("--staging-url", metavar="URL",
+              help="The address of staging, if it has its own; there, staging answers at /v1.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
@@ -69,6 +71,8 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
     "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(1, LIMIT_MAX),
     help="Requests without a valid key, per client address.",
 )  # fmt: skip
+@click.option("--connections-per-address", default=_default.connections_per_address, show_default=True,
+              type=click.IntRange(1, 10**6), help="Connections per client address and worker.")  # fmt: skip
 @click.option("--ban-seconds", default=_default.ban_seconds, show_default=True, type=click.IntRange(1, 10**9),
               help="Length of a key's first ban; each further ban is twice as long.")  # fmt: skip
 @click.option("--ban-ceiling", default=_default.ban_ceiling, show_default=True, type=click.IntRange(1, 10**9),
@@ -82,7 +86,7 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
               help="Connections to PostgreSQL, per worker.")  # fmt: skip
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 def serve(**options: Any) -> None:
-    """Start the service and run until Ctrl-C or SIGTERM.
+    """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads code, settings and certificates.
 
     \b
     Examples:
@@ -95,12 +99,17 @@ def serve(**options: Any) -> None:
     settings = settings_from(options)
     logs.configure()
     check_settings(settings)
-    check_port(settings)
+    if is_reload():
+        # The previous workers serve meanwhile: whether the stores can be opened is all that is to be found out.
+        run(_check_stores(settings))
+        if not is_trial():
+            service.serve(settings)
+        return
+    check_port(settings.host, settings.port)
     service.prepare(settings)
     _warn_of_readable_files(settings.data)
     service.recover_gate(settings, thoroughly=True)
     first_key = run(_first_key(settings))
-    _allow_many_connections()
     with printing_secret("petstore keys rotate makes a new one") if first_key else contextlib.nullcontext():
         _print_banner(settings, first_key)
     service.serve(settings)
@@ -140,11 +149,13 @@ def check_settings(settings: Settings) -> None:
     for origin in settings.cors_origins:
         if origin != "*" and not (origin.isascii() and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin)):
             raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
-    if settings.public_url is not None:
-        if not settings.public_url.isascii():
-            raise OperatorError(f"--public-url {settings.public_url}: write it in ASCII, as xn--… and %…")
-        if not _is_base(settings.public_url):
-            raise OperatorError(f"--public-url {settings.public_url}: give an address like https://api.example.com")
+    for option, url in (("--public-url", settings.public_url), ("--staging-url", settings.staging_url)):
+        if url is not None and not url.isascii():
+            raise OperatorError(f"{option} {url}: write it in ASCII, as xn--… and %…")
+        if url is not None and not _is_base(url):
+            raise OperatorError(f"{option} {url}: give an address like https://api.example.com")
+    if settings.staging_host and settings.staging_host == urlsplit(settings.public_url or "").netloc.lower():
+        raise OperatorError("--staging-url and --public-url must have different hosts; staging is at /staging/v1 there")
     named = [("--trusted-proxy", network) for network in settings.trusted_proxies]
     for option, network in [*named, *(("--metrics-from", network) for network in settings.metrics_from)]:
         try:
@@ -159,26 +170,6 @@ def _is_base(url: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.netloc) and not (parts.query or parts.fragment)
-
-
-def check_port(settings: Settings) -> None:
-    """Raises OperatorError."""
-    # With SO_REUSEPORT a second service could listen too, without an error, and would receive half of the requests.
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except (socket.gaierror, UnicodeError):
-        raise OperatorError(f"--host {settings.host}: no such address") from None
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise OperatorError(
-                f"port {settings.port} on {settings.host} is in use; stop what runs there or choose another --port"
-            ) from None
-        raise OperatorError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror}") from None
 
 
 async def _check_stores(settings: Settings) -> None:
@@ -221,12 +212,6 @@ async def _first_key(settings: Settings) -> str | None:
         # Of several nodes that start at once, one adds the key.
         is_added = await backends.stores["live"].add_key(key, digest_of(secret), entry, only_first=True)
         return secret if is_added else None
-
-
-def _allow_many_connections() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))
 
 
 def _print_banner(settings: Settings, first_key: str | None) -> None:

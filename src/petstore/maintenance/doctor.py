@@ -99,7 +99,7 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
 
 async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
     if settings.gate is None:
-        faults, about, _ = check_file(settings.data / GATE_FILE, in_use=folder.in_use(settings.data))
+        faults, about, _ = check_file(settings.data / GATE_FILE, in_use=data_dir.is_locked(settings.data))
         return [Finding("gate", faults, about)]
     try:
         faults, about, ahead = await check_redis(settings.gate)
@@ -109,9 +109,9 @@ async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
     return [Finding("gate", faults, about)]
 
 
-def _compare(whose: str, ahead: float, clocks: list[str]) -> None:
+def _compare_clocks(server: str, ahead: float, clocks: list[str]) -> None:
     if abs(ahead) > CLOCK_TOLERANCE:
-        clocks.append(f"the clocks of {whose} and of this machine are {abs(ahead):.0f} s apart; let NTP set both")
+        clocks.append(f"the clocks of {server} and of this machine differ by {abs(ahead):.0f} s; let NTP set both")
 
 
 def _data_directory(data: Path, mounts: Path) -> Finding:

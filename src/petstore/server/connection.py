@@ -1,92 +1,91 @@
-"""The adapter to HTTP/1.1 itself: production. Bytes in, the pipeline, bytes out, all in one thread.
+"""One connection: requests in, responses out, in order, and the decision when it ends.
 
-`framing.py` reads the messages. A connection answers them in order and decides when it ends. What is bounded: the time
-of a head, the time a connection may be idle or not take its answers, and what it may still say when it is over.
+Bounded are the time for a head, the time that a connection may be idle or not take its responses, and what it may
+still send after the last response.
 """
 
 import asyncio
-import functools
-from collections.abc import Coroutine
-from typing import Any
+import http
+import logging
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-from petstore.observability.metrics import REJECTED
-from petstore.server.framing import PIPELINE_MAX, Messages
-from petstore.server.messages import CLOSING, STATUS_LINES, HttpRequest, render
-from petstore.server.server import HttpServer
-from petstore.web.replies import Reply
+from petstore.server.messages import PIPELINE_MAX, MessageReader, Request
 
-HEAD_SECONDS = 8.0
-IDLE_SECONDS = 75.0
-WRITE_SECONDS, WRITE_LEAST = 20.0, 32 * 1024  # a client takes at least so much in that time, or is gone
-LARGE = 16 * 1024
-LINGER_SECONDS = 2.0
-LINGER_MAX = 512 * 1024
+if TYPE_CHECKING:
+    from petstore.server.http_server import HttpServer, Response
+
+HEAD_TIMEOUT = 8.0
+IDLE_TIMEOUT = 75.0
+WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # a client takes at least this many bytes in that time
+LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # for what a client still sends after the last response
+LARGE = 16 * 1024  # bytes: a body from this size on is written by itself, not copied behind its head
+CLOSING = (408, 413)  # responses after which the rest of the body is not read
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
+
+logger = logging.getLogger("petstore")
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: "HttpServer") -> None:
         self._server = server
-        self._messages = Messages(self, server.repeated)
-        self._in_flight: HttpRequest | None = None  # being answered
-        self._pumping = False
-        self._full = False  # the client does not take its answers
+        self._messages = MessageReader(self, server.field_names)
+        self._in_flight: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._full = False  # the client does not take its responses
         self._unsent = 0  # bytes of them, when it last took some
-        self._ignored = 0  # bytes that came when no more was read
-        self.since = server.now  # when the present state began: idle, reading a head, not being read, or closing
+        self._ignored = 0  # bytes that came after the last request
+        self._since = server.now  # when the present state began: idle, in a head, full, or lingering
         self.peer = ""
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: Any) -> None:
         self._transport: asyncio.Transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._server.connections.add(self)
+        if not self._server.accept(self):
+            transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server.connections.discard(self)
-        self.lost.set_result(None)
+        self._server.forget(self)
         self._messages.end()
         self._messages.waiting.clear()
+        self._task = None  # the task, the reader and this object refer to each other: nothing outlives its connection
 
     def eof_received(self) -> bool:
-        """The client says no more, but may still listen: what it has asked for is answered first."""
+        """The client sends no more, but may still read: its requests are answered first."""
         self._messages.end()
-        asked = self._in_flight is not None or bool(self._messages.waiting)
-        return asked and self._transport.can_write_eof()  # TLS has no half-closed connections
+        unanswered = self._in_flight is not None or bool(self._messages.waiting)
+        return unanswered and self._transport.can_write_eof()  # TLS has no half-closed connections
 
     def data_received(self, data: bytes) -> None:
         messages = self._messages
         if messages.over:
+            messages.sends_on = True
             self._ignored += len(data)
             if self._ignored > LINGER_MAX:
                 self._transport.abort()
-        elif messages.size or messages.unread:  # within a message
-            messages.read(data)
-            self._pump()
-        else:
-            request = messages.recall(data)
-            if request is None:
-                self.since = self._server.now
-                messages.read_and_learn(data)
-                self._pump()
-            elif self._in_flight is None and not messages.waiting:
-                self._handle(request)
-            else:
-                messages.waiting.append(request)
+            return
+        if not messages.within_head:
+            self._since = self._server.now
+        messages.feed(data, perf_counter())
+        if self._in_flight is None:
+            self._next()
 
     def pause_writing(self) -> None:
         self._full = True
         self._transport.pause_reading()
-        self.since = self._server.now
+        self._since = self._server.now
 
     def resume_writing(self) -> None:
         self._full = False
         self.resume()
-        self._pump()
+        if self._in_flight is None:
+            self._next()
 
-    # What a request and those that are being read call
+    # Called by the reader of messages and by bodies
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -98,128 +97,116 @@ class Connection(asyncio.Protocol):
         if len(self._messages.waiting) <= PIPELINE_MAX and not self._full:
             self._transport.resume_reading()
 
-    # Requests in, replies out, in order
+    # Requests in, responses out, in order
 
-    def _pump(self) -> None:
-        """Answer what waits, in a loop: each answer calling for the next would be a stack as deep as the pipeline.
-
-        After some of them it is the other connections' turn.
-        """
-        if self._pumping:
-            return
-        self._pumping = True
+    def _next(self) -> None:
+        """Start with the next request that waits, or reject a message that is malformed."""
         messages = self._messages
-        answered = 0
-        while messages.waiting and self._in_flight is None and not self._full:
-            if answered == PIPELINE_MAX:
-                asyncio.get_running_loop().call_soon(self._pump)
-                break
-            if len(messages.waiting) == PIPELINE_MAX:
-                messages.read(b"")
+        if self._full:
+            return
+        if messages.waiting:
+            self._in_flight = request = messages.waiting.popleft()
+            self._task = self._server.create_task(self._answer(request))
+            if len(messages.waiting) == PIPELINE_MAX:  # there is room again for what was left unread
+                messages.feed(b"", perf_counter())
                 self.resume()
-            self._handle(messages.waiting.popleft())
-            answered += 1
-        self._pumping = False
-        if messages.rejected is not None and self._in_flight is None and not messages.waiting:
-            self._reject(messages.rejected)
+        elif messages.rejected is not None:
+            status, messages.rejected = messages.rejected, None
+            self._task = self._server.create_task(self._reject(status))
 
-    def _handle(self, request: HttpRequest) -> None:
-        self._in_flight = request
-        answer = self._server.app.answer(request)
-        if request.complete:
-            self._step(answer)
-        else:
-            self._server.run(self._answer(answer))
-
-    def _step(self, answer: Coroutine[Any, Any, Reply], _: Any = None) -> None:
-        """Go on with an answer until it is there or waits for something.
-
-        A task would do the same, at a tenth of the time that a read takes. With a whole body all that an answer ever
-        waits for are the futures of the store and of the gate: what needs a task makes its own.
-        """
-        try:
-            future = answer.send(None)
-        except StopIteration as done:
-            self._finish(done.value)
-        else:
-            future.add_done_callback(functools.partial(self._step, answer))
-
-    async def _answer(self, answer: Coroutine[Any, Any, Reply]) -> None:
-        self._finish(await answer)
-
-    def _finish(self, reply: Reply) -> None:
-        request, self._in_flight = self._in_flight, None
-        if request is None or self._transport.is_closing():
+    async def _answer(self, request: Request) -> None:
+        response = await self._server.app.answer(request)
+        self._in_flight = None
+        if self._transport.is_closing():
             return  # the client has gone
         messages = self._messages
-        # A body that was not read to its end would be taken for the next request.
-        stays = request.complete and request.head.keep_alive and not self._server.closing
-        stays = stays and reply.status not in CLOSING
+        stream = request.stream
+        # What is left of a body that was not read to its end would be taken for the next request.
+        complete = stream is None or stream.complete
+        stays = complete and request.keep_alive and not self._server.closing and response.status not in CLOSING
         if messages.over and not messages.waiting and messages.rejected is None:
-            stays = False  # it is the last
-        head = render(reply, stays=stays, date=self._server.date)
-        body = reply.body if request.method != "HEAD" else b""
-        if len(body) < LARGE:
-            self._transport.write(head + body)
-        else:  # not a copy for each client that takes its time
-            self._transport.write(head)
-            self._transport.write(body)
-        self.since = self._server.now
+            stays = False
+        self._send(response, stays=stays, head_only=request.method == "HEAD")
+        self._since = self._server.now
         if not stays:
             self._close()
         elif messages.waiting or messages.rejected is not None:
-            self._pump()
+            self._next()
 
-    def _reject(self, status: int) -> None:
-        """The last answer, to a message that never became a request: no body, and no headers of ours."""
-        self._messages.rejected = None
-        REJECTED.add(str(status))
+    async def _reject(self, status: int) -> None:
+        """The last response, to a message that never became a request."""
+        response = await self._server.app.reject(status, self.peer)
         if not self._transport.is_closing():
-            head = f"{STATUS_LINES[status]}{self._server.date}connection: close\r\ncontent-length: 0\r\n\r\n"
-            self._transport.write(head.encode())
-            self.since = self._server.now
+            self._send(response, stays=False, head_only=False)
+            self._since = self._server.now
             self._close()
 
-    # How it ends
+    def _send(self, response: "Response", *, stays: bool, head_only: bool) -> None:
+        body = response.body
+        length = "" if response.status in (204, 304) else f"content-length: {len(body)}\r\n"
+        close = "" if stays else "connection: close\r\n"
+        head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{length}{close}\r\n"
+        if head_only or not body:
+            self._transport.write(head.encode("latin-1"))
+        elif len(body) < LARGE:
+            self._transport.write(head.encode("latin-1") + body)
+        else:
+            self._transport.write(head.encode("latin-1"))
+            self._transport.write(body)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    # The end of a connection
 
     def _close(self) -> None:
-        """Close, but let a client that is still sending read its answer first: closing at once would reset it."""
+        """Close, but let a client that is still sending read its response first: closing at once would reset it."""
         messages = self._messages
+        sends_on = messages.within_body or messages.sends_on
         messages.waiting.clear()
         messages.rejected = None
-        if not (messages.reading or messages.broken):
+        messages.end()
+        if not sends_on:
             self._transport.close()
         elif not self._transport.can_write_eof():
             self._hang_up()
         else:
-            messages.end()
             self._transport.write_eof()
             self._transport.resume_reading()
 
     def _hang_up(self) -> None:
-        """Close, with no more than a moment for a goodbye: over TLS a client could say anything but that for long."""
+        """Close; over TLS, do not wait long for the client to agree."""
         self._transport.close()
-        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+        asyncio.get_running_loop().call_later(LINGER_TIMEOUT, self._transport.abort)
 
     def sweep(self, now: float) -> None:
-        """Close what has been in its present state for too long."""
+        """Called once a second: close a connection that has been in its present state for too long."""
         messages = self._messages
-        waited = now - self.since
-        if self._in_flight is not None or (messages.reading is not None and not self._full):
-            return  # a request is in hand; its own limits hold
-        unsent = self._transport.get_write_buffer_size()
+        waited = now - self._since
+        if self._in_flight is not None or (messages.within_body and not self._full):
+            return  # the application's own limits hold
+        unsent = self.unsent_bytes
         if unsent > 0:
-            if not self._unsent - WRITE_LEAST < unsent <= self._unsent:  # some was taken, or there is a new answer
-                self._unsent, self.since = unsent, now
-            elif waited > WRITE_SECONDS:
+            if not self._unsent - WRITE_LEAST < unsent <= self._unsent:  # the client took some, or has a new response
+                self._unsent, self._since = unsent, now
+            elif waited > WRITE_TIMEOUT:
                 self._transport.abort()
-        elif waited > (LINGER_SECONDS if messages.over else HEAD_SECONDS if messages.size else IDLE_SECONDS):
+        elif messages.over:
+            if waited > LINGER_TIMEOUT:
+                self._hang_up()
+        elif messages.within_head:
+            if waited > HEAD_TIMEOUT:
+                self._since = now
+                messages.reject(408)
+                self._next()
+        elif waited > IDLE_TIMEOUT:
             self._hang_up()
 
     def close_if_idle(self) -> None:
         if self._in_flight is not None or self._messages.waiting:
             return
         if self._transport.get_write_buffer_size() > 0:
-            self._transport.close()  # when all is sent
+            self._transport.close()  # after everything is sent
         else:
             self._hang_up()

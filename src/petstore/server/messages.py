@@ -1,180 +1,304 @@
-"""HTTP/1.1 messages: what a head says, a request whose body may still be coming, and the bytes of a reply."""
+"""HTTP/1.1 messages: bytes in, requests out, in order.
 
-import asyncio
-import http
+llhttp (through httptools) validates and reads heads; this module finds where a head and a body end. Every bound holds
+on the raw bytes of a head, before anything of it is parsed or decoded.
+"""
+
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-import msgspec
+import httptools
 
-from petstore.errors import InvalidBody
-from petstore.web.replies import Reply
-from petstore.web.requests import Memo
+from petstore.server.bodies import BodyStream, Malformed
 
-CLOSING = (408, 413)  # answers after which the rest of the body is not waited for
+HEAD_MAX = 32 * 1024
+TARGET_MAX = 8 * 1024
+FIELDS_MAX = 100
+PIPELINE_MAX = 32  # requests that may wait on one connection
+SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
 
-Fields = dict[str, list[str]]
-
-
-STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+HEAD_END = b"\r\n\r\n"
+# The server itself reads these; an application names those that it reads.
+FRAMING_FIELDS = frozenset({"host", "connection", "content-length", "transfer-encoding", "expect"})
+METHODS = {
+    name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
+}
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+_METHOD_PREFIX = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?: |$)").match
+_VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]").fullmatch
 # A name, an IPv4 address or an IP literal, and a port (RFC 3986, 3.2); all of it may be empty.
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
 
 
-class Refused(Exception):
-    """A message that llhttp takes and we do not."""
+class Request:
+    """A request as it came over the wire. `fields` has lower-case names; repeated fields are joined by commas.
 
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
+    `body` is complete, unless `stream` is there to read it from.
+    """
+
+    __slots__ = ("body", "fields", "keep_alive", "method", "path", "peer", "query", "started", "stream")
+
+    def __init__(
+        self, method: str, path: str, query: str, fields: dict[str, str], keep_alive: bool, peer: str, started: float
+    ) -> None:
+        self.method = method
+        self.path = path  # percent-decoded
+        self.query = query  # as sent
+        self.fields = fields
+        self.keep_alive = keep_alive
+        self.peer = peer  # the address at the other end of the connection
+        self.started = started  # when its first byte arrived, by time.perf_counter
+        self.body = b""
+        self.stream: BodyStream | None = None
 
 
-class Sender(Protocol):
-    """The connection behind a request."""
+class FieldNames:
+    """Which header fields an application reads: raw spelling → lower-case name, or "" for fields that are skipped.
+
+    The spellings that clients use are few, so the names are looked up, not computed.
+    """
+
+    def __init__(self, wanted: frozenset[str] | None) -> None:
+        """`wanted` None: the application reads all fields."""
+        self._wanted = None if wanted is None else wanted | FRAMING_FIELDS
+        self.known: dict[bytes, str] = {}
+
+    def learn(self, raw: bytes) -> str:
+        name = raw.decode("latin-1").lower()
+        if self._wanted is not None and name not in self._wanted:
+            name = ""
+        if len(raw) <= SPELLING_LENGTH_MAX and len(self.known) < SPELLINGS_MAX:
+            self.known[raw] = name
+        return name
+
+
+class HeadReader:
+    """Reads heads, one at a time and each complete, for one connection."""
+
+    __slots__ = ("_fields", "_names", "_parser")
+
+    def __init__(self, names: FieldNames) -> None:
+        self._names = names
+        self._fields: dict[str, str] = {}
+        self._parser: Any = None
+
+    def on_header(self, raw: bytes, value: bytes) -> None:
+        """Called by llhttp."""
+        name = self._names.known.get(raw)
+        if name is None:
+            name = self._names.learn(raw)
+        if name:
+            text = value.decode("latin-1").rstrip(" \t")
+            fields = self._fields
+            fields[name] = f"{fields[name]}, {text}" if name in fields else text
+
+    def read(self, head: bytes, peer: str, started: float) -> tuple[Request, int]:
+        """The request, and the length of its body: -1 when the body is chunked. Raises Malformed."""
+        if len(head) > HEAD_MAX or head.count(b"\n") - 2 > FIELDS_MAX:
+            raise Malformed(414 if head.find(b"\r\n") > TARGET_MAX else 431)
+        words = head[: head.find(b"\r\n")].split(b" ")
+        if len(words) != 3:
+            raise Malformed(400)
+        raw_method, target, version = words
+        if len(target) > TARGET_MAX:
+            raise Malformed(414)
+        if version != b"HTTP/1.1" and version != b"HTTP/1.0":
+            raise Malformed(505 if _VERSION(version) else 400)
+        method = METHODS.get(raw_method)
+        if method is None:
+            if not _TOKEN(raw_method):
+                raise Malformed(400)
+            # llhttp refuses methods that it does not know; the application answers them with 405.
+            method, head = raw_method.decode(), b"PUT" + head[len(raw_method) :]
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = httptools.HttpRequestParser(self)
+        try:
+            parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            self._parser = None  # no upgrade is offered, so the message goes on as if none was asked for
+        except httptools.HttpParserError:
+            raise Malformed(400) from None
+        fields, self._fields = self._fields, {}
+        connection = fields.get("connection")
+        keep_alive = version == b"HTTP/1.1" and (connection is None or not _asks_to_close(connection))
+        length = 0
+        if "content-length" in fields or "transfer-encoding" in fields:
+            self._parser = None  # llhttp would wait for the body, which it is never given
+            length = _length(fields)
+        host = fields.get("host")
+        if host is None:
+            if version == b"HTTP/1.1":
+                raise Malformed(400)
+        elif not _HOST(host):
+            raise Malformed(400)
+        path, query = split_target(target)
+        return Request(method, path, query, fields, keep_alive, peer, started), length
+
+    def close(self) -> None:
+        """The parser and this object refer to each other: without this, only the garbage collector frees them."""
+        self._parser = None
+
+
+def _asks_to_close(connection: str) -> bool:
+    return connection != "keep-alive" and "close" in (option.strip() for option in connection.lower().split(","))
+
+
+def _length(fields: dict[str, str]) -> int:
+    coding = fields.get("transfer-encoding")
+    if coding is None:
+        return int(fields["content-length"])
+    if coding.lower() != "chunked":  # any other coding would be the body's, and nothing here undoes it
+        raise Malformed(501)
+    return -1
+
+
+def split_target(target: bytes) -> tuple[str, str]:
+    """The path, percent-decoded except for an encoded slash, and the query. Raises Malformed for a fragment."""
+    if b"#" in target:
+        raise Malformed(400)
+    path, _, query = target.decode("latin-1").partition("?")
+    if path[:1] != "/" and path != "*":
+        path = "/" + path.partition("://")[2].partition("/")[2]  # absolute-form
+    if "%" in path:
+        path = "/".join(part if "/" in (plain := unquote(part)) else plain for part in path.split("/"))
+    return path, query
+
+
+class Source(Protocol):
+    """The connection that the bytes come from."""
 
     peer: str
 
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
     def write(self, data: bytes) -> None: ...
 
-    def resume(self) -> None:
-        """Let more of the body come in."""
+
+class _NoSource:
+    """In place of a connection that is no longer read: the reader must not keep it alive."""
+
+    peer = ""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
 
 
-class Head(msgspec.Struct, frozen=True, gc=False):
-    """What the head of a message says."""
-
-    method: str
-    path: str
-    query: str
-    fields: Fields
-    keep_alive: bool
-    expects_continue: bool
-    length: int  # of the body; -1 when it is not declared
-    memo: Memo
+NO_SOURCE = _NoSource()
 
 
-class HttpRequest:
-    """A `Request` as it came over the wire."""
+class MessageReader:
+    """The messages of one connection."""
 
-    complete = False
-    chunks: Sequence[bytes] = ()
-    arrived: asyncio.Future[None] | None = None  # set while someone waits for more of the body
-    broken_off = False  # no more of it will come
-    held = 0  # bytes of it
-    _encouraged = False
-
-    def __init__(self, connection: Sender, head: Head) -> None:
-        self._connection = connection
-        self._fields = head.fields
-        self.head = head
-        self.method = head.method
-        self.path = head.path
-        self.query = head.query
-        self.memo = head.memo
+    def __init__(self, source: Source, names: FieldNames) -> None:
+        self.waiting: deque[Request] = deque()  # to be answered, in order
+        self.rejected: int | None = None  # the status for a message that never became a request
+        self.over = False  # nothing more is read
+        self.sends_on = False  # the client sends more than is read
+        self._source: Source = source
+        self._heads = HeadReader(names)
+        self._stream: BodyStream | None = None  # of the request whose body is still arriving
+        self._unread = b""
+        self._started = 0.0
+        self._is_last = False  # the request whose body is arriving is the last one
 
     @property
-    def peer(self) -> str:
-        return self._connection.peer
+    def within_head(self) -> bool:
+        return bool(self._unread) and self._stream is None and not self.over
 
-    def headers(self, name: str) -> Sequence[str]:
-        return self._fields.get(name, ())
+    @property
+    def within_body(self) -> bool:
+        return self._stream is not None
 
-    def header(self, name: str) -> str | None:
-        values = self._fields.get(name)
-        return values[0] if values else None
-
-    async def body(self) -> AsyncIterator[bytes]:
-        while self.chunks or not self.complete:
-            if not self.chunks:
-                await self._more()
-            chunk, self.chunks, self.held = b"".join(self.chunks), (), 0
-            self._connection.resume()
-            yield chunk
-
-    async def whole_body(self) -> bytes:
-        while not self.complete:
-            await self._more()
-        return b"".join(self.chunks)
-
-    def body_at_hand(self) -> bytes | None:
-        return b"".join(self.chunks) if self.complete else None
-
-    async def _more(self) -> None:
-        """Returns when more of the body, or its end, has come. Raises InvalidBody when neither will."""
-        if self.broken_off:
-            raise InvalidBody("The body broke off before its end.")
-        if self.head.expects_continue and not self.chunks and not self._encouraged:
-            self._connection.write(_CONTINUE)
-        self._encouraged = True
-        self.arrived = asyncio.get_running_loop().create_future()
-        try:
-            await self.arrived
-        finally:
-            self.arrived = None
-
-    def take(self, chunk: bytes) -> None:
-        if isinstance(self.chunks, list):
-            self.chunks.append(chunk)
+    def feed(self, data: bytes, now: float) -> None:
+        """Take messages until more wait than may; `now` is by time.perf_counter."""
+        if self._unread:
+            data = self._unread + data
+            self._unread = b""
         else:
-            self.chunks = [*self.chunks, chunk]
-        self.held += len(chunk)
-        self.wake()
+            self._started = now
+        try:
+            while data and not self.over:
+                if self._stream is not None:
+                    data = self._feed_body(self._stream, data)
+                elif len(self.waiting) > PIPELINE_MAX:
+                    self._unread = data
+                    self._source.pause()
+                    return
+                else:
+                    data = self._feed_head(data, now)
+            if data:
+                self.sends_on = True
+        except Malformed as error:
+            self.reject(error.status)
 
-    def wake(self) -> None:
-        if self.arrived is not None and not self.arrived.done():
-            self.arrived.set_result(None)
+    def _feed_head(self, data: bytes, now: float) -> bytes:
+        """Returns what is left of the data. Raises Malformed."""
+        if data[0] in b"\r\n":
+            data = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a request line are ignored
+            if not data:
+                return b""
+        end = data.find(HEAD_END) + 4
+        if end < 4:
+            _check_unfinished(data)
+            self._unread = data
+            return b""
+        behind = len(data) - end
+        request, length = self._heads.read(data[:end] if behind else data, self._source.peer, self._started)
+        self._started = now
+        if length:
+            expects = request.fields.get("expect", "").lower() == "100-continue" and request.keep_alive
+            stream = BodyStream(self._source, length, continues=expects)
+            self.waiting.append(request)
+            request.stream = self._stream = stream
+            rest = stream.feed(data[end:])
+            if stream.complete:
+                request.body, request.stream, self._stream = stream.take(), None, None
+                self.over = not request.keep_alive
+            self._is_last = not request.keep_alive
+            return rest
+        self.waiting.append(request)
+        if not request.keep_alive or request.method == "CONNECT":  # no tunnel follows a CONNECT here
+            self.over = True
+        return data[end:] if behind else b""
 
-    def break_off(self) -> None:
-        self.broken_off = True
-        self.wake()
+    def _feed_body(self, stream: BodyStream, data: bytes) -> bytes:
+        rest = stream.feed(data)
+        if stream.complete:
+            self._stream = None
+            self.over = self._is_last
+        return rest
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self.over = True
+        self._unread = b""
+        self._heads.close()
+        self._source = NO_SOURCE
+        if self._stream is not None:
+            self._stream.break_off()
+            self._stream = None
+
+    def reject(self, status: int) -> None:
+        """Read no more. A message whose head was read is answered by the application; others get this status."""
+        if self._stream is None:
+            self.rejected = status
+        self.sends_on = True
+        self.end()
 
 
-def read_head(parser: Any, method: str, target: bytes, fields: Fields) -> Head:
-    """Raises Refused for what RFC 9110 and 9112 forbid and llhttp lets pass."""
-    version = parser.get_http_version()
-    if version != "1.1" and version != "1.0":
-        raise Refused(505)
-    hosts = fields.get("host", ())
-    if len(hosts) != 1 and (hosts or version == "1.1"):
-        raise Refused(400)
-    if (hosts and not _HOST(hosts[0])) or b"#" in target:
-        raise Refused(400)
-    path, query = _split(target)
-    if "transfer-encoding" in fields:
-        # Any other coding would be the body's, and nobody would undo it.
-        if [coding.lower() for coding in fields["transfer-encoding"]] != ["chunked"]:
-            raise Refused(501)
-        length = -1
-    else:
-        length = int(fields["content-length"][0]) if "content-length" in fields else 0
-    return Head(
-        method or parser.get_method().decode("ascii"),
-        path,
-        query,
-        fields,
-        keep_alive=version != "1.0" and parser.should_keep_alive(),
-        expects_continue=version == "1.1" and "expect" in fields and fields["expect"][0].lower() == "100-continue",
-        length=length,
-        memo=Memo(),
-    )
-
-
-def render(reply: Reply, *, stays: bool, date: str) -> bytes:
-    """The head of an answer."""
-    length = "" if reply.status in (204, 304) else f"content-length: {len(reply.body)}\r\n"
-    close = "" if stays or reply.status in CLOSING else "connection: close\r\n"  # those say so themselves
-    return f"{STATUS_LINES[reply.status]}{date}{reply.headers}{length}{close}\r\n".encode("latin-1")
-
-
-def _split(target: bytes) -> tuple[str, str]:
-    """Path and query of a request target; the path percent-decoded, except for an encoded slash."""
-    path, _, query = target.partition(b"?")
-    if path[:1] != b"/" and path != b"*":
-        path = b"/" + path.partition(b"://")[2].partition(b"/")[2]  # absolute-form
-    text = path.decode("latin-1")
-    if "%" in text:
-        text = "/".join(part if "/" in (plain := unquote(part)) else plain for part in text.split("/"))
-    return text, query.decode("latin-1")
+def _check_unfinished(head: bytes) -> None:
+    """Refuse at once what cannot become a head. Raises Malformed."""
+    if len(head) > TARGET_MAX and head.find(b"\r\n") < 0:
+        raise Malformed(414)
+    if len(head) > HEAD_MAX or head.count(b"\n") - 1 > FIELDS_MAX:
+        raise Malformed(431)
+    if not _METHOD_PREFIX(head) or head.count(b"\n") != head.count(b"\r\n"):
+        raise Malformed(400)

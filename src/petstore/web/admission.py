@@ -1,75 +1,163 @@
-"""Who may come in: the key behind a request and the gate's verdict on it, in one shared step."""
+"""Admission: the key behind a request and the gate's decision on it, and the replies that refuse (401, 403, 429)."""
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
+from petstore.errors import InsufficientScope
 from petstore.gate import Gate
-from petstore.keys import ApiKey, Environment, KeyStore, digest_of, well_formed
+from petstore.keys import PREFIXES, ApiKey, Environment, KeyStore, digest_of, well_formed
 from petstore.plans import Limits
-from petstore.rate_limits import Decision
+from petstore.rate_limits import ADMITTED, BANNED, Decision
+from petstore.web.replies import Reply, error_reply, line, seconds
 from petstore.web.requests import Request, bearer
 
-REMEMBERED_KEYS = 20_000
+KNOWN_KEYS_MAX = 20_000
 FRESH_SECONDS = 1.0
+LOOKUPS_PER_SECOND = 10  # from an address over its limit, for keys that were never seen valid
+ADDRESSES_MAX = 10_000
+
+digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
 
-class Remembered(msgspec.Struct, frozen=True, gc=False):
+class KnownKey(msgspec.Struct, frozen=True, gc=False):
     """A usable key as the store had it when the gate's version of the keys was `version`."""
 
     key: ApiKey
     limits: Limits
     version: int
-    since: float  # a clock that was set back makes it as old as one that has moved on
+    since: float  # with `fresh_until`, so that a clock that is set back makes the record old, not young
     fresh_until: float
 
 
+# The key, the decision, the catalogue's version at that instant, and the reply that refuses the request.
+Admitted = tuple[ApiKey | None, Decision, int, Reply | None]
+
+
 class Admission:
-    """The door of one environment."""
+    """One environment's."""
 
     def __init__(
-        self, environment: Environment, store: KeyStore, gate: Gate, address_of: Callable[[Request], str]
+        self,
+        environment: Environment,
+        keys: KeyStore,
+        gate: Gate,
+        address_of: Callable[[Request], str],
+        *,
+        known_keys_max: int = KNOWN_KEYS_MAX,
     ) -> None:
         self._environment: Environment = environment
-        self._store = store
+        self._keys = keys
         self._gate = gate
         self._address_of = address_of
-        self._remembered: dict[bytes, Remembered] = {}
+        self._known: dict[bytes, KnownKey] = {}
+        self._known_keys_max = known_keys_max
+        self._lookups = LookupBudget()
 
-    async def admit(self, request: Request, now: float) -> tuple[ApiKey | None, Decision, int]:
-        """The key, the decision on it, and the catalogue's version of that instant.
-
-        Without a valid key: None, the decision on the client's address, and no version. Raises Unavailable.
-        """
-        memo = request.memo
-        if memo.credential is None:
-            secret = bearer(request.headers("authorization"))
-            memo.credential = (secret, digest_of(secret) if secret else b"")
-        secret, digest = memo.credential
+    async def admit(self, request: Request, now: float) -> Admitted:
+        """Raises Unavailable."""
+        authorization = request.fields.get("authorization")
+        secret = bearer(authorization) if authorization else None
         if secret is not None:
-            known = self._remembered.get(digest)
+            digest = digest_of_secret(secret)
+            known = self._known.get(digest)
             if known is None or not known.since <= now < known.fresh_until:
+                if known is None and not await self._may_look_up(request, secret, now):
+                    decision = await self._gate.peek_address(self._environment, self._address_of(request), now)
+                    return None, decision, -1, too_many_requests(decision)
                 known = await self._look_up(secret, digest, now)
             while known is not None:
                 passed = await self._gate.admit(self._environment, known.key.id, known.limits, known.version, now)
                 if passed is not None:
-                    return known.key, *passed
-                # Some key has changed since; nothing was counted under the outdated one.
+                    decision, version = passed
+                    refusal = None if decision.outcome is ADMITTED else too_many_requests(decision)
+                    return known.key, decision, version, refusal
+                # A key has changed since the look-up. Nothing was counted under the outdated record.
                 known = await self._look_up(secret, digest, now)
-        return None, await self._gate.admit_address(self._environment, self._address_of(request), now), -1
+        decision = await self._gate.admit_address(self._environment, self._address_of(request), now)
+        if decision.outcome is not ADMITTED:
+            return None, decision, -1, too_many_requests(decision)
+        return None, decision, -1, unauthorized(request, secret, self._environment)
 
-    async def _look_up(self, secret: str, digest: bytes, now: float) -> Remembered | None:
+    async def _look_up(self, secret: str, digest: bytes, now: float) -> KnownKey | None:
         if not well_formed(secret, self._environment):
             return None
         # First the version, then the key: a change in between makes this look-up outdated, never wrong.
         version = await self._gate.keys_version(self._environment)
-        key = await self._store.find_key(digest)
+        key = await self._keys.find_key(digest)
         if key is None or not key.usable(now):
-            self._remembered.pop(digest, None)
+            self._known.pop(digest, None)
             return None
-        known = Remembered(key, key.limits, version, now, min(now + FRESH_SECONDS, key.expires or math.inf))
-        if len(self._remembered) >= REMEMBERED_KEYS:
-            del self._remembered[next(iter(self._remembered))]
-        self._remembered[digest] = known
+        known = KnownKey(key, key.limits, version, now, min(now + FRESH_SECONDS, key.expires or math.inf))
+        if len(self._known) >= self._known_keys_max:
+            del self._known[next(iter(self._known))]
+        self._known[digest] = known
         return known
+
+    async def _may_look_up(self, request: Request, secret: str, now: float) -> bool:
+        """An address over its limit reaches the store a few times a second, however many keys it makes up."""
+        if not well_formed(secret, self._environment):
+            return True  # costs no look-up
+        address = self._address_of(request)
+        decision = await self._gate.peek_address(self._environment, address, now)
+        return decision.outcome is ADMITTED or self._lookups.take(address, now)
+
+
+class LookupBudget:
+    """A few look-ups a second for each address."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._taken: dict[str, int] = {}
+
+    def take(self, address: str, now: float) -> bool:
+        if int(now) != self._second:
+            self._second, self._taken = int(now), {}
+        taken = self._taken.get(address, 0)
+        if taken >= LOOKUPS_PER_SECOND or (taken == 0 and len(self._taken) >= ADDRESSES_MAX):
+            return False
+        self._taken[address] = taken + 1
+        return True
+
+
+def check_scope(key: ApiKey, method: str) -> None:
+    """Raises InsufficientScope."""
+    scope = "write" if method == "POST" else "read"
+    if scope not in key.scopes:
+        challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
+        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
+
+
+def too_many_requests(decision: Decision) -> Reply:
+    retry_after = line("retry-after", str(max(1, seconds(decision.wait))))
+    if decision.outcome is BANNED:
+        return error_reply(
+            "key_banned",
+            "This key is banned for a while, because it kept sending requests after it was refused."
+            " Wait as long as Retry-After says.",
+            retry_after,
+        )
+    return error_reply("rate_limit_exceeded", "Too many requests: wait as long as Retry-After says.", retry_after)
+
+
+def unauthorized(request: Request, secret: str | None, environment: Environment) -> Reply:
+    challenge = 'Bearer realm="petstore"'
+    if "authorization" in request.fields:
+        challenge += ', error="invalid_token"'
+    return error_reply("unauthorized", _hint(request, secret, environment), line("www-authenticate", challenge))
+
+
+def _hint(request: Request, secret: str | None, environment: Environment) -> str:
+    """From the form of what was sent, and from nothing that is stored."""
+    if secret is None:
+        if "authorization" not in request.fields and "x-api-key" in request.fields:
+            return "Send the API key as Authorization: Bearer <API_KEY>, not as X-API-Key."
+        return "Send an API key as Authorization: Bearer <API_KEY>."
+    other: Environment = "staging" if environment == "live" else "live"
+    if secret.startswith(PREFIXES[other]):
+        return f"This API key belongs to the {other} environment, and this is {environment}."
+    if not well_formed(secret, environment):
+        return "The API key is mistyped or incomplete: its checksum does not match."
+    return "The API key is not valid."

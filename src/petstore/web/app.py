@@ -1,6 +1,6 @@
-"""THE pipeline. A request walks through it in a straight line, each room once:
+"""THE pipeline. A request goes through it in a straight line:
 
-locate → authenticate and pass the gate → route → scope → the operation → reply
+route → authenticate and pass the gate → method and scope → the operation → reply
 """
 
 import logging
@@ -9,48 +9,55 @@ from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
-from petstore.errors import InsufficientScope, MethodNotAllowed, NotFound, RequestError, Unavailable
+from petstore.errors import MethodNotAllowed, RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
-from petstore.rate_limits import ADMITTED, BANNED, LIMITED, SECOND, Decision
+from petstore.observability.metrics import REJECTED
+from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.web.admission import Admission
+from petstore.web.addresses import BASES, not_found
+from petstore.web.admission import Admission, check_scope, too_many_requests
 from petstore.web.cors import Cors
-from petstore.web.counters import BANNED_429, PER_SECOND, Operation, Traffic
+from petstore.web.counters import BANNED_429, Operation, RequestCounters
 from petstore.web.pets import PetOperations
-from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, refusal, request_ids, seconds
+from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, reply_of, request_ids, seconds
 from petstore.web.requests import Request, client_address, networks
-from petstore.web.site import Scrape, Site
+from petstore.web.site import PROBES, Scrape, Site
 
-BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
 COLLECTION_METHODS = ("GET", "HEAD", "OPTIONS", "POST")
 ITEM_METHODS = ("GET", "HEAD", "OPTIONS")
+REJECTIONS = {
+    400: "The request is not valid HTTP/1.1.",
+    408: "The request did not arrive in time.",
+    414: "The address of the request is too long.",
+    431: "The header fields of the request are too large or too many.",
+    501: "The Transfer-Encoding of the request is not supported.",
+    505: "The HTTP version of the request is not supported.",
+}
 
 
-class Place:
-    """One environment at its base address."""
+class Api:
+    """One environment's interface, at its base address."""
 
-    def __init__(self, environment: Environment, store: Store, gate: Gate, app: "App", public_base: str) -> None:
+    def __init__(
+        self, environment: Environment, admission: Admission, pets: PetOperations, counters: RequestCounters
+    ) -> None:
         self.environment: Environment = environment
         self.base = BASES[environment]
-        self.collection = self.base + "/pets"
-        self.admission = Admission(environment, store, gate, app.address_of)
-        self.pets = PetOperations(store, partial(gate.raise_version, environment, "catalogue"), public_base + self.base)
-        self.traffic = Traffic(environment, store)
-
-    def settle(self, now: float) -> None:
-        self.traffic.settle(now, self.pets.pages.take_misses())
+        self.admission = admission
+        self.pets = pets
+        self.counters = counters
 
 
 class Route(NamedTuple):
-    """Where a request goes, by its method and path. Nothing is decided by it yet."""
+    """Where a request goes, by its method and path."""
 
-    place: Place | None  # whose base address the path is under
-    methods: tuple[str, ...]  # what is answered there; none: there is nothing
-    item: str | None  # the {petId}, in whatever form it came
-    operation: Operation  # what to count the request as
+    api: Api | None  # whose base address the path is under
+    methods: tuple[str, ...]  # that are answered there; empty: nothing is there
+    item: str | None  # the {petId}, as it was sent
+    operation: Operation  # to count the request as
 
 
 class App:
@@ -72,184 +79,191 @@ class App:
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._has_extras = settings.access_log or settings.ietf_headers or self._cors is not None
         self._site = Site(settings, stores, gate, clock, scrape)
-        self._outside = Traffic("none")
-        self._throttled = Throttled("unavailable")
-        self.places = [
-            Place(environment, store, gate, self, settings.public_base) for environment, store in stores.items()
-        ]
-        self._collections = {place.collection: place for place in self.places}
+        self._outside = RequestCounters("none")
+        self._outages = Throttled("unavailable")
+        self._apis = {each: self._api(each, store, settings) for each, store in stores.items()}
+        self._collections = {api.base + "/pets": api for api in self._apis.values()}
+        self._staging_host = settings.staging_host
+
+    def _api(self, environment: Environment, store: Store, settings: Settings) -> Api:
+        return Api(
+            environment,
+            Admission(environment, store, self._gate, self.address_of),
+            PetOperations(
+                store, partial(self._gate.raise_version, environment, "catalogue"), settings.base_url(environment)
+            ),
+            RequestCounters(environment, store),
+        )
+
+    @property
+    def counters(self) -> list[RequestCounters]:
+        return [api.counters for api in self._apis.values()]
 
     def address_of(self, request: Request) -> str:
         return client_address(request, self._trusted)
 
     def settle(self, ticks: float) -> None:
-        """Once a second: add what was counted to the metrics, and tell what the log has left out.
+        """Once a second: add what was counted to the metrics, and log what was held back.
 
-        `ticks` is what `perf_counter` says; infinity at the end.
+        `ticks` is by time.perf_counter; infinity at the end.
         """
         now = self._clock()
-        for place in self.places:
-            place.settle(now)
+        for api in self._apis.values():
+            api.counters.settle(now, api.pets.pages.take_misses())
         self._outside.settle(now)
-        self._throttled.flush(ticks)
+        self._outages.flush(ticks)
 
     async def answer(self, request: Request) -> Reply:
-        """Never raises: whatever goes wrong is a reply too."""
+        """Never raises: every error is a reply."""
         now = self._clock()
         request_id = next(self._request_ids)
         method = request.method
-        memo = request.memo
-        if memo.route is None:
-            memo.route = self._locate(method, request.path)
-        route: Route = memo.route
-        place, methods, item, operation = route
+        api, methods, item, operation = self._route(request)
         key: ApiKey | None = None
         decision: Decision | None = None
         try:
-            if place is None:
-                reply = await self._site.answer(request)
+            if api is None:
+                reply, decision = await self._answer_outside(request, now)
             else:
-                key, decision, version = await place.admission.admit(request, now)
-                if decision.outcome is not ADMITTED and not (key is None and self._is_preflight(request)):
-                    reply = _refused(decision)
-                elif method == "OPTIONS":
-                    reply = self._options(request, methods)
-                elif key is None:
-                    reply = _unauthorized(request)
+                key, decision, version, refusal = await api.admission.admit(request, now)
+                if method == "OPTIONS" and (refusal is None or key is None):
+                    reply = self._options(request, methods, refusal)
+                elif refusal is not None:
+                    reply = refusal
                 else:
-                    _check(method, methods, key)
+                    assert key is not None  # an admitted request has a key
+                    if method not in methods:
+                        raise _not_answered(request.path, methods)
+                    check_scope(key, method)
                     if item is not None:
-                        reply = await place.pets.get_pet(request, item, version, now)
+                        reply = await api.pets.get_pet(item, version, now)
                     elif method == "POST":
-                        reply = await place.pets.create_pet(request, key, now)
+                        reply = await api.pets.create_pet(request, key, now)
                     else:
-                        reply = await place.pets.list_pets(request, version, now)
+                        reply = await api.pets.list_pets(request, version, now)
         except RequestError as error:
-            reply = refusal(error)
+            reply = reply_of(error)
         except Unavailable as error:
-            self._throttled.event(perf_counter(), str(error), request=request_id)
+            self._outages.event(perf_counter(), str(error), request=request_id)
             reply = error_reply("unavailable", "The service cannot answer right now.", line("retry-after", "1"))
         except Exception:
             logger.exception("internal error", extra={"fields": {"request": request_id}})
             reply = error_reply("internal_error", f"Something went wrong; it is recorded as {request_id}.")
 
-        # The one place that every response goes through.
+        # Every response passes here.
         if decision is None:
-            decision = await self._decision_on_a_stranger(request, place, now)
+            environment: Environment = "live" if api is None else api.environment
+            decision = await self._peek(environment, self.address_of(request), now)
         headers = reply.headers + common_headers(decision, request_id)
-        if item is not None and place is not None:
-            headers += place.pets.deprecation
+        if api is not None and item is not None:
+            headers += api.pets.deprecation
+        took = perf_counter() - request.started
         if self._has_extras:
-            headers += self._extras(request, reply, decision, place, key, request_id, now)
+            headers += self._extras(request, reply, decision, api, key, request_id, took)
         reply.headers = headers
-        # Counting must not be felt: docs/decisions/0007.
-        tally = memo.tally
-        if tally.key is not key:
-            tally = memo.tally = (self._outside if place is None else place.traffic).tally(key, operation)
-        status = reply.status
-        tally.statuses[BANNED_429 if status == 429 and decision.outcome is BANNED else status] += 1
-        tally.seconds[int((self._clock() - now) * PER_SECOND)] += 1
+        status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
+        (self._outside if api is None else api.counters).count(key, operation, status, took)
         return reply
+
+    async def reject(self, status: int, peer: str) -> Reply:
+        """The reply to a message that never became a request. The address is not charged for it."""
+        REJECTED.add(str(status))
+        now = self._clock()
+        decision = await self._peek("live", peer, now)
+        code = "request_timeout" if status == 408 else "malformed_request"
+        reply = error_reply(code, REJECTIONS[status], status=status)
+        reply.headers += common_headers(decision, next(self._request_ids))
+        return reply
+
+    def _route(self, request: Request) -> Route:
+        path = request.path
+        if self._staging_host and path.startswith("/v1") and self._is_staging(request):
+            path = "/staging" + path
+        reads = request.method in ("GET", "HEAD")
+        api = self._collections.get(path)
+        if api is not None:
+            operation: Operation = "listPets" if reads else "createPet" if request.method == "POST" else "other"
+            return Route(api, COLLECTION_METHODS, None, operation)
+        parent, _, item = path.rpartition("/")
+        api = self._collections.get(parent)
+        if api is not None and item not in ("", ".", ".."):
+            return Route(api, ITEM_METHODS, item, "getPet" if reads else "other")
+        for api in self._apis.values():
+            if path == api.base or path.startswith(api.base + "/"):
+                return Route(api, (), None, "other")
+        return Route(None, (), None, "site")
+
+    def _is_staging(self, request: Request) -> bool:
+        """Whether the request was sent to the host of --staging-url."""
+        return request.fields.get("host", "").lower() == self._staging_host
+
+    async def _answer_outside(self, request: Request, now: float) -> tuple[Reply, Decision | None]:
+        """What is not under a base address counts against the client's address; only the probes do not."""
+        if request.path in PROBES:
+            return await self._site.answer(request), None
+        decision = await self._gate.admit_address("live", self.address_of(request), now)
+        if decision.outcome is LIMITED:
+            return too_many_requests(decision), decision
+        try:
+            return await self._site.answer(request), decision
+        except RequestError as error:
+            return reply_of(error), decision
 
     def _extras(
         self,
         request: Request,
         reply: Reply,
         decision: Decision,
-        place: Place | None,
+        api: Api | None,
         key: ApiKey | None,
         request_id: str,
-        now: float,
+        took: float,
     ) -> Lines:
         """What the operator has asked for beyond the default: more headers, and a log line."""
         if self._access_log:
-            took = round(1000 * (self._clock() - now), 2)
             event(
-                logging.INFO, "request", id=request_id, method=request.method, path=without_keys(request.path),
-                status=reply.status, key=key.id if key else None, address=self.address_of(request), ms=took,
+                logging.INFO, "request", id=request_id, method=without_keys(request.method),
+                path=without_keys(request.path), status=reply.status, key=key.id if key else None,
+                address=self.address_of(request), ms=round(1000 * took, 2),
             )  # fmt: skip
         headers = ""
-        if place is not None and self._ietf_headers:
+        if api is not None and self._ietf_headers:
             headers += _ietf_headers(decision, key)
-        if place is not None and self._cors is not None:
+        if api is not None and self._cors is not None:
             headers += self._cors.expose(request)
         return headers
 
-    def _locate(self, method: str, path: str) -> Route:
-        reads = method in ("GET", "HEAD")
-        place = self._collections.get(path)
-        if place is not None:
-            operation: Operation = "listPets" if reads else "createPet" if method == "POST" else "other"
-            return Route(place, COLLECTION_METHODS, None, operation)
-        parent, _, item = path.rpartition("/")
-        place = self._collections.get(parent)
-        if place is not None and item not in ("", ".", ".."):
-            return Route(place, ITEM_METHODS, item, "getPet" if reads else "other")
-        for place in self.places:
-            if path == place.base or path.startswith(place.base + "/"):
-                return Route(place, (), None, "other")
-        return Route(None, (), None, "site")
-
-    async def _decision_on_a_stranger(self, request: Request, place: Place | None, now: float) -> Decision:
-        """For the headers of answers that no decision came before: outside the interface, or in an outage."""
+    async def _peek(self, environment: Environment, address: str, now: float) -> Decision:
+        """For the headers of responses that no decision came before: of the probes, of errors, in an outage."""
         try:
-            environment = "live" if place is None else place.environment
-            return await self._gate.peek_address(environment, self.address_of(request), now)
+            return await self._gate.peek_address(environment, address, now)
         except Unavailable:
             return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 
-    def _is_preflight(self, request: Request) -> bool:
-        """A preflight has no key, so that others at its address could use up what a page with a valid one needs."""
-        return self._cors is not None and self._cors.is_preflight(request)
-
-    def _options(self, request: Request, methods: tuple[str, ...]) -> Reply:
-        """Raises NotFound."""
+    def _options(self, request: Request, methods: tuple[str, ...], refusal: Reply | None) -> Reply:
+        """OPTIONS needs no key. Raises NotFound."""
+        is_preflight = self._cors is not None and self._cors.is_preflight(request)
+        # A preflight has no key, so other clients at its address could use up what a page with a valid key needs.
+        if refusal is not None and refusal.status == 429 and not is_preflight:
+            return refusal
         if not methods:
-            raise _nothing_here()
+            raise not_found(request.path)
         names = ", ".join(methods)
         preflight = self._cors.preflight(request, names) if self._cors else ""
         return Reply(204, line("allow", names) + preflight)
 
 
-def _check(method: str, allowed: tuple[str, ...], key: ApiKey) -> None:
-    """Raises NotFound, MethodNotAllowed and InsufficientScope."""
-    if method not in allowed:
-        if not allowed:
-            raise _nothing_here()
-        names = ", ".join(allowed)
-        raise MethodNotAllowed(f"This address answers {names}.", (("allow", names),))
-    scope = "write" if method == "POST" else "read"
-    if scope not in key.scopes:
-        challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
-        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
-
-
-def _nothing_here() -> NotFound:
-    return NotFound("There is nothing at this address.")
-
-
-def _refused(decision: Decision) -> Reply:
-    retry_after = line("retry-after", str(max(1, seconds(decision.wait))))
-    if decision.outcome is BANNED:
-        return error_reply(
-            "key_banned", "This key is banned for a while: it kept asking after being refused.", retry_after
-        )
-    return error_reply("rate_limit_exceeded", "Too many requests: wait as long as Retry-After says.", retry_after)
-
-
-def _unauthorized(request: Request) -> Reply:
-    challenge = 'Bearer realm="petstore"'
-    if request.headers("authorization"):
-        challenge += ', error="invalid_token"'
-    return error_reply(
-        "unauthorized", "Send a valid API key as Authorization: Bearer.", line("www-authenticate", challenge)
-    )
+def _not_answered(path: str, allowed: tuple[str, ...]) -> RequestError:
+    if not allowed:
+        return not_found(path)
+    names = ", ".join(allowed)
+    return MethodNotAllowed(f"This address answers {names}.", (("allow", names),))
 
 
 def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:
-    """The fields of the IETF's draft, which say the same as X-RateLimit-* in other words."""
+    """The fields of the IETF's draft, which say the same as X-RateLimit-*."""
     policy = f'"minute";q={key.per_minute if key else decision.limit};w=60'
     if key:
         policy += f', "day";q={key.per_day};w=86400'
-    now_left = f'"{decision.window}";r={decision.remaining};t={seconds(decision.wait)}'
-    return line("ratelimit-policy", policy) + line("ratelimit", now_left)
+    state = f'"{decision.window}";r={decision.remaining};t={seconds(decision.wait)}'
+    return line("ratelimit-policy", policy) + line("ratelimit", state)

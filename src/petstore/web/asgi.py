@@ -1,12 +1,14 @@
-"""The adapter to ASGI: any ASGI server, and tests."""
+"""The adapter to ASGI, for other servers: HTTP/2, say, is theirs."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
+from time import perf_counter
 from typing import Any
 
-from petstore.errors import InvalidBody
 from petstore.web.app import App
 from petstore.web.replies import pairs
-from petstore.web.requests import Memo
+from petstore.web.requests import FIELDS
+
+TARGET_MAX = 8 * 1024
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -15,47 +17,44 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class AsgiRequest:
     """A `Request` over an ASGI scope."""
 
-    __slots__ = ("_receive", "_scope", "memo", "method", "path", "query")
+    body = b""
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
-        self._scope = scope
-        self._receive = receive
+        self.started = perf_counter()
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: str = scope["query_string"].decode("latin-1")
-        self.memo = Memo()
+        client = scope.get("client")
+        self.peer: str = client[0] if client else ""
+        self.fields: dict[str, str] = {}
+        for raw, value in scope["headers"]:
+            name = raw.decode("latin-1")
+            if name in FIELDS:
+                text = value.decode("latin-1").strip(" \t")
+                self.fields[name] = f"{self.fields[name]}, {text}" if name in self.fields else text
+        self.stream = AsgiBody(receive)
 
-    @property
-    def peer(self) -> str:
-        client = self._scope.get("client")
-        return client[0] if client else ""
 
-    def headers(self, name: str) -> list[str]:
-        wanted = name.encode()
-        return [value.decode("latin-1").strip(" \t") for key, value in self._scope["headers"] if key == wanted]
+class AsgiBody:
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._more = True
 
-    def header(self, name: str) -> str | None:
-        found = self.headers(name)
-        return found[0] if found else None
-
-    async def body(self) -> AsyncIterator[bytes]:
-        more = True
-        while more:
+    async def read(self) -> bytes:
+        while self._more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise InvalidBody("The body broke off before its end.")
-            more = message.get("more_body", False)
-            yield message.get("body", b"")
-
-    def body_at_hand(self) -> bytes | None:
-        return None
-
-    async def whole_body(self) -> bytes:
-        return b"".join([chunk async for chunk in self.body()])
+                raise ConnectionError("the client has gone")
+            self._more = message.get("more_body", False)
+            if body := message.get("body", b""):
+                return bytes(body)
+        return b""
 
 
 async def respond(app: App, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-    reply = await app.answer(AsgiRequest(scope, receive))
+    request = AsgiRequest(scope, receive)
+    target = len(request.path) + len(request.query)
+    reply = await (app.reject(414, request.peer) if target > TARGET_MAX else app.answer(request))
     headers = [(name.encode(), value.encode("latin-1")) for name, value in pairs(reply.headers)]
     if reply.status not in (204, 304):
         headers.append((b"content-length", str(len(reply.body)).encode()))

@@ -16,8 +16,8 @@ class Cors:
 
     def is_preflight(self, request: Request) -> bool:
         """Whether it is a browser that asks on behalf of a page that may call us. It cannot send the page's key."""
-        asked = request.method == "OPTIONS" and request.header("access-control-request-method") is not None
-        return asked and self._allows(request.header("origin"))
+        asked = request.method == "OPTIONS" and "access-control-request-method" in request.fields
+        return asked and self._allows(request.fields.get("origin"))
 
     def preflight(self, request: Request, methods: str) -> Lines:
         if not self.is_preflight(request):
@@ -30,7 +30,7 @@ class Cors:
 
     def expose(self, request: Request) -> Lines:
         """For every response under a base address."""
-        origin = request.header("origin")
+        origin = request.fields.get("origin")
         if origin is None or not self._allows(origin):
             return line("vary", "Origin")
         return (

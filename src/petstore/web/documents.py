@@ -10,7 +10,7 @@ import msgspec
 
 from petstore import __version__
 from petstore.web import openapi
-from petstore.web.pets import REMOVAL
+from petstore.web.pets import SUNSET
 from petstore.web.requests import Request
 from petstore.web.static_files import IMMUTABLE, StaticFile, quality
 
@@ -42,7 +42,7 @@ class Documents:
         self._files[f"/{assets}/{SWAGGER_UI}"] = _asset(SWAGGER_UI, f"swagger-ui/{SWAGGER_UI}")
         # Each before and after the day on which an operation leaves the document.
         self._openapi = {
-            path: tuple(StaticFile(media_type, _document(live, staging, now, encode)) for now in (0.0, REMOVAL))
+            path: tuple(StaticFile(media_type, _document(live, staging, now, encode)) for now in (0.0, SUNSET))
             for path, media_type, encode in (
                 ("/openapi.json", "application/json", openapi.as_json),
                 ("/openapi.yaml", "application/yaml", openapi.as_yaml),
@@ -54,13 +54,13 @@ class Documents:
         if path == "/":
             return self._landing if _wants_html(request) else self._links
         if path in self._openapi:
-            return self._openapi[path][now >= REMOVAL]
+            return self._openapi[path][now >= SUNSET]
         return self._files.get(path)
 
 
 def _wants_html(request: Request) -> bool:
     """Whether HTML is named: a browser does. A program that takes anything gets JSON."""
-    accept = request.headers("accept")
+    accept = request.fields.get("accept", "")
     wanted = quality(accept, "text/html", "text/*")
     return wanted > 0 and wanted >= quality(accept, "application/json", "application/*")
 

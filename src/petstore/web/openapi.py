@@ -9,7 +9,7 @@ from petstore.pets import STATUSES, NewPet, Pet
 from petstore.web import examples
 from petstore.web.examples import ERRORS, ErrorExample
 from petstore.web.guide import CODES, guide
-from petstore.web.pets import REMOVAL
+from petstore.web.pets import SUNSET
 from petstore.web.replies import Error
 from petstore.web.requests import DEFAULT_LIMIT, MAX_LIMIT
 
@@ -74,7 +74,7 @@ MEMBERS = {
 
 def document(live: str, staging: str, now: float) -> Json:
     """The document at the time `now`, for the two base addresses. A base address may be relative to the document."""
-    sunset_passed = now >= REMOVAL
+    sunset_passed = now >= SUNSET
     paths: Json = {"/pets": {"get": _list_pets(), "post": _create_pet(with_location=not sunset_passed)}}
     if not sunset_passed:
         paths["/pets/{petId}"] = {"get": _get_pet()}

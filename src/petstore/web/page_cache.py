@@ -1,24 +1,23 @@
-"""What a worker remembers of the catalogue: pages and animals as they were rendered, of one version, and no longer."""
+"""The page cache: pages and animals as they were rendered, each usable only under the catalogue's present version."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
 
-from petstore.pets import Catalogue
 from petstore.web.replies import Lines
 from petstore.web.requests import ListQuery
 
-REMEMBERED_BYTES = 24 * 1024 * 1024
-ABOUT_A_PAGE = 1024  # bytes: its headers, and what it takes to find it
+CACHE_BYTES = 24 * 1024 * 1024
+OVERHEAD = 1024  # bytes per entry beside its body: headers, and what it takes to find it
 FRESH_SECONDS = 1.0
 
 Name = ListQuery | int  # of a page, or of one animal
 
 
 class Rendered(msgspec.Struct, frozen=True, gc=False):
-    """A reply that is remembered. Lists have an entity tag."""
+    """A reply that can be sent again. Lists have an entity tag."""
 
     headers: Lines
     body: bytes
@@ -26,78 +25,71 @@ class Rendered(msgspec.Struct, frozen=True, gc=False):
 
 
 class PageCache:
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
-        self._remembered: dict[Name, Rendered] = {}
-        self._remembered_bytes = 0
+    """`version` is always the catalogue's, from the gate's step for this very request."""
+
+    def __init__(self, stamp: Callable[[], Awaitable[object]], *, bytes_max: int = CACHE_BYTES) -> None:
+        """`stamp` returns a value that differs from an earlier one when the catalogue has changed in between."""
+        self._read_stamp = stamp
+        self._bytes_max = bytes_max
+        self._entries: dict[Name, Rendered] = {}
+        self._bytes = 0
         self._misses = 0
         self._version = -1
         self._stamp: object = None
-        self._being_read: dict[Name, asyncio.Future[Rendered]] = {}
-        self._asked = self._fresh_until = 0.0  # between them the store need not be asked; a clock may be set back
+        self._checked = self._fresh_until = 0.0  # a clock that is set back makes the cache old, not young
+        self._reads: dict[Name, asyncio.Task[Rendered]] = {}
 
-    def find(self, name: Name, version: int, now: float) -> Rendered | None:
-        """What is remembered under this name, if it still holds. `version` is the catalogue's, from the gate."""
-        if version == self._version and self._asked <= now < self._fresh_until:
-            return self._remembered.get(name)
+    def get(self, name: Name, version: int, now: float) -> Rendered | None:
+        if version == self._version and self._checked <= now < self._fresh_until:
+            return self._entries.get(name)
         return None
 
-    async def read(
-        self, name: Name, version: int, now: float, render: Callable[[], Coroutine[Any, Any, Rendered]]
-    ) -> Rendered:
-        """What was not found: from the store, and remembered unless something has changed meanwhile."""
-        await self._refresh(version, now)
-        remembered = self._remembered
-        known = remembered.get(name)
-        if known is not None:
-            return known
-        rendered = await (render() if self._catalogue.immediate else self._shared(name, render))
-        self._misses += 1  # not of what is not there, or cannot be read: that will not be a page
-        if remembered is self._remembered:
-            size = len(rendered.body) + ABOUT_A_PAGE
-            if self._remembered_bytes + size > REMEMBERED_BYTES:
-                self._forget()
-            self._remembered_bytes += size
-            self._remembered[name] = rendered
-        return rendered
+    async def refresh(self, version: int, now: float) -> object:
+        """To be called before a read that follows a miss. Returns the token to put what was read with.
 
-    def take_misses(self) -> int:
-        """How many pages and animals were not at hand, since the last time."""
-        misses, self._misses = self._misses, 0
-        return misses
-
-    async def _refresh(self, version: int, now: float) -> None:
-        """Forget what is no longer true.
-
-        Once a second the store itself is asked as well: a process may have died between a commit and the new version.
+        Once a second the store itself is asked: a process can die between its commit and the new version in the gate.
         """
         if version != self._version:
             self._version = version
-            self._forget()
-        if not self._asked <= now < self._fresh_until:
-            self._asked, self._fresh_until = now, now + FRESH_SECONDS  # one request asks, the others go on
+            self._clear()
+        if not self._checked <= now < self._fresh_until:
+            self._checked, self._fresh_until = now, now + FRESH_SECONDS  # one request asks, the others go on
             try:
-                stamp = await self._catalogue.stamp()
+                stamp = await self._read_stamp()
             except BaseException:
                 self._fresh_until = 0.0
                 raise
             if stamp != self._stamp:
-                self._forget()
+                self._clear()
                 self._stamp = stamp
+        return self._entries
 
-    async def _shared(self, name: Name, render: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
-        """Where a read takes its time, those who want the same at the same time share it: a new version of a page that
-        a thousand clients ask for is read once.
-        """
-        being_read = self._being_read
-        reading = being_read.get(name)
+    def put(self, name: Name, rendered: Rendered, token: object) -> None:
+        """Keep what was read, unless the catalogue has changed since `refresh` returned the token."""
+        self._misses += 1
+        if token is self._entries:
+            size = len(rendered.body) + OVERHEAD
+            if self._bytes + size > self._bytes_max:
+                self._clear()
+            self._bytes += size
+            self._entries[name] = rendered
+
+    async def share(self, name: Name, read: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
+        """Read once for all requests that want the same at the same time: a new version of a popular page, say."""
+        reading = self._reads.get(name)
         if reading is None:
-            reading = being_read[name] = asyncio.ensure_future(render())
-            reading.add_done_callback(lambda done: (being_read.pop(name), done.exception()))
+            reads = self._reads
+            reading = reads[name] = asyncio.get_running_loop().create_task(read())
+            reading.add_done_callback(lambda done: (reads.pop(name), done.cancelled() or done.exception()))
         return await asyncio.shield(reading)
 
-    def _forget(self) -> None:
-        self._remembered = {}
-        self._remembered_bytes = 0
-        self._being_read = {}
+    def take_misses(self) -> int:
+        """How many reads were not answered from the cache, since the last call."""
+        misses, self._misses = self._misses, 0
+        return misses
+
+    def _clear(self) -> None:
+        self._entries = {}
+        self._bytes = 0
+        self._reads = {}
         self._stamp = None

@@ -14,8 +14,6 @@ from petstore.pets import Catalogue, IdempotencyKey, PetStatus, parse_new_pet
 from petstore.web.page_cache import PageCache, Rendered
 from petstore.web.replies import JSON, Lines, Reply, line
 from petstore.web.requests import (
-    BODY_MAX,
-    BodyReader,
     ListQuery,
     Request,
     check_media_type,
@@ -23,70 +21,59 @@ from petstore.web.requests import (
     idempotency_token,
     parse_list_query,
     parse_pet_id,
+    read_body,
     write_cursor,
 )
 
-REMOVAL = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
+SUNSET = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
 
 encode = msgspec.json.encode
 
 
 class PetOperations:
-    def __init__(self, catalogue: Catalogue, announce: Callable[[], Awaitable[None]], base: str) -> None:
-        """`announce` raises the version of the catalogue for everyone."""
+    def __init__(self, catalogue: Catalogue, announce: Callable[[], Awaitable[None]], base_url: str) -> None:
+        """`announce` raises the version of the catalogue for all workers and nodes."""
         self._catalogue = catalogue
         self._announce = announce
         self._announced = -1  # the newest animal that all readers everywhere are known to see
-        self.bodies = BodyReader()
-        self._pets_url = f"{base}/pets"
-        self.pages = PageCache(catalogue)
-        # Sent with every answer of the deprecated operation, whatever its status.
+        self._pets_url = f"{base_url}/pets"
+        self.pages = PageCache(catalogue.stamp)
+        # On every response of the deprecated operation, whatever its status.
         self.deprecation: Lines = (
             line("deprecation", "@1794614400")
-            + line("sunset", formatdate(REMOVAL, usegmt=True))
+            + line("sunset", formatdate(SUNSET, usegmt=True))
             + line("link", f'<{self._pets_url}>; rel="successor-version"')
             + line("link", '</docs>; rel="deprecation"')
         )
 
     async def list_pets(self, request: Request, version: int, now: float) -> Reply:
         """`version` is the catalogue's, from the gate's step for this very request."""
-        memo = request.memo
-        query = memo.query
-        if query is None:
-            query = memo.query = parse_list_query(request.query)
-        page = self.pages.find(query, version, now)
+        query = parse_list_query(request.query)
+        page = self.pages.get(query, version, now)
         if page is None:
-            page = await self.pages.read(query, version, now, partial(self._render_page, query))
-        conditions = request.headers("if-none-match")
-        if conditions and etag_matches(conditions, page.etag):
+            page = await self._read(query, version, now)
+        condition = request.fields.get("if-none-match")
+        if condition is not None and etag_matches(condition, page.etag):
             return Reply(304, page.headers)
         return Reply(200, JSON + page.headers, page.body)
 
-    async def get_pet(self, request: Request, text: str, version: int, now: float) -> Reply:
-        """Raises Gone from the removal date on, and PetNotFound."""
-        if now >= REMOVAL:
+    async def get_pet(self, text: str, version: int, now: float) -> Reply:
+        """Raises Gone from the sunset on, and PetNotFound."""
+        if now >= SUNSET:
             raise Gone("This operation was removed on 5 December 2030; use GET /pets with a status filter.")
-        memo = request.memo
-        pet_id = memo.pet_id
+        pet_id = parse_pet_id(text)
         if pet_id is None:
-            pet_id = memo.pet_id = parse_pet_id(text)
-            if pet_id is None:
-                raise PetNotFound("There is no such animal.")
-        rendered = self.pages.find(pet_id, version, now)
-        if rendered is None:
-            rendered = await self.pages.read(pet_id, version, now, partial(self._render_pet, pet_id))
-        return Reply(200, JSON, rendered.body)
+            raise PetNotFound("There is no such animal.")
+        pet = self.pages.get(pet_id, version, now)
+        if pet is None:
+            pet = await self._read(pet_id, version, now)
+        return Reply(200, JSON, pet.body)
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
-        """Raises what `BodyReader.read`, `parse_new_pet` and `Catalogue.add` raise."""
-        memo = request.memo
-        if memo.token is None:
-            check_media_type(request)
-            memo.token = idempotency_token(request) or ""
-        token = memo.token
-        body = request.body_at_hand()
-        if body is None or len(body) > BODY_MAX:
-            body = await self.bodies.read(request)
+        """Raises what `read_body`, `parse_new_pet` and `Catalogue.add` raise."""
+        check_media_type(request.fields)
+        token = idempotency_token(request.fields)
+        body = await read_body(request)
         new = parse_new_pet(body)
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
         added = await self._catalogue.add(new, now, idempotency_key)
@@ -94,14 +81,36 @@ class PetOperations:
         if added.replayed:
             await self._show(pet.id)
         elif pet.id > self._announced:
-            self._announced = pet.id  # by the store, before it answered
-        headers = JSON + line("location", f"{self._pets_url}/{pet.id}")
+            self._announced = pet.id  # the store announced it before it answered
+        headers = JSON
+        if now < SUNSET:  # later, nothing is at that address
+            headers += line("location", f"{self._pets_url}/{pet.id}")
         if added.replayed:
             headers += line("idempotent-replayed", "true")
         return Reply(201, headers, encode(pet))
 
-    async def _render_page(self, query: ListQuery) -> Rendered:
-        limit, status, after = query
+    async def _read(self, name: ListQuery | int, version: int, now: float) -> Rendered:
+        """What the cache did not have: from the store, and into the cache."""
+        pages = self.pages
+        token = await pages.refresh(version, now)
+        rendered = pages.get(name, version, now)
+        if rendered is None:
+            if self._catalogue.immediate:
+                rendered = await self._render(name)
+            else:
+                rendered = await pages.share(name, partial(self._render, name))
+            pages.put(name, rendered, token)
+        return rendered
+
+    async def _render(self, name: ListQuery | int) -> Rendered:
+        """Raises PetNotFound."""
+        if isinstance(name, int):
+            pet = await self._catalogue.pet(name)
+            if pet is None:
+                raise PetNotFound("There is no such animal.")
+            await self._show(name)
+            return Rendered("", encode(pet))
+        limit, status, after = name
         pets, more = await self._catalogue.page(after=after, limit=limit, status=status)
         if pets:
             await self._show(pets[-1].id)
@@ -112,19 +121,12 @@ class PetOperations:
         headers = f"etag: {etag}\r\ncache-control: private, no-cache\r\nvary: Authorization\r\n"
         return Rendered(headers + line("link", link) if more else headers, body, etag)
 
-    async def _render_pet(self, pet_id: int) -> Rendered:
-        pet = await self._catalogue.pet(pet_id)
-        if pet is None:
-            raise PetNotFound("There is no such animal.")
-        await self._show(pet_id)
-        return Rendered("", encode(pet))
-
     async def _show(self, pet_id: int) -> None:
         """To be called before a client is shown an animal from the store.
 
         One that is new to this worker may have been committed a moment ago, by a process that has not raised the
-        version yet. One client could see it here, and another after that, from a page in memory elsewhere, could not:
-        reads would go back in time. So the version is raised first, as the other process is about to do itself.
+        version yet. One client could see it here, and another one later, from a page in another worker's cache, could
+        not: reads would go back in time. So the version is raised first, as the other process is about to do itself.
         """
         if pet_id > self._announced:
             newest = await self._catalogue.newest()

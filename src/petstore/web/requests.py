@@ -5,60 +5,72 @@ import binascii
 import ipaddress
 import re
 import struct
-import time
 import zlib
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
-from urllib.parse import parse_qsl
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+from urllib.parse import unquote_plus
 
-import msgspec
-
-from petstore.errors import BodyTooLarge, InvalidParameter, RequestTimeout, UnsupportedMediaType
-from petstore.pets import INT64_MAX, STATUSES, PetStatus, is_status
-from petstore.web.counters import NO_TALLY, Tally
+from petstore.errors import BodyTooLarge, InvalidBody, InvalidParameter, RequestTimeout, UnsupportedMediaType
+from petstore.pets import INT64_MAX, PetStatus, is_status
 
 BODY_MAX = 64 * 1024
-BODY_SECONDS = 8.0  # and at most one more until the sweep comes by
+BODY_TIMEOUT = 8.0
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
-
 CLOSE = (("connection", "close"),)
 
+# The header fields that the service reads. The server skips all others.
+FIELDS = frozenset(
+    {
+        "accept", "accept-encoding", "access-control-request-method", "authorization", "content-encoding",
+        "content-length", "content-type", "forwarded", "host", "idempotency-key", "if-none-match", "origin", "via",
+        "x-api-key", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip",
+    }
+)  # fmt: skip
 
-class Memo(msgspec.Struct, gc=False):
-    """What was worked out from a head alone. A host may share it between requests with equal heads."""
 
-    credential: tuple[str | None, bytes] | None = None
-    route: Any = None  # app.py's `Route`
-    query: "ListQuery | None" = None
-    pet_id: int | None = None
-    token: str | None = None
-    tally: Tally = NO_TALLY
+class Body(Protocol):
+    """A body that has not arrived completely."""
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the end. Raises an exception when no more of the body will come."""
 
 
 class Request(Protocol):
-    """A parsed request, as an adapter presents it. Header names are lower case."""
+    """A parsed request, as a server presents it."""
 
-    method: str
-    path: str  # percent-decoded
-    query: str  # as sent
-    memo: "Memo"
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def path(self) -> str:
+        """Percent-decoded."""
+
+    @property
+    def query(self) -> str:
+        """As sent."""
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """Header fields by their lower-case names; repeated ones are joined by commas."""
 
     @property
     def peer(self) -> str:
         """The address at the other end of the connection."""
 
-    def header(self, name: str) -> str | None: ...
+    @property
+    def started(self) -> float:
+        """When the first byte arrived, by time.perf_counter."""
 
-    def headers(self, name: str) -> Sequence[str]: ...
+    @property
+    def body(self) -> bytes:
+        """Complete, unless `stream` is there."""
 
-    def body(self) -> AsyncIterable[bytes]:
-        """The body as it comes in."""
+    @property
+    def stream(self) -> Body | None: ...
 
-    async def whole_body(self) -> bytes:
-        """All of a body, to be used only when its size is known to be small."""
 
-    def body_at_hand(self) -> bytes | None:
-        """All of a body that has come with its head, as most do; None: it must be waited for."""
+# Parameters of a list
 
 
 class ListQuery(NamedTuple):
@@ -67,16 +79,16 @@ class ListQuery(NamedTuple):
     after: int
 
 
+@lru_cache(maxsize=256)
 def parse_list_query(query: str) -> ListQuery:
     """Raises InvalidParameter naming the parameter."""
-    linked = _AS_LINKED(query)
-    if linked:
-        size, kept, cursor = linked.groups()
-        return ListQuery(int(size or DEFAULT_LIMIT), kept, read_cursor(cursor) if cursor else 0)
     limit, after = DEFAULT_LIMIT, 0
     status: PetStatus | None = None
     seen = set()
-    for name, value in parse_qsl(query, keep_blank_values=True):
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        if "%" in pair or "+" in pair:
+            name, value = unquote_plus(name), unquote_plus(value)
         if name not in ("limit", "status", "cursor"):
             continue
         if name in seen:
@@ -96,12 +108,6 @@ def parse_list_query(query: str) -> ListQuery:
     return ListQuery(limit, status, after)
 
 
-# As our own links have it, and most who make theirs: nothing is encoded, nothing comes twice.
-_AS_LINKED: Callable[[str], Any] = re.compile(
-    f"(?:limit=([1-9][0-9]?|{MAX_LIMIT}))?(?:(?:^|&)status=({'|'.join(STATUSES)}))?(?:(?:^|&)cursor=([A-Za-z0-9_-]+))?"
-).fullmatch
-
-
 _cursor = struct.Struct(">qI")
 _CURSOR_SALT = zlib.crc32(b"petstore cursor 1")
 _CURSOR_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # 12 bytes without padding: one text for each position
@@ -109,7 +115,7 @@ _TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/"
 
 
 def write_cursor(after: int) -> str:
-    """An opaque position in the list, with a check of its own."""
+    """An opaque position in the list, with its own checksum."""
     raw = after.to_bytes(8, signed=True)
     whole = raw + zlib.crc32(raw, _CURSOR_SALT).to_bytes(4)
     return binascii.b2a_base64(whole, newline=False).translate(_TO_URL).decode()
@@ -136,108 +142,87 @@ def parse_pet_id(text: str) -> int | None:
 _CANONICAL = re.compile("0|[1-9][0-9]{0,18}").fullmatch
 
 
-def bearer(credentials: Sequence[str]) -> str | None:
-    """The secret of the one `Authorization: Bearer`, or None."""
-    if len(credentials) != 1:
-        return None
-    if credentials[0].startswith("Bearer pets_"):  # what nearly everyone sends
-        return credentials[0][7:]
-    scheme, _, secret = credentials[0].partition(" ")
+# Header fields
+
+
+def bearer(authorization: str) -> str | None:
+    """The secret of `Authorization: Bearer`, or None."""
+    if authorization.startswith("Bearer pets_"):  # what nearly every client sends
+        return authorization[7:]
+    scheme, _, secret = authorization.partition(" ")
     if scheme.lower() != "bearer":
         return None
     return secret.strip(" ") or None
 
 
-def check_media_type(request: Request) -> None:
+# Parameters are allowed. A comma outside of quotes separates two values, which one message cannot have.
+_JSON_TYPE = re.compile(r'application/json[ \t]*(?:;(?:[^",]|"[^"]*")*)?', re.IGNORECASE).fullmatch
+_VISIBLE = re.compile("[!-~]{1,255}").fullmatch
+
+
+def check_media_type(fields: Mapping[str, str]) -> None:
     """Raises UnsupportedMediaType unless the body is plain JSON."""
-    if request.headers("content-encoding"):
+    if "content-encoding" in fields:
         raise UnsupportedMediaType("Content-Encoding is not supported: send the body as it is.")
-    kinds = request.headers("content-type")
-    if len(kinds) > 1 or (kinds and kinds[0].partition(";")[0].strip().lower() != "application/json"):
+    media_type = fields.get("content-type")
+    if media_type is not None and media_type != "application/json" and not _JSON_TYPE(media_type):
         raise UnsupportedMediaType("Content-Type must be application/json.")
 
 
-def idempotency_token(request: Request) -> str | None:
-    """Raises InvalidParameter."""
-    tokens = request.headers("idempotency-key")
-    if not tokens:
-        return None
-    if len(tokens) > 1 or not re.fullmatch("[!-~]{1,255}", tokens[0]):
+def idempotency_token(fields: Mapping[str, str]) -> str | None:
+    """Raises InvalidParameter. Two tokens are joined by a comma and a space, which no token contains."""
+    token = fields.get("idempotency-key")
+    if token is not None and not _VISIBLE(token):
         raise InvalidParameter("Idempotency-Key must be given once, with 1 to 255 visible ASCII characters.")
-    return tokens[0]
+    return token
 
 
-class BodyReader:
-    """Reads bodies of bounded size in bounded time.
-
-    One sweep a second over all that are being read ends those that trickle in: a timer for each would cost a create
-    a tenth of its time.
-    """
-
-    def __init__(self) -> None:
-        self._due: dict[asyncio.Task[Any], float] = {}
-        self._overdue: set[asyncio.Task[Any]] = set()
-
-    async def read(self, request: Request) -> bytes:
-        """The whole body. Raises BodyTooLarge and, when a client trickles it, RequestTimeout."""
-        at_hand = request.body_at_hand()
-        if at_hand is not None:
-            return _bounded(at_hand)
-        declared = request.header("content-length") or ""
-        sized = declared.isdecimal()
-        if sized and int(declared) > BODY_MAX:
-            raise too_large()
-        task = asyncio.current_task()
-        assert task is not None  # whoever has to wait for a body is a task: see http1.py, _handle
-        self._due[task] = time.monotonic() + BODY_SECONDS
-        try:
-            return await request.whole_body() if sized else await _collect(request.body())
-        except asyncio.CancelledError:
-            if task not in self._overdue:
-                raise
-            task.uncancel()
-            raise RequestTimeout(f"The body did not arrive within {BODY_SECONDS:.0f} seconds.", CLOSE) from None
-        finally:
-            del self._due[task]
-            self._overdue.discard(task)
-
-    def sweep(self) -> None:
-        """End the reading of what is overdue."""
-        now = time.monotonic()
-        for task in [task for task, due in self._due.items() if due < now]:
-            self._overdue.add(task)
-            task.cancel()
+def etag_matches(condition: str, etag: str) -> bool:
+    """If-None-Match by weak comparison."""
+    if condition == etag:
+        return True
+    return any(part.strip().removeprefix("W/") in (etag, "*") for part in condition.split(","))
 
 
-async def _collect(chunks: AsyncIterable[bytes]) -> bytes:
-    """A body whose size is not declared, up to the most it may have. Raises BodyTooLarge."""
-    collected = b""
-    async for chunk in chunks:
-        collected = _bounded(collected + chunk)
-    return collected
+# Bodies
+
+
+async def read_body(request: Request) -> bytes:
+    """Raises BodyTooLarge, InvalidBody for a body that broke off, and RequestTimeout for one that takes too long."""
+    stream = request.stream
+    if stream is None:
+        return _bounded(request.body)
+    declared = request.fields.get("content-length")
+    if declared is not None and int(declared) > BODY_MAX:
+        raise _too_large()
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            while part := await stream.read():
+                body = _bounded(body + part)
+    except TimeoutError:
+        raise RequestTimeout(f"The body did not arrive within {BODY_TIMEOUT:.0f} seconds.") from None
+    except (BodyTooLarge, asyncio.CancelledError):
+        raise
+    except Exception:
+        raise InvalidBody("The body broke off before its end.") from None
+    return body
 
 
 def _bounded(body: bytes) -> bytes:
     if len(body) > BODY_MAX:
-        raise too_large()
+        raise _too_large()
     return body
 
 
-def too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.", CLOSE)
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.")
 
 
-def etag_matches(conditions: Iterable[str], etag: str) -> bool:
-    """If-None-Match by weak comparison."""
-    for condition in conditions:
-        if condition.strip() == "*":
-            return True
-        if etag in (part.strip().removeprefix("W/") for part in condition.split(",")):
-            return True
-    return False
-
+# Addresses
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_WITH_PORT = re.compile(r"\[([^\]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+").fullmatch
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -245,15 +230,22 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def client_address(request: Request, trusted: tuple[Network, ...]) -> str:
-    """Who is asking: the peer or, behind proxies we trust, the nearest address that is not one of them."""
+    """The address of the client: the peer or, behind trusted proxies, the nearest address that is not one of them."""
     peer = request.peer
     if not trusted or not is_in(peer, trusted):
         return peer
-    for hop in reversed([h.strip() for value in request.headers("x-forwarded-for") for h in value.split(",")]):
-        if not is_in(hop, trusted):
-            return hop
-        peer = hop
+    for hop in reversed(request.fields.get("x-forwarded-for", "").split(",")):
+        address = _without_port(hop.strip())
+        if not is_in(address, trusted):
+            return address or peer
+        peer = address
     return peer
+
+
+def _without_port(hop: str) -> str:
+    """Some proxies append the port: 1.2.3.4:5678, [::1]:1."""
+    match = _WITH_PORT(hop)
+    return (match[1] or match[2]) if match else hop
 
 
 def is_in(address: str, networks: tuple[Network, ...]) -> bool:

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from petstore.errors import MethodNotAllowed, NotFound
+from petstore.errors import MethodNotAllowed
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
+from petstore.web.addresses import not_found
 from petstore.web.documents import Documents
 from petstore.web.replies import JSON, Reply, line
 from petstore.web.requests import Request, client_address, is_in, networks
@@ -38,14 +39,14 @@ class Site:
         self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
-        self._documents = Documents(f"{settings.public_base}/v1", f"{settings.public_base}/staging/v1")
+        self._documents = Documents(settings.base_url("live"), settings.base_url("staging"))
 
     async def answer(self, request: Request) -> Reply:
         """Raises NotFound, MethodNotAllowed and, from the readiness probe, Unavailable."""
         path, method = request.path, request.method
         file = self._documents.find(request, self._clock())
         if file is None and path not in PROBES and not (path == "/metrics" and self._may_scrape(request)):
-            raise NotFound("There is nothing at this address.")
+            raise not_found(path)
         if method == "OPTIONS":
             return Reply(204, line("allow", METHODS))
         if method not in ("GET", "HEAD"):
@@ -57,7 +58,7 @@ class Site:
             # A node whose Redis is away still serves, if its operator wants that: then it is ready, and says so.
             return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
         if path == "/metrics" and self._scrape is not None:
-            media_type, body = await self._scrape(request.header("accept") or "")
+            media_type, body = await self._scrape(request.fields.get("accept", ""))
             return Reply(200, line("content-type", media_type) + line("cache-control", "no-store"), body)
         return _probe(b'{"status":"alive"}')
 
@@ -86,14 +87,14 @@ class Site:
         """Whether the metrics are for this client: from this machine and not through a proxy on it, or by setting."""
         if self._scrape is None:
             return False
-        forwarded = any(request.headers(name) for name in FORWARDED)
-        known = request.headers("x-forwarded-for") and is_in(request.peer, self._trusted)
+        forwarded = any(name in request.fields for name in FORWARDED)
+        known = "x-forwarded-for" in request.fields and is_in(request.peer, self._trusted)
         if forwarded and not known:
             return False  # someone is behind it, and nobody whom we trust says who
         address = client_address(request, self._trusted)
         if is_in(address, self._scrapers):
             return True
-        return not forwarded and is_in(address, LOOPBACK) and _names_this_machine(request.header("host"))
+        return not forwarded and is_in(address, LOOPBACK) and _names_this_machine(request.fields.get("host"))
 
 
 def _names_this_machine(host: str | None) -> bool:

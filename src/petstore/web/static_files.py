@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from petstore.web.replies import Lines, Reply, line
@@ -44,10 +44,10 @@ class StaticFile:
         if self._content is None:
             self._content = asyncio.ensure_future(asyncio.to_thread(_made, self._make))
         content = await asyncio.shield(self._content)
-        compressed = quality(request.headers("accept-encoding"), "gzip", "*") > 0
+        compressed = quality(request.fields.get("accept-encoding", ""), "gzip", "*") > 0
         etag = f'"{content.digest}-gzip"' if compressed else f'"{content.digest}"'
         headers = line("etag", etag) + self._headers
-        if etag_matches(request.headers("if-none-match"), etag):
+        if etag_matches(request.fields.get("if-none-match", ""), etag):
             return Reply(304, headers)
         headers += line("content-type", self._media_type)
         if compressed:
@@ -60,10 +60,10 @@ def _made(make: Callable[[], bytes]) -> Content:
     return Content(plain, gzip.compress(plain, 9, mtime=0), hashlib.sha256(plain).hexdigest()[:32])
 
 
-def quality(fields: Sequence[str], *names: str) -> float:
+def quality(field: str, *names: str) -> float:
     """How much `Accept` or `Accept-Encoding` wants the first of `names` that it mentions, from 0 to 1."""
     wanted: dict[str, float] = {}
-    for entry in ",".join(fields).lower().split(","):
+    for entry in field.lower().split(","):
         name, *parameters = (part.strip() for part in entry.split(";"))
         weight = next((each[2:] for each in parameters if each.startswith("q=")), "1")
         try:

@@ -1,0 +1,179 @@
+"""Bodies of requests: sized or chunked, as they arrive."""
+
+import asyncio
+import re
+from typing import Protocol
+
+import httptools
+
+BUFFER_MAX = 128 * 1024  # bytes of a body that wait for the application before the connection stops reading
+CHUNK_LINE_MAX = 64 * 1024
+CHUNK_OVERHEAD_MAX = 384 * 1024  # a body of 64 KiB in chunks of one byte takes less
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?").fullmatch
+
+
+class Malformed(Exception):
+    """A message that is not HTTP/1.1, or is beyond a bound."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class BrokenOff(Exception):
+    """The body ended before its length, or is malformed: no more of it will come."""
+
+
+class Source(Protocol):
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+
+class BodyStream:
+    """The body of a request, fed by the connection and read by the application."""
+
+    def __init__(self, source: Source, length: int, *, continues: bool) -> None:
+        """`length` -1: chunked. `continues`: the client waits for a 100 before it sends the body."""
+        self._source = source
+        self._left = length
+        self._chunks = ChunkedDecoder() if length < 0 else None
+        self._continues = continues
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._arrived: asyncio.Future[None] | None = None
+        self._broken = False
+        self.complete = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Returns what is behind the body. Raises Malformed, and breaks the stream off, for a malformed chunk."""
+        if self._chunks is not None:
+            try:
+                part, rest = self._chunks.decode(data)
+            except Malformed:
+                self.break_off()
+                raise
+            self.complete = rest is not None
+        else:
+            part, rest = data[: self._left], data[self._left :]
+            self._left -= len(part)
+            self.complete = self._left == 0
+        if part:
+            self._parts.append(part)
+            self._held += len(part)
+            if self._held > BUFFER_MAX:
+                self._source.pause()
+        self._wake()
+        return rest or b""
+
+    def take(self) -> bytes:
+        """All that has arrived and was not taken yet."""
+        taken = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts, self._held = [], 0
+        return taken
+
+    async def read(self) -> bytes:
+        """The next bytes of the body; empty at its end. Raises BrokenOff."""
+        while not self._parts and not self.complete:
+            if self._broken:
+                raise BrokenOff
+            if self._continues:
+                self._source.write(_CONTINUE)
+                self._continues = False
+            self._arrived = asyncio.get_running_loop().create_future()
+            try:
+                await self._arrived
+            finally:
+                self._arrived = None
+        was_full = self._held > BUFFER_MAX
+        taken = self.take()
+        if was_full:
+            self._source.resume()
+        return taken
+
+    def break_off(self) -> None:
+        if not self.complete:
+            self._broken = True
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+
+class ChunkedDecoder:
+    """Decodes a chunked body (RFC 9112, 7.1), strictly. Trailers are checked and dropped."""
+
+    def __init__(self) -> None:
+        self._pending = b""  # an unfinished line
+        self._left = 0  # bytes of the present chunk, without its line end
+        self._needs_line_end = False
+        self._trailers: list[bytes] | None = None  # None before the last chunk
+        self._overhead = 0
+
+    def decode(self, data: bytes) -> tuple[bytes, bytes | None]:
+        """The decoded bytes, and what is behind the body once it has ended. Raises Malformed."""
+        data = self._pending + data
+        self._pending = b""
+        decoded: list[bytes] = []
+        position = 0
+        while True:
+            if self._left:
+                part = data[position : position + self._left]
+                decoded.append(part)
+                position += len(part)
+                self._left -= len(part)
+                if self._left:
+                    return b"".join(decoded), None
+                self._needs_line_end = True
+            end = data.find(b"\r\n", position)
+            if end < 0:
+                self._keep(data[position:])
+                return b"".join(decoded), None
+            line = data[position:end]
+            position = end + 2
+            self._overhead += len(line) + 2
+            if self._overhead > CHUNK_OVERHEAD_MAX:
+                raise Malformed(400)
+            if self._read_line(line):
+                return b"".join(decoded), data[position:]
+
+    def _read_line(self, line: bytes) -> bool:
+        """Whether the body has ended. Raises Malformed."""
+        if self._needs_line_end:
+            if line:
+                raise Malformed(400)
+            self._needs_line_end = False
+        elif self._trailers is not None:
+            if not line:
+                _check_trailers(self._trailers)
+                return True
+            self._trailers.append(line)
+        else:
+            size = _CHUNK_SIZE(line)
+            if size is None:
+                raise Malformed(400)
+            self._left = int(size[1], 16)
+            if self._left == 0:
+                self._trailers = []
+        return False
+
+    def _keep(self, unfinished: bytes) -> None:
+        """Raises Malformed for what cannot become a line."""
+        bare_line_end = b"\n" in unfinished or b"\r" in unfinished[:-1]
+        wrong_end = self._needs_line_end and unfinished not in (b"", b"\r")
+        if bare_line_end or wrong_end or len(unfinished) > CHUNK_LINE_MAX:
+            raise Malformed(400)
+        self._pending = unfinished
+
+
+def _check_trailers(lines: list[bytes]) -> None:
+    """Trailers have the form of fields. Raises Malformed."""
+    if lines:
+        try:
+            httptools.HttpRequestParser(None).feed_data(b"GET / HTTP/1.1\r\n" + b"\r\n".join(lines) + b"\r\n\r\n")
+        except httptools.HttpParserError:
+            raise Malformed(400) from None

@@ -1,0 +1,116 @@
+"""All connections of one worker: what they share, how many there may be, and how they end."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from email.utils import formatdate
+from typing import Any, Protocol
+
+from petstore.observability.logs import Throttled
+from petstore.observability.metrics import CONNECTIONS, REFUSED_CONNECTIONS
+from petstore.server.connection import Connection
+from petstore.server.messages import FieldNames, Request
+
+DRAIN_TIMEOUT = 3.5
+
+
+class Response(Protocol):
+    """What an application answers. `headers` are complete header lines, each with its line end."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> str: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+
+class Application(Protocol):
+    """Neither method raises."""
+
+    async def answer(self, request: Request) -> Response: ...
+
+    async def reject(self, status: int, peer: str) -> Response:
+        """The answer to a message that never became a request: malformed, too large or too slow."""
+
+
+class HttpServer:
+    def __init__(
+        self,
+        app: Application,
+        fields: frozenset[str] | None = None,
+        *,
+        connections_max: int = 60_000,
+        per_address_max: int = 60_000,
+        is_exempt: Callable[[str], bool] = lambda address: False,
+    ) -> None:
+        """`fields` are the header fields that the application reads; None: all of them.
+
+        `is_exempt`: whether an address, a trusted proxy's, may open any number of connections.
+        """
+        self.app = app
+        self.field_names = FieldNames(fields)
+        self.connections: set[Connection] = set()
+        self.closing = False
+        self._connections_max = connections_max
+        self._per_address_max = per_address_max
+        self._is_exempt = is_exempt
+        self._of_address: Counter[str] = Counter()
+        self._refusals = Throttled("connection refused")
+        self._create_task = asyncio.get_running_loop().create_task
+        self._drained = asyncio.Event()
+        self.tick()
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._create_task(work)
+
+    def accept(self, connection: Connection) -> bool:
+        """Whether there is room for one more connection."""
+        address = connection.peer
+        if len(self.connections) >= self._connections_max:
+            return self._refuse("total", "too many connections", address)
+        if self._of_address[address] >= self._per_address_max and not self._is_exempt(address):
+            return self._refuse("per_address", "too many connections from one address", address)
+        self.connections.add(connection)
+        self._of_address[address] += 1
+        return True
+
+    def _refuse(self, reason: str, cause: str, address: str) -> bool:
+        REFUSED_CONNECTIONS.add(reason)
+        self._refusals.event(time.monotonic(), cause, address=address)
+        return False
+
+    def forget(self, connection: Connection) -> None:
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self._of_address[connection.peer] -= 1
+            if not self._of_address[connection.peer]:
+                del self._of_address[connection.peer]
+        if self.closing and not self.connections:
+            self._drained.set()
+
+    def tick(self) -> None:
+        """Called once a second."""
+        self.date = f"date: {formatdate(usegmt=True)}\r\n"
+        self.now = time.monotonic()
+        CONNECTIONS.set(len(self.connections))
+        self._refusals.flush(self.now)
+        for connection in list(self.connections):
+            connection.sweep(self.now)
+
+    async def drain(self, limit: float = DRAIN_TIMEOUT, *, idle: float = 0.0) -> None:
+        """Ask clients to close, close idle connections after `idle` seconds, and wait at most `limit` seconds."""
+        self.closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                if idle and self.connections:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._drained.wait(), idle)
+                for connection in list(self.connections):
+                    connection.close_if_idle()
+                if self.connections:
+                    await self._drained.wait()

@@ -1,0 +1,92 @@
+"""Listening sockets: the main process opens them, or inherits them, and keeps them for all workers to come."""
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from petstore.errors import OperatorError
+
+BACKLOG = 4096
+FIRST_ACTIVATED = 3  # the first descriptor that systemd passes
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises OperatorError when the port is in use.
+
+    Listening itself would not tell: with SO_REUSEPORT a second service could start and take half of the connections.
+    """
+    if not _is_activated():
+        with _reported(host, port):
+            for family, address in _addresses(host, port):
+                _listening(family, address, shared=False).close()
+
+
+def open_sockets(host: str, port: int, count: int) -> list[list[socket.socket]]:
+    """For each of `count` workers a socket on every address of `host`. Raises OperatorError.
+
+    Each worker has a socket of its own, so that the kernel spreads connections evenly. The main process keeps all of
+    them: connections that wait at the socket of a worker that died are taken by the next one.
+    """
+    with _reported(host, port):
+        addresses = _addresses(host, port)
+        return [[_listening(family, address, shared=True) for family, address in addresses] for _ in range(count)]
+
+
+def _addresses(host: str, port: int) -> list[tuple[int, Any]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
+
+
+@contextlib.contextmanager
+def _reported(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except (socket.gaierror, UnicodeError):
+        raise OperatorError(f"--host {host}: no such address") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OperatorError(
+                f"port {port} on {host} is in use; stop what runs there or choose another --port"
+            ) from None
+        raise OperatorError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+
+
+def _listening(family: int, address: Any, *, shared: bool) -> socket.socket:
+    """Raises OSError."""
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind(address)
+        if shared:
+            made.listen(BACKLOG)
+            made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def activated_sockets() -> list[socket.socket]:
+    """The sockets that systemd has opened for this process; empty without socket activation."""
+    if not _is_activated():
+        return []
+    count = int(os.environ.get("LISTEN_FDS", "0"))
+    return [inherited(fd) for fd in range(FIRST_ACTIVATED, FIRST_ACTIVATED + count)]
+
+
+def _is_activated() -> bool:
+    return os.environ.get("LISTEN_PID") == str(os.getpid())
+
+
+def inherited(fd: int) -> socket.socket:
+    os.set_inheritable(fd, False)
+    found = socket.socket(fileno=fd)
+    found.setblocking(False)
+    return found

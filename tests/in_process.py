@@ -1,0 +1,153 @@
+"""The app and connections of the server in this process, on a real store and gate, and the time passed in."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from petstore.audit import AuditEntry
+from petstore.gate import Gate
+from petstore.keys import digest_of, mint, new_key
+from petstore.plans import Limits
+from petstore.server.connection import Connection
+from petstore.server.http_server import HttpServer
+from petstore.server.messages import Request
+from petstore.service import Backends
+from petstore.settings import Settings
+from petstore.store import Store
+from petstore.web.app import App
+from petstore.web.replies import Reply
+
+NOW = 1_800_000_000.0
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def request(
+    path: str = "/v1/pets", query: str = "", method: str = "GET", body: bytes = b"", started: float = 0.0, **fields: Any
+) -> Request:
+    """As the server would present it; an underscore in a field's name stands for a hyphen."""
+    given = {name.replace("_", "-"): value for name, value in fields.items()}
+    made = Request(method, path, query, given, keep_alive=True, peer="192.0.2.9", started=started)
+    made.body = body
+    return made
+
+
+class Running:
+    """An app with its backends, and a key that may do anything."""
+
+    def __init__(self, app: App, stores: dict[Any, Store], gate: Gate, secret: str) -> None:
+        self.app = app
+        self.store, self.staging = stores["live"], stores["staging"]
+        self.gate = gate
+        self.secret = secret
+
+    async def ask(self, path: str = "/v1/pets", query: str = "", **more: Any) -> Reply:
+        """The reply to a request with the key."""
+        return await self.app.answer(request(path, query, authorization=f"Bearer {self.secret}", **more))
+
+
+def use_app(
+    data: Path,
+    work: Callable[[Running], Awaitable[None]],
+    clock: Callable[[], float] = lambda: NOW,
+    *,
+    wrap_store: Callable[[Store], Store] = lambda store: store,
+    wrap_gate: Callable[[Gate], Gate] = lambda gate: gate,
+    **settings: Any,
+) -> None:
+    """Run `work` on an app. The wrappers may put a fault in front of the live store or the gate."""
+
+    async def inside() -> None:
+        chosen = Settings(data=data, **settings)
+        async with Backends(chosen) as backends:
+            secret = mint("live")
+            key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
+            entry = AuditEntry(NOW, "a test", "create key", key.id)
+            await backends.stores["live"].add_key(key, digest_of(secret), entry)
+            stores = {**backends.stores, "live": wrap_store(backends.stores["live"])}
+            gate = wrap_gate(backends.gate)
+            await work(Running(App(chosen, stores, gate, clock), backends.stores, gate, secret))
+
+    asyncio.run(inside())
+
+
+class Wrapped:
+    """Another object with some of its attributes replaced."""
+
+    def __init__(self, real: Any, **replaced: Any) -> None:
+        self._real = real
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class Slow:
+    """An application whose answers wait until they may go."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.may_go = asyncio.Event()
+
+    async def answer(self, request: Request) -> Reply:
+        await self.may_go.wait()
+        reply: Reply = await self._app.answer(request)
+        return reply
+
+    async def reject(self, status: int, peer: str) -> Reply:
+        reply: Reply = await self._app.reject(status, peer)
+        return reply
+
+
+class Transport(asyncio.Transport):
+    """The client's end of a connection by hand: all that was written to it, and what it has not taken."""
+
+    def __init__(self, peer: str = "192.0.2.9") -> None:
+        super().__init__()
+        self._peer = peer
+        self.data = b""
+        self.unsent = 0
+        self.reading = True
+        self.aborted = self.closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return (self._peer, 12345) if name == "peername" else default
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def write(self, data: Any) -> None:
+        self.data += data
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = self.closed = True
+
+
+def connected(server: HttpServer, peer: str = "192.0.2.9") -> tuple[Connection, Transport]:
+    connection, transport = Connection(server), Transport(peer)
+    connection.connection_made(transport)
+    return connection, transport

@@ -1,0 +1,333 @@
+"""Connections of clients that ask too much, take nothing, or send more than they should."""
+
+import asyncio
+import contextlib
+import gc
+import random
+import weakref
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from petstore.server.connection import (
+    HEAD_TIMEOUT,
+    IDLE_TIMEOUT,
+    WRITE_LEAST,
+    WRITE_TIMEOUT,
+    Connection,
+)
+from petstore.server.http_server import HttpServer
+from petstore.server.messages import HEAD_MAX, PIPELINE_MAX, Request
+from petstore.web.replies import Reply
+from tests.in_process import Running, Slow, connected, use_app
+from tests.wire import split
+
+ALIVE = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+class Large:
+    """An application with large responses."""
+
+    async def answer(self, request: Request) -> Reply:
+        return Reply(200, "", b"x" * 1_500_000)
+
+    async def reject(self, status: int, peer: str) -> Reply:
+        return Reply(status, "", b"")
+
+
+def closing(message: bytes) -> bytes:
+    return message.replace(b"Host", b"Connection: close\r\nHost")
+
+
+async def listen(server: HttpServer) -> asyncio.Server:
+    return await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0)
+
+
+@contextlib.asynccontextmanager
+async def over_a_socket(server: HttpServer) -> AsyncIterator[tuple[Connection, asyncio.StreamReader]]:
+    """A connection, and what its client can read. The client takes little at a time, and closes at the end."""
+    async with await listen(server) as listening, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
+        while not server.connections:
+            await asyncio.sleep(0)
+        (connection,) = server.connections
+        yield connection, reader
+        writer.close()
+        while server.connections:
+            await asyncio.sleep(0)
+
+
+async def sent(server: HttpServer, data: bytes) -> list[int]:
+    """The statuses that one read of these bytes is answered with, until the connection is closed."""
+    async with over_a_socket(server) as (connection, reader):
+        connection.data_received(data)
+        return [response.status for response in split(await reader.read())]
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_a_client_that_takes_no_responses_is_sent_no_more() -> None:
+    async def work() -> None:
+        server = HttpServer(Large())
+        async with over_a_socket(server) as (connection, reader):
+            connection.data_received(ALIVE * 20 + closing(ALIVE))
+            await asyncio.sleep(0.1)
+            assert connection.unsent_bytes < 8_000_000  # of 31,500,000
+            assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 21
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("behind", [b"", b"POST /v1/pets HTTP/1.1\r\nHost: here\r\nContent-Length: 5\r\n\r\n"])
+def test_a_client_that_takes_no_responses_is_cut_off(behind: bytes) -> None:
+    async def work() -> None:
+        server = HttpServer(Large())
+        async with over_a_socket(server) as (connection, _):
+            connection.data_received(ALIVE * 8 + behind)
+            for waited in (0, WRITE_TIMEOUT + 1, 2 * WRITE_TIMEOUT + 2):
+                await asyncio.sleep(0.05)  # until the kernel takes no more
+                if connection in server.connections:
+                    connection.sweep(server.now + waited)
+            await asyncio.sleep(0)
+            assert not server.connections
+
+    asyncio.run(work())
+
+
+def test_a_client_that_takes_its_response_slowly_gets_it() -> None:
+    async def work() -> None:
+        server = HttpServer(Large())
+        connection, transport = connected(server)
+        connection.data_received(ALIVE)
+        await until(lambda: transport.data)
+        left, now = len(transport.data), server.now
+        while left > WRITE_LEAST:
+            transport.unsent = left
+            connection.sweep(now)
+            left, now = left - WRITE_LEAST, now + WRITE_TIMEOUT
+            connection.sweep(now - 1)
+            assert not transport.aborted
+        connection.sweep(now + 2)
+        assert transport.aborted
+
+    asyncio.run(work())
+
+
+def test_a_client_that_sends_ahead_is_not_read_until_it_is_answered(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        slow = Slow(running.app)
+        connection, transport = connected(HttpServer(slow))
+        asked = 0
+        while transport.reading and asked < 1_000:
+            connection.data_received(ALIVE)
+            asked += 1
+        assert PIPELINE_MAX < asked < PIPELINE_MAX + 4
+        connection.pause_writing()
+        connection.resume_writing()
+        assert not transport.reading
+        slow.may_go.set()
+        await until(lambda: transport.data.count(b"HTTP/1.1 200 OK") == asked)
+        assert transport.reading
+
+    use_app(tmp_path, work)
+
+
+def test_thousands_of_requests_in_one_read_do_not_keep_others_waiting(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        server = HttpServer(running.app)
+        (greedy, much), (modest, little) = connected(server), connected(server)
+        greedy.data_received(ALIVE * 1_000)
+        modest.data_received(ALIVE)
+        await until(lambda: little.data)
+        assert much.data.count(b"HTTP/1.1 200 OK") < PIPELINE_MAX
+        await until(lambda: much.data.count(b"HTTP/1.1 200 OK") == 1_000)
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize("last", [b"GET /healthz HTTP/1.0\r\n\r\n", closing(ALIVE)], ids=["1.0", "close"])
+def test_what_comes_behind_the_last_request_is_not_answered(tmp_path: Path, last: bytes) -> None:
+    async def work(running: Running) -> None:
+        complaints: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+        assert await sent(HttpServer(running.app), ALIVE + last + b"x") == [200, 200]
+        assert not complaints
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: here\r\nX-Note: " + b"x" * HEAD_MAX + b"\r\n\r\n", 431),
+        (b"GET /" + b"x" * HEAD_MAX + b"x HTTP/1.1\r\nHost: here\r\n\r\n", 414),
+    ],
+    ids=["431", "414"],
+)
+def test_a_head_is_too_large_behind_another_message_too(tmp_path: Path, head: bytes, status: int) -> None:
+    async def work(running: Running) -> None:
+        assert await sent(HttpServer(running.app), ALIVE + head) == [200, status]
+
+    use_app(tmp_path, work)
+
+
+def test_a_connect_ends_its_connection(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        server = HttpServer(running.app)
+        for _ in range(2):
+            assert await sent(server, b"CONNECT here:80 HTTP/1.1\r\nHost: here:80\r\n\r\n") == [405]
+
+    use_app(tmp_path, work)
+
+
+def test_an_unfinished_head_is_answered_with_408_and_an_idle_connection_just_closed(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        server = HttpServer(running.app)
+        (slow, trickle), (idle, silence) = connected(server), connected(server)
+        slow.data_received(b"GET /healthz HTTP/1.1\r\n")
+        for connection in (slow, idle):
+            connection.sweep(server.now + HEAD_TIMEOUT + 1)
+        await until(lambda: trickle.closed)
+        assert trickle.data.startswith(b"HTTP/1.1 408") and not silence.closed
+        idle.sweep(server.now + IDLE_TIMEOUT + 1)
+        assert silence.closed and not silence.data
+
+    use_app(tmp_path, work)
+
+
+def test_a_head_that_trickles_in_has_one_time_limit(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        server = HttpServer(running.app)
+        connection, transport = connected(server)
+        for octet in b"GET /healthz":
+            connection.data_received(bytes([octet]))
+            server.now += 1
+            connection.sweep(server.now)
+            for _ in range(9):
+                await asyncio.sleep(0)
+        await until(lambda: transport.closed)
+        assert transport.data.startswith(b"HTTP/1.1 408")
+
+    use_app(tmp_path, work)
+
+
+def test_a_connection_that_outlasts_the_drain_is_lost_like_any_other(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        server = HttpServer(Slow(running.app))
+        connection, _ = connected(server)
+        connection.data_received(ALIVE)
+        await server.drain(0.01)
+        assert server.connections == {connection}
+        connection.connection_lost(None)
+        assert not server.connections
+
+    use_app(tmp_path, work)
+
+
+def test_connections_are_bounded_per_address_and_in_all(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        server = HttpServer(
+            running.app, connections_max=5, per_address_max=2, is_exempt=lambda address: address == "10.0.0.1"
+        )
+        peers = ["192.0.2.1"] * 3 + ["192.0.2.2"] + ["10.0.0.1"] * 3
+        opened = [connected(server, peer) for peer in peers]
+        assert [transport.aborted for _, transport in opened] == [False, False, True, False, False, False, True]
+        opened[0][0].connection_lost(None)
+        assert not connected(server, "192.0.2.1")[1].aborted  # there is room again
+
+    use_app(tmp_path, work)
+
+
+def test_nothing_outlives_its_connection(tmp_path: Path) -> None:
+    """Without the garbage collector: memory must not wait for it."""
+
+    async def work(running: Running) -> None:
+        server = HttpServer(running.app)
+        gone = []
+        for data in (b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 9_000, ALIVE, ALIVE * 3 + b"GET", b"POST / HTTP/1.1\r\n"
+                     b"Host: here\r\nContent-Length: 9\r\n\r\nx"):  # fmt: skip
+            connection, transport = connected(server)
+            connection.data_received(data)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            connection.connection_lost(None)
+            gone.append(weakref.ref(connection))
+            del connection, transport
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert [each() for each in gone] == [None] * 4
+
+    gc.disable()
+    try:
+        use_app(tmp_path, work)
+    finally:
+        gc.enable()
+
+
+class Irregular:
+    """An application that sometimes waits, reads a body in pieces, and answers with its length."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+
+    async def _perhaps_wait(self) -> None:
+        if self._dice.random() < 0.4:
+            await asyncio.sleep(self._dice.choice([0, 0.001]))
+
+    async def answer(self, request: Request) -> Reply:
+        await self._perhaps_wait()
+        length = len(request.body)
+        if request.stream is not None:
+            while piece := await request.stream.read():
+                length += len(piece)
+                await self._perhaps_wait()
+        return Reply(200, "", f"{request.path} {length} ".encode() + b"." * self._dice.choice([0, 0, 100, 150_000]))
+
+    async def reject(self, status: int, peer: str) -> Reply:
+        return Reply(status, "", b"")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pipelines_of_all_sizes_are_answered_completely_and_in_order(seed: int) -> None:
+    """Over sockets whose buffers run full in both directions, so that reading and writing pause all the time."""
+    dice = random.Random(seed)
+
+    def message(number: int) -> tuple[bytes, str]:
+        length = dice.choice([0, 0, 0, 10, 60_000, 300_000])
+        head, body = f"POST /{number} HTTP/1.1\r\nHost: here\r\n".encode(), b"x" * length
+        if dice.random() < 0.5:
+            return head + b"Content-Length: %d\r\n\r\n" % length + body, f"/{number} {length}"
+        step = dice.choice([1_000, 65_536, 130_000])
+        chunks = [b"%x\r\n%s\r\n" % (len(c), c) for c in (body[i : i + step] for i in range(0, length, step))]
+        whole = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
+        return whole, f"/{number} {length}"
+
+    async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
+        while data:
+            size = dice.choice([50, 5_000, 500_000])
+            writer.write(data[:size])
+            await writer.drain()
+            data = data[size:]
+
+    async def work() -> None:
+        server = HttpServer(Irregular(dice))
+        async with await listen(server) as listening, asyncio.timeout(60):
+            for _ in range(8):
+                reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=4_096)
+                messages = [message(number) for number in range(dice.choice([3, 30, 300]))]
+                async with asyncio.TaskGroup() as sending:
+                    sending.create_task(send(writer, b"".join(sent for sent, _ in messages)))
+                    for _, expected in messages:
+                        head = await reader.readuntil(b"\r\n\r\n")
+                        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                        assert (await reader.readexactly(length)).decode().rstrip(".").rstrip() == expected
+                writer.close()
+
+    uvloop.run(work())
