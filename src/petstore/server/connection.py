@@ -5,10 +5,12 @@ still send after the last response.
 """
 
 import asyncio
+import contextlib
 import http
 import logging
+from collections.abc import AsyncGenerator, AsyncIterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from petstore.server.messages import PIPELINE_MAX, MessageReader, Request
 
@@ -34,6 +36,7 @@ class Connection(asyncio.Protocol):
         self._in_flight: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._full = False  # the client does not take its responses
+        self._writable: asyncio.Future[None] | None = None  # while a stream waits for that to end
         self._unsent = 0  # bytes of them, when it last took some
         self._ignored = 0  # bytes that came after the last request
         self._since = server.now  # when the present state began: idle, in a head, full, or lingering
@@ -52,6 +55,7 @@ class Connection(asyncio.Protocol):
         self._server.forget(self)
         self._messages.end()
         self._messages.waiting.clear()
+        self._wake_writer()
         self._task = None  # the task, the reader and this object refer to each other: nothing outlives its connection
 
     def eof_received(self) -> bool:
@@ -81,9 +85,14 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._full = False
+        self._wake_writer()
         self.resume()
         if self._in_flight is None:
             self._next()
+
+    def _wake_writer(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
 
     # Called by the reader of messages and by bodies
 
@@ -116,7 +125,8 @@ class Connection(asyncio.Protocol):
 
     async def _answer(self, request: Request) -> None:
         response = await self._server.app.answer(request)
-        self._in_flight = None
+        if response.stream is None:
+            self._in_flight = None
         if self._transport.is_closing():
             return  # the client has gone
         messages = self._messages
@@ -126,7 +136,11 @@ class Connection(asyncio.Protocol):
         stays = complete and request.keep_alive and not self._server.closing and response.status not in CLOSING
         if messages.over and not messages.waiting and messages.rejected is None:
             stays = False
-        self._send(response, stays=stays, head_only=request.method == "HEAD")
+        head_only = request.method == "HEAD"
+        if response.stream is None:
+            self._send(response, stays=stays, head_only=head_only)
+        elif not await self._send_stream(response, response.stream, stays=stays, head_only=head_only):
+            return
         self._since = self._server.now
         if not stays:
             self._close()
@@ -153,6 +167,31 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(head.encode("latin-1"))
             self._transport.write(body)
+
+    async def _send_stream(
+        self, response: "Response", parts: AsyncIterator[bytes], *, stays: bool, head_only: bool
+    ) -> bool:
+        """Send a body part by part, at the client's pace. Returns whether all of it was sent."""
+        close = "" if stays else "connection: close\r\n"
+        head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{close}\r\n"
+        self._transport.write(head.encode("latin-1"))
+        try:
+            async with contextlib.aclosing(cast("AsyncGenerator[bytes, None]", parts)) as sending:
+                async for part in sending:
+                    if not head_only:
+                        self._transport.write(part)
+                    async with asyncio.timeout(WRITE_TIMEOUT):
+                        while self._full and not self._transport.is_closing():
+                            self._writable = asyncio.get_running_loop().create_future()
+                            await self._writable
+                    if self._transport.is_closing():
+                        return False
+        except TimeoutError:
+            self._transport.abort()
+            return False
+        finally:
+            self._in_flight = None
+        return True
 
     @property
     def unsent_bytes(self) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from email.utils import formatdate
 from typing import Any, Protocol
 
@@ -27,6 +27,10 @@ class Response(Protocol):
 
     @property
     def body(self) -> bytes: ...
+
+    @property
+    def stream(self) -> AsyncIterator[bytes] | None:
+        """The body part by part, in place of `body`. Then the headers say how long it is."""
 
 
 class Application(Protocol):

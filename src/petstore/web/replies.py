@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Iterator
+from typing import ClassVar
 
 import msgspec
 
@@ -37,6 +38,7 @@ class Reply(msgspec.Struct, gc=False):
     status: int
     headers: Lines
     body: bytes = b""
+    stream: ClassVar[None] = None  # every body is complete
 
 
 @functools.lru_cache(maxsize=256)

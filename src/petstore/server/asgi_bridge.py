@@ -1,0 +1,134 @@
+"""Runs an ASGI application on our server, so that it has the same limits and deadlines."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+from petstore.server.bodies import BrokenOff
+from petstore.server.messages import Request
+
+BODY_TIMEOUT = 20.0  # for the next bytes of a body
+REJECTION = b"The request is not valid HTTP/1.1, too large or too slow.\n"
+
+Message = MutableMapping[str, Any]
+AsgiApp = Callable[
+    [MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+logger = logging.getLogger("petstore")
+
+
+class AsgiResponse:
+    """A response of the application. With a `stream`, its headers say how long it is."""
+
+    def __init__(self, status: int, headers: str, body: bytes, stream: AsyncIterator[bytes] | None = None) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.stream = stream
+
+
+class AsgiBridge:
+    def __init__(self, app: AsgiApp, *, scheme: str, host: str, port: int) -> None:
+        self._app = app
+        self._scheme = scheme
+        self._server = (host, port)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def answer(self, request: Request) -> AsgiResponse:
+        exchange = _Exchange(request)
+        task = asyncio.get_running_loop().create_task(self._run(request, exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await exchange.response()
+
+    async def reject(self, status: int, peer: str) -> AsgiResponse:
+        return AsgiResponse(status, "content-type: text/plain; charset=utf-8\r\n", REJECTION)
+
+    async def _run(self, request: Request, exchange: "_Exchange") -> None:
+        try:
+            await self._app(self._scope(request), exchange.receive, exchange.send)
+        except Exception:
+            logger.exception("internal error")
+        finally:
+            exchange.end()
+
+    def _scope(self, request: Request) -> MutableMapping[str, Any]:
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": request.method,
+            "scheme": self._scheme,
+            "path": request.path,
+            "raw_path": request.path.encode("utf-8", "surrogateescape"),
+            "query_string": request.query.encode("latin-1"),
+            "root_path": "",
+            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.fields.items()],
+            "client": (request.peer, 0),
+            "server": self._server,
+        }
+
+
+class _Exchange:
+    """One request and its response, as the messages of ASGI."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._body_ended = False
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._first: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(1)
+
+    async def receive(self) -> Message:
+        if self._body_ended:
+            await asyncio.get_running_loop().create_future()  # until the application ends: nothing more will come
+        stream = self._request.stream
+        if stream is None:
+            self._body_ended = True
+            return {"type": "http.request", "body": self._request.body, "more_body": False}
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT):
+                part = await stream.read()
+        except (BrokenOff, TimeoutError):
+            self._body_ended = True
+            return {"type": "http.disconnect"}
+        self._body_ended = not part
+        return {"type": "http.request", "body": part, "more_body": bool(part)}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status, self._headers = message["status"], list(message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            body, more = bytes(message.get("body", b"")), bool(message.get("more_body", False))
+            if not self._first.done():
+                self._first.set_result((body, more))
+            else:
+                await self._parts.put(body)
+                if not more:
+                    await self._parts.put(None)
+
+    def end(self) -> None:
+        """The application has ended, whether or not it has answered."""
+        if not self._first.done():
+            self._status, self._headers = 500, [(b"content-type", b"text/plain")]
+            self._first.set_result((b"Something went wrong.\n", False))
+        elif self._parts.empty():
+            self._parts.put_nowait(None)
+
+    async def response(self) -> AsgiResponse:
+        body, more = await self._first
+        streamed = more or self._request.method == "HEAD"
+        headers = "".join(
+            f"{name.decode('latin-1')}: {value.decode('latin-1')}\r\n"
+            for name, value in self._headers
+            if streamed or name != b"content-length"  # the server itself adds it to what is complete
+        )
+        return AsgiResponse(self._status, headers, body, self._stream(body, more) if streamed else None)
+
+    async def _stream(self, first: bytes, more: bool) -> AsyncIterator[bytes]:
+        if first:
+            yield first
+        while more and (part := await self._parts.get()) is not None:
+            yield part
