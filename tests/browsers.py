@@ -21,7 +21,7 @@ LOOKS: tuple[tuple[int, int, Literal["light", "dark"]], ...] = ((1280, 800, "lig
 # What a reader would complain of: text outside of the window, text cut off, two texts or controls on top of each other.
 FAULTS = """() => {
   const faults = [];
-  const apart = ".unseen, .skip, .scroll, .uplot, .cards thead";
+  const apart = ".visually-hidden, .skip-link, .scroll, .uplot, .cards thead";
   const shown = (e) => e.checkVisibility({ visibilityProperty: true }) && !e.closest(apart);
   const text = (e) => (e.textContent || e.value || "").trim().slice(0, 30);
   const name = (e) => `${e.tagName.toLowerCase()}.${e.getAttribute("class")} "${text(e)}"`;

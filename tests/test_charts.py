@@ -1,15 +1,10 @@
-"""Spans, bars, sparklines, spellings, and figures that take their time: the arithmetic, without any store."""
-
-import asyncio
-from collections.abc import Awaitable, Callable
+"""Spans, bars, sparklines, spellings and the names of operators, without a store."""
 
 import pytest
 
-from petstore.admin.charts import _bars
+from petstore.admin.charts import bars_of
 from petstore.cli.usage import sparkline
-from petstore.console.background import BackgroundValue
-from petstore.console.rendering import lasting
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import OperatorError
 from petstore.operators import could_be_token, mint_token, new_operator
 from petstore.store.schema import spellings
 from petstore.usage import SPANS
@@ -30,11 +25,11 @@ def test_a_span_ends_with_the_step_that_is_under_way(name: str, bars: int, key_b
             assert most - span.interval // seconds <= len(starts) <= most
 
 
-def test_rows_are_put_into_the_bars_they_lie_in() -> None:
+def test_rows_are_added_to_the_bar_that_contains_their_start() -> None:
     rows = [(0, "ok", 1), (59, "ok", 2), (60, "refused", 4), (119, "ok", 8), (120, "ok", 16), (-1, "ok", 32)]
-    bars = _bars(rows, [0, 60], 60)  # type: ignore[arg-type]  # the answers are spelled right
-    assert bars.answers["ok"] == [3, 8]
-    assert bars.answers["refused"] == [0, 4]
+    bars = bars_of(rows, [0, 60], 60)  # type: ignore[arg-type]  # the literals are classes of responses
+    assert bars.requests["ok"] == [3, 8]
+    assert bars.requests["refused"] == [0, 4]
     assert bars.totals() == [3, 12]
     assert (bars.sum_of(), bars.sum_of("ok"), bars.sum_of("refused", "banned")) == (15, 11, 4)
 
@@ -64,22 +59,6 @@ def test_a_text_is_looked_for_in_all_its_spellings(text: str, found: list[str]) 
     assert spellings(text) == found
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s"),
-        (59.9, "59 s"),
-        (61, "1 min"),
-        (3600, "1 h"),
-        (3661, "1 h 1 min"),
-        (86_400, "1 d"),
-        (90_000, "1 d 1 h"),
-    ],
-)
-def test_a_time_to_go_is_told_in_two_units(seconds: float, words: str) -> None:
-    assert lasting(seconds) == words
-
-
 def test_an_operator_s_token_has_the_form_of_a_key() -> None:
     token = mint_token()
     assert token.startswith("pets_op_") and len(token) == len("pets_op_") + 36
@@ -92,65 +71,3 @@ def test_a_name_that_would_not_read_well_in_a_log_is_refused(name: str) -> None:
     with pytest.raises(OperatorError):
         new_operator(name, 0)
     assert new_operator("Ada Lovelace, Zoë & Ко", 0).name == "Ada Lovelace, Zoë & Ко"
-
-
-class Slow:
-    """Something to reckon that waits until it is let go."""
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.go = asyncio.Event()
-        self.fails = False
-
-    async def __call__(self) -> int:
-        self.times += 1
-        await self.go.wait()
-        if self.fails:
-            raise Unavailable("away")
-        return self.times
-
-
-def reckoned(work: Callable[[Slow, BackgroundValue[int]], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("petstore.console.background.PATIENCE", 0.01)
-
-    async def inside() -> None:
-        slow = Slow()
-        await work(slow, BackgroundValue(slow))
-
-    asyncio.run(inside())
-
-
-def test_nobody_waits_long_for_a_figure_and_it_is_reckoned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(slow: Slow, reckoning: BackgroundValue[int]) -> None:
-        assert await asyncio.gather(*(reckoning.latest() for _ in range(5))) == [None] * 5
-        slow.go.set()
-        known = await reckoning.latest()
-        assert known is not None and known.value == 1
-        for _ in range(5):
-            known = await reckoning.latest()
-        assert slow.times == 1
-
-    reckoned(work, monkeypatch)
-
-
-def test_what_was_changed_here_is_reckoned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(slow: Slow, reckoning: BackgroundValue[int]) -> None:
-        slow.go.set()
-        await reckoning.latest()
-        reckoning.outdated()
-        known = await reckoning.latest()
-        assert known is not None and known.value == 2
-
-    reckoned(work, monkeypatch)
-
-
-def test_a_figure_that_cannot_be_reckoned_stays_the_last_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(slow: Slow, reckoning: BackgroundValue[int]) -> None:
-        slow.go.set()
-        await reckoning.latest()
-        slow.fails = True
-        reckoning.outdated()
-        known = await reckoning.latest()
-        assert known is not None and known.value == 1
-
-    reckoned(work, monkeypatch)

@@ -272,26 +272,22 @@ def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
         import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
         import uvicorn
 
-        from petstore.console.app import console
-        from petstore.console.guard import Addresses
-        from petstore.console.jobs import Jobs
-        from petstore.console.sessions import Sessions
+        from petstore.console.app import open_console
     except ImportError as error:
         raise OperatorError(f"the console needs the package {error.name}: {to_install('console')}") from None
 
     async def run() -> None:
-        clock = clock_of(settings)
-        addresses, sessions = Addresses(settings), Sessions(clock)
-        async with Backends(settings) as backends:
-            with Jobs() as jobs:
-                app = console(backends.stores, backends.gate, clock, addresses, sessions, jobs)
-                server = uvicorn.Server(uvicorn.Config(app, **_uvicorn_options(settings)))
-                # Uvicorn's own handling of signals would end the process by the signal instead of with code 0.
-                server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # see above
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
-                greet(f"{addresses.origin}/sign-in?token={sessions.new_link_token()}")
-                await server.serve()
+        async with (
+            Backends(settings) as backends,
+            open_console(settings, backends.stores, backends.gate, clock_of(settings)) as console,
+        ):
+            server = uvicorn.Server(uvicorn.Config(console.app, **_uvicorn_options(settings)))
+            # Uvicorn's own handling of signals would end the process by the signal instead of with code 0.
+            server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # see above
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
+            greet(console.sign_in_url)
+            await server.serve()
 
     asyncio.run(run())
 

@@ -117,7 +117,7 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
     today = windows.day_used if abs(now * SECOND - windows.day_start) < DAY else 0
     if as_json:
         steps = [
-            {"start": start, **{answer: bars.answers[answer][place] for answer in KEY_ANSWERS}}
+            {"start": start, **{answer: bars.requests[answer][place] for answer in KEY_ANSWERS}}
             for place, start in enumerate(bars.starts)
         ]
         print_json({"key_id": key.id, "name": key.name, "day_used": today, "seconds": bars.seconds, "steps": steps})
@@ -131,7 +131,7 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
         }
     )
     rows = [
-        [when(start), *(f"{bars.answers[answer][place]:,}" for answer in KEY_ANSWERS)]
+        [when(start), *(f"{bars.requests[answer][place]:,}" for answer in KEY_ANSWERS)]
         for place, (start, total) in enumerate(zip(bars.starts, bars.totals(), strict=True))
         if total
     ]
