@@ -24,7 +24,7 @@ class Console:
         self.clients: list[ConsoleClient] = []
         self.port = free_port()
         self.origin = f"{scheme}://127.0.0.1:{self.port}"
-        self.cookie_name = f"petstore_console_{self.port}"
+        self.cookie_name = f"{'__Host-' if scheme == 'https' else ''}petstore_console_{self.port}"
         self.output = server.data.parent / f"console-{self.port}.out"
         words = ["petstore", "console", "--port", str(self.port), "--clock-file", str(server.clock_file), *options]
         self.process = launched(words, server.where, self.output)
@@ -111,6 +111,10 @@ def text_of(response: httpx.Response) -> str:
     """The text of a page without its tags."""
     body = re.sub(r"<(script|style|head)\b.*?</\1>", "", response.text, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def is_sign_in_page(response: httpx.Response) -> bool:
+    return "Sign in · Petstore console" in response.text and 'name="token"' in response.text
 
 
 def cells(response: httpx.Response, label: str) -> list[str]:

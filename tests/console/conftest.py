@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -21,6 +22,13 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="package")
 def console(server: Server) -> Iterator[Console]:
     with running_console(server) as running:
+        yield running
+
+
+@pytest.fixture
+def own_console(tmp_path: Path) -> Iterator[Console]:
+    """A console for one test, whose clock may be moved."""
+    with running_console(Server(tmp_path / "data")) as running:
         yield running
 
 

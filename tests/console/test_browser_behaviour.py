@@ -187,7 +187,7 @@ def test_a_session_that_ends_leads_to_the_sign_in_page(page: Page, console: Cons
 
 
 def test_signing_out_in_the_browser(page: Page, console: Console) -> None:
-    page.get_by_role("button", name="Sign out").click()
+    page.get_by_role("button", name="Sign out", exact=True).click()
     expect(page.get_by_label("Your token")).to_be_visible()
     page.go_back()
     page.reload()

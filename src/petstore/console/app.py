@@ -18,8 +18,16 @@ from petstore.console import audit, bans, keys, overview, pet_files, pets
 from petstore.console.jobs import Jobs
 from petstore.console.pet_files import UPLOAD_MAX
 from petstore.console.requests import ConsoleRequest
-from petstore.console.security import ConsoleOrigin, SecurityMiddleware
-from petstore.console.sign_in import HOME, find_session, sign_in, sign_in_page, sign_out
+from petstore.console.security import SecurityMiddleware
+from petstore.console.sign_in import (
+    HOME,
+    find_session,
+    record_other_failures,
+    sign_in,
+    sign_in_page,
+    sign_out,
+    sign_out_everywhere,
+)
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 from petstore.gate import Gate
@@ -87,10 +95,10 @@ async def open_console(
     settings: Settings, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
 ) -> AsyncIterator[Console]:
     """The console over open backends."""
-    origin = ConsoleOrigin(settings)
     with Jobs() as jobs:
-        state = ConsoleState(stores, gate, clock, origin, jobs)
-        yield Console(_app(state), f"{origin.url}/sign-in?token={state.sessions.new_link_token()}")
+        state = ConsoleState(stores, gate, clock, settings, jobs)
+        yield Console(_app(state), f"{state.origin.url}/sign-in?token={state.sessions.new_link_token()}")
+        await record_other_failures(state)
 
 
 def _app(state: ConsoleState) -> ASGIApp:
@@ -99,6 +107,7 @@ def _app(state: ConsoleState) -> ASGIApp:
             Route("/", _home),
             Route("/sign-in", sign_in, methods=["GET", "POST"]),
             Route("/sign-out", sign_out, methods=["POST"]),
+            Route("/sign-out/everywhere", sign_out_everywhere, methods=["POST"]),
             Route("/static/{name:path}", state.renderer.static),
             Mount("/{environment}", routes=ROUTES),
         ],
@@ -110,7 +119,12 @@ def _app(state: ConsoleState) -> ASGIApp:
     )
     app.state.console = state
     return SecurityMiddleware(
-        app, state.origin, partial(find_session, state), partial(sign_in_page, state), partial(_unavailable, state)
+        app,
+        state.origin,
+        partial(find_session, state),
+        partial(sign_in_page, state),
+        partial(_error_page, state),
+        partial(_unavailable, state),
     )
 
 
@@ -123,9 +137,13 @@ def _http_error(state: ConsoleState, request: Request, error: Exception) -> Resp
     text = {
         404: "There is nothing at this address. It may have been removed, or belong to the other environment.",
         405: "This address does not support that method.",
-        413: f"The file is too large: the maximum is {UPLOAD_MAX // 2**20:,} MiB.",
+        408: "The form did not arrive in time.",
+        413: f"The form or the file is too large: the maximum of a file is {UPLOAD_MAX // 2**20:,} MiB.",
     }.get(status, "The request is not valid.")
-    return _error_page(state, request, status, text)
+    response = _error_page(state, request, status, text)
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers.update(error.headers)
+    return response
 
 
 def _unavailable(state: ConsoleState, request: Request, error: Exception) -> Response:

@@ -7,8 +7,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from petstore.admin.charts import key_bars, recent_refusals
+from petstore.console.forms import Form
 from petstore.console.overview import series
-from petstore.console.requests import ConsoleRequest, Form
+from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import SCOPES, ApiKey, Scope, duration
 from petstore.plans import PLANS, Limits, Plan

@@ -4,6 +4,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from petstore.admin.pet_files import FORMS, batches, form_of, write_pets
+from petstore.console.forms import read_form
 from petstore.console.jobs import Job
 from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError
@@ -13,10 +14,8 @@ MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
 async def start_import(request: ConsoleRequest) -> Response:
-    length = request.http.headers.get("content-length", "")
-    if not length.isdigit() or int(length) > UPLOAD_MAX:
-        raise HTTPException(413)
-    upload = (await request.form()).file("file")
+    form = await read_form(request.http, max_bytes=UPLOAD_MAX, max_fields=10, max_files=1, seconds=None)
+    upload = form.file("file")
     try:
         if upload is None or not upload.filename:
             raise OperatorError("Choose a file first: .jsonl or .csv.")

@@ -5,7 +5,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from petstore.console.requests import ConsoleRequest, Form
+from petstore.console.forms import Form
+from petstore.console.requests import ConsoleRequest
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import INT64_MAX, Found, is_status, new_pet
 

@@ -1,21 +1,18 @@
-"""A request of a signed-in operator: its parameters and form, and how to respond to it."""
+"""A request of a signed-in operator: its parameters, and how to respond to it."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from petstore.console.forms import Form, read_form
 from petstore.console.sessions import FlashMessage, Session
 from petstore.console.state import ConsoleState
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
 from petstore.pets import PetStatus, is_status
 from petstore.store import Store
 from petstore.usage import SPANS, SpanName
-
-FIELDS_MAX = 2_000  # of a form: more than the animals that may be changed at once
 
 
 class ConsoleRequest:
@@ -69,7 +66,7 @@ class ConsoleRequest:
     def part(self, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
         return self.state.renderer.html(
             template, status, environment=self.environment, base=f"/{self.environment}", now=self.now,
-            degraded=self.gate.degraded(), **context,
+            degraded=self.gate.degraded(), can_change=self.session.role == "operator", **context,
         )  # fmt: skip
 
     def table_rows(self, template: str, path: str, *, first: bool, **context: Any) -> HTMLResponse:
@@ -87,27 +84,10 @@ class ConsoleRequest:
         """To a page of this environment, after a POST."""
         return RedirectResponse(f"/{self.environment}{path}", 303)
 
-    async def form(self) -> "Form":
-        return Form(await self.http.form(max_fields=FIELDS_MAX))
+    async def form(self) -> Form:
+        """Raises HTTPException."""
+        return await read_form(self.http)
 
     async def find_key(self, key_id: str) -> ApiKey | None:
         """Raises Unavailable. A text with other characters than an id has is not looked up: PostgreSQL rejects some."""
         return await self.store.key(key_id) if key_id.isascii() and key_id.isprintable() else None
-
-
-class Form:
-    """The values of a form. A page that reports an error shows them again."""
-
-    def __init__(self, data: FormData | Mapping[str, str] | None = None) -> None:
-        self._data = data if isinstance(data, FormData) else FormData(data or {})
-
-    def text(self, name: str, default: str = "") -> str:
-        value = self._data.get(name, default)
-        return value if isinstance(value, str) else default
-
-    def texts(self, name: str) -> list[str]:
-        return [value for value in self._data.getlist(name) if isinstance(value, str)]
-
-    def file(self, name: str) -> UploadFile | None:
-        value = self._data.get(name)
-        return value if isinstance(value, UploadFile) else None

@@ -1,4 +1,4 @@
-"""Sessions, the one-time link, and the limit of failed sign-ins. All are in memory: a restart ends every session."""
+"""Sessions and the one-time link. Both are in memory: a restart of the console ends every session."""
 
 import hashlib
 import re
@@ -7,14 +7,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from petstore.operators import Operator
-from petstore.rate_limits import ADMITTED, SECOND, admit_address
+from petstore.operators import Operator, Role
 
 SESSION_SECONDS = 12 * 3600
+IDLE_SECONDS = 30 * 60
 LINK_SECONDS = 3600
 SESSIONS_MAX = 1_000
-FAILURES_PER_MINUTE = 10
-ADDRESSES_MAX = 10_000
 LINK_ACTOR = "console"  # the name in the audit log of an operator who signed in by the one-time link
 _LINK_TOKEN = re.compile(r"[\w-]{43}", re.ASCII).fullmatch  # the form of secrets.token_urlsafe(32)
 
@@ -28,17 +26,22 @@ class FlashMessage(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct):
-    """`name` is the operator's, or None after the one-time link; `operator_created` distinguishes operators of one name."""
+    """`name` is the operator's, or None after the link. `operator_created` distinguishes operators of one name."""
 
     name: str | None
     operator_created: float
+    role: Role
     ends: float
+    last_active: float
     messages: list[FlashMessage] = msgspec.field(default_factory=list)
     new_secrets: dict[str, str] = msgspec.field(default_factory=dict)  # by key id; each is shown once
 
     @property
     def actor(self) -> str:
         return self.name or LINK_ACTOR
+
+    def is_open(self, now: float) -> bool:
+        return now < self.ends and now < self.last_active + IDLE_SECONDS
 
 
 class Sessions:
@@ -65,46 +68,39 @@ class Sessions:
         self._link_digest = _digest(token)
 
     def begin(self, operator: Operator | None) -> str:
-        """A new session; returns the value of its cookie."""
+        """A new session; returns the value of its cookie. The session of the link has the role operator."""
         now = self._clock()
-        self._sessions = {cookie: each for cookie, each in self._sessions.items() if now < each.ends}
+        self._sessions = {cookie: each for cookie, each in self._sessions.items() if each.is_open(now)}
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         cookie = secrets.token_urlsafe(32)
-        name, created = (operator.name, operator.created) if operator else (None, 0.0)
-        self._sessions[_digest(cookie)] = Session(name, created, now + SESSION_SECONDS)
+        ends = now + SESSION_SECONDS
+        if operator is None:
+            session = Session(None, 0.0, "operator", ends, now)
+        else:
+            session = Session(operator.name, operator.created, operator.role, ends, now)
+        self._sessions[_digest(cookie)] = session
         return cookie
 
-    def find(self, cookie: str) -> Session | None:
-        session = self._sessions.get(_digest(cookie))
-        return session if session is not None and self._clock() < session.ends else None
+    def find(self, cookie: str, *, automatic: bool = False) -> Session | None:
+        """The open session of a cookie. An `automatic` request of a page does not end its idle time."""
+        session, now = self._sessions.get(_digest(cookie)), self._clock()
+        if session is None or not session.is_open(now):
+            return None
+        if not automatic:
+            session.last_active = now
+        return session
 
     def end(self, cookie: str) -> None:
         self._sessions.pop(_digest(cookie), None)
 
-
-class SignInLimits:
-    """Counts failed sign-ins per client address and minute."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._failures: dict[str, tuple[int, int]] = {}
-
-    def retry_after(self, address: str) -> int:
-        """Seconds until the address may try again; 0 when it may now."""
-        start, used = self._failures.get(address, (0, 0))
-        decision = admit_address(start, used, FAILURES_PER_MINUTE, self._now)[2]
-        return 0 if decision.outcome is ADMITTED else -(-decision.wait // SECOND)
-
-    def add_failure(self, address: str) -> None:
-        start, used = self._failures.pop(address, (0, 0))
-        if len(self._failures) >= ADDRESSES_MAX:
-            del self._failures[next(iter(self._failures))]
-        self._failures[address] = admit_address(start, used, FAILURES_PER_MINUTE, self._now)[:2]
-
-    @property
-    def _now(self) -> int:
-        return int(self._clock() * SECOND)
+    def end_all_of(self, session: Session) -> int:
+        """End every session of the same operator, this one included. Returns their number."""
+        owner = (session.name, session.operator_created)
+        ended = [cookie for cookie, each in self._sessions.items() if (each.name, each.operator_created) == owner]
+        for cookie in ended:
+            del self._sessions[cookie]
+        return len(ended)
 
 
 def could_be_link_token(text: str) -> bool:

@@ -1,32 +1,36 @@
 """Signing in and out: by the one-time link, or with an operator's token."""
 
+import contextlib
 import logging
+from collections.abc import Sequence
+from typing import cast
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from petstore.console.requests import Form
+from petstore.console.forms import Form, read_form
 from petstore.console.sessions import LINK_ACTOR, SESSION_SECONDS, Session, could_be_link_token
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 from petstore.keys import digest_of
 from petstore.observability.logs import event
 from petstore.operators import Operator, could_be_token
+from petstore.web import requests as web
 
 HOME = "/live/overview"
-FORM_MAX = 64 * 1024
+ANONYMOUS_ACTOR = "anonymous"  # the name in the audit log of a client without a valid token
 
 
-async def find_session(state: ConsoleState, cookie: str) -> Session | None:
-    """The session of a cookie, unless its operator was revoked. Raises Unavailable."""
-    session = state.sessions.find(cookie)
+async def find_session(state: ConsoleState, cookie: str, automatic: bool) -> Session | None:
+    """The session of a cookie with its operator's present role, unless the operator was revoked. Raises Unavailable."""
+    session = state.sessions.find(cookie, automatic=automatic)
     if session is not None and session.name is not None:
         operator = await state.stores["live"].operator(session.name)
         # A revoked name may be given to another person: that operator was created later.
         if operator is None or operator.revoked is not None or operator.created != session.operator_created:
             state.sessions.end(cookie)
             return None
+        session.role = operator.role
     return session
 
 
@@ -41,24 +45,22 @@ def sign_in_page(
         # A browser sends a strict cookie with our own reload, but not when a link on another site is followed.
         headers["refresh"] = "0"
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return state.renderer.html(
-        "sign_in.html", status, headers, error=error, next=target if asks_for_page else HOME
-    )  # fmt: skip
+    return state.renderer.html("sign_in.html", status, headers, error=error, next=target if asks_for_page else HOME)
 
 
 async def sign_in(request: Request) -> Response:
     """GET with the link's token, or POST with either token."""
     state: ConsoleState = request.app.state.console
-    form = await _read_form(request) if request.method == "POST" else Form(request.query_params)
+    is_post = request.method == "POST"
+    form = await read_form(request, max_fields=10) if is_post else Form(request.query_params)
     token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
-    address = request.client.host if request.client else ""
     if not token:
-        error = "Enter a token." if request.method == "POST" else ""
-        return sign_in_page(state, request, error, 401)
-    if request.method == "GET" and not (_is_direct_navigation(request) and could_be_link_token(token)):
+        return sign_in_page(state, request, "Enter a token." if is_post else "", 401)
+    if not is_post and not (_is_direct_navigation(request) and could_be_link_token(token)):
         error = "This link does not sign in from here. Paste it into the address bar, or enter your token."
         return sign_in_page(state, request, error, 401)
-    if wait := state.sign_in_limits.retry_after(address):
+    address = _client_address(state, request)
+    if wait := state.sign_in_limits.retry_after(address, token):
         return sign_in_page(state, request, f"Too many failed sign-ins. Try again in {wait} seconds.", 429, wait)
     try:
         valid, operator = await _authenticate(state, token)
@@ -66,24 +68,15 @@ async def sign_in(request: Request) -> Response:
         event(logging.ERROR, "unavailable", cause=str(error))
         return sign_in_page(state, request, "The store does not respond. Try again in a moment.", 503)
     if not valid:
-        state.sign_in_limits.add_failure(address)
-        event(logging.WARNING, "sign-in failed", address=address)
+        state.sign_in_limits.add_failure(address, token)
+        await _record_failure(state, address)
         return sign_in_page(state, request, "This token is not valid, or the link was used before.", 401)
-    cookie = state.sessions.begin(operator)
     response = RedirectResponse(_local_path(form.text("next")), 303)
     response.set_cookie(
-        state.origin.cookie_name, cookie, SESSION_SECONDS, path="/",
+        state.origin.cookie_name, state.sessions.begin(operator), SESSION_SECONDS, path="/",
         httponly=True, samesite="strict", secure=state.origin.secure,
     )  # fmt: skip
     return response
-
-
-async def _read_form(request: Request) -> Form:
-    """Raises HTTPException for a body larger than a sign-in needs: the client has no session yet."""
-    length = request.headers.get("content-length", "")
-    if not length.isdigit() or int(length) > FORM_MAX:
-        raise HTTPException(400)
-    return Form(await request.form(max_files=0))
 
 
 def _is_direct_navigation(request: Request) -> bool:
@@ -100,23 +93,65 @@ async def _authenticate(state: ConsoleState, token: str) -> tuple[bool, Operator
         operator = await state.stores["live"].find_operator(digest_of(token))
         if operator is None:
             return False, None
-        await state.admin("live", operator.name).signed_in("token")
+        await state.record(operator.name, "sign in", operator.name, "token")
         return True, operator
     if not state.sessions.redeem_link(token):
         return False, None
     try:
-        await state.admin("live", LINK_ACTOR).signed_in("one-time link")
+        await state.record(LINK_ACTOR, "sign in", LINK_ACTOR, "one-time link")
     except Unavailable:
         state.sessions.restore_link(token)
         raise
     return True, None
 
 
+async def _record_failure(state: ConsoleState, address: str) -> None:
+    others = state.failure_throttle.add(address)
+    if others is not None:
+        event(logging.WARNING, "sign-in failed", address=address, **({"others": others} if others else {}))
+        with contextlib.suppress(Unavailable):  # the log has it
+            await state.record(ANONYMOUS_ACTOR, "sign-in failed", address, _others(others))
+
+
+async def record_other_failures(state: ConsoleState) -> None:
+    """At the end of the console: record the failures that have no entry yet."""
+    if others := state.failure_throttle.take_others():
+        with contextlib.suppress(Unavailable):
+            await state.record(ANONYMOUS_ACTOR, "sign-in failed", "", _others(others))
+
+
+def _others(count: int) -> str:
+    return f"and {count:,} more since the entry before" if count else ""
+
+
 async def sign_out(request: Request) -> Response:
-    state: ConsoleState = request.app.state.console
+    state, session = _open_session(request)
     state.sessions.end(request.cookies.get(state.origin.cookie_name, ""))
+    return await _signed_out(state, session, "sign out", "")
+
+
+async def sign_out_everywhere(request: Request) -> Response:
+    """End all sessions of this operator in this console."""
+    state, session = _open_session(request)
+    count = state.sessions.end_all_of(session)
+    return await _signed_out(
+        state, session, "sign out everywhere", f"{count} {'session' if count == 1 else 'sessions'}"
+    )
+
+
+def _open_session(request: Request) -> tuple[ConsoleState, Session]:
+    return request.app.state.console, request.scope["session"]
+
+
+async def _signed_out(state: ConsoleState, session: Session, action: str, detail: str) -> Response:
+    try:
+        await state.record(session.actor, action, session.actor, detail)
+    except Unavailable as error:  # the operator is signed out all the same
+        event(logging.ERROR, "unavailable", cause=str(error))
     response = RedirectResponse("/sign-in", 303)
-    response.delete_cookie(state.origin.cookie_name, path="/")
+    response.delete_cookie(
+        state.origin.cookie_name, path="/", httponly=True, samesite="strict", secure=state.origin.secure
+    )
     return response
 
 
@@ -124,3 +159,19 @@ def _local_path(target: str) -> str:
     """The target if it is a path of this console, else the home page: a sign-in must not lead to another site."""
     is_local = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
     return target if is_local else HOME
+
+
+class _Connection:
+    """A request as `web.client_address` needs it."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.peer = request.client.host if request.client else ""
+
+    def headers(self, name: str) -> Sequence[str]:
+        return self._request.headers.getlist(name)
+
+
+def _client_address(state: ConsoleState, request: Request) -> str:
+    """The address of the client, behind trusted proxies too."""
+    return web.client_address(cast(web.Request, _Connection(request)), state.trusted_proxies)

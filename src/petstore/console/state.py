@@ -4,16 +4,20 @@ from collections.abc import Callable
 from functools import partial
 
 from petstore.admin.actions import Admin
+from petstore.audit import AuditEntry
 from petstore.console.background import BackgroundValue
 from petstore.console.jobs import Jobs
 from petstore.console.rendering import Renderer
 from petstore.console.security import ConsoleOrigin
-from petstore.console.sessions import Sessions, SignInLimits
+from petstore.console.sessions import Sessions
+from petstore.console.sign_in_limits import FailureThrottle, SignInLimits
 from petstore.errors import Unavailable
 from petstore.gate import Ban, Gate, bans_in_force
 from petstore.keys import ApiKey, Environment
+from petstore.settings import Settings
 from petstore.store import Store
 from petstore.usage import SPANS, KeyTotal, SpanName
+from petstore.web.requests import networks
 
 BUSIEST = 8
 
@@ -26,16 +30,18 @@ class ConsoleState:
         stores: dict[Environment, Store],
         gate: Gate,
         clock: Callable[[], float],
-        origin: ConsoleOrigin,
+        settings: Settings,
         jobs: Jobs,
     ) -> None:
         self.stores = stores
         self.gate = gate
         self.clock = clock
-        self.origin = origin
+        self.origin = ConsoleOrigin(settings)
+        self.trusted_proxies = networks(settings.trusted_proxies)
         self.jobs = jobs
         self.sessions = Sessions(clock)
         self.sign_in_limits = SignInLimits(clock)
+        self.failure_throttle = FailureThrottle(clock)
         self.renderer = Renderer()
         self.bans = {each: BackgroundValue(partial(self._bans, store)) for each, store in stores.items()}
         self.pet_counts = {each: BackgroundValue(store.count) for each, store in stores.items()}
@@ -52,6 +58,10 @@ class ConsoleState:
 
     def admin(self, environment: Environment, actor: str) -> Admin:
         return Admin(self.stores[environment], self.gate, actor, self.clock)
+
+    async def record(self, actor: str, action: str, subject: str, detail: str = "") -> None:
+        """Record an action in the audit log of live, which also has the sign-ins. Raises Unavailable."""
+        await self.stores["live"].record(AuditEntry(self.clock(), actor, action, subject, detail))
 
     async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
         """The bans of one environment's keys, the longest first."""
