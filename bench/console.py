@@ -1,7 +1,7 @@
-"""What the console costs, and how long its pages take: with 1,000,000 animals and 10,000 keys, and under load.
+"""The console: the time of its pages with 1,000,000 animals and 10,000 keys, and its cost beside a loaded service.
 
-Run as `.venv/bin/python bench/console.py [pages] [commands] [load] [--cluster]`; without words, all of them. With
-`--cluster` on PostgreSQL and Redis (those of the tests), else on the embedded files.
+Run as `.venv/bin/python bench/console.py [pages] [commands] [load] [--cluster]`; without words, all of them.
+`--cluster` measures PostgreSQL and Redis (the servers of the tests), otherwise SQLite and LMDB.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ from petstore.settings import Settings
 from petstore.store.schema import TABLES, row_of
 from petstore.usage import DAY, HOUR
 
-ANIMALS, KEYS, DEEDS = 1_000_000, 10_000, 100_000
-ACTIVE = 0.2  # the part of the keys that ask for something in an hour
+ANIMALS, KEYS, ENTRIES = 1_000_000, 10_000, 100_000
+ACTIVE = 0.2  # the share of keys that send requests in an hour
 SERVICE, CONSOLE = 8765, 8766
 NAMES = ["Rex", "Mia", "Bella", "Luna", "Max", "Felix", "Oscar", "Kitty", "Shadow", "Ärmel"]
 ROUNDS, ROUND_SECONDS = 6, 10
@@ -54,14 +54,14 @@ class Bench:
         self.results: dict[str, str] = {}
         self.key = ""
         self.secret = ""
-        self.console = 0  # the process id of the one that runs
+        self.console_pid = 0
 
-    def say(self, what: str, figure: str) -> None:
-        self.results[what] = figure
-        print(f"  {what:<44} {figure}", flush=True)
+    def report(self, what: str, value: str) -> None:
+        self.results[what] = value
+        print(f"  {what:<44} {value}", flush=True)
 
     async def prepare(self) -> None:
-        """A store as it may look after a busy month."""
+        """The data of a busy month."""
         random.seed(1)
         now = time.time()
         async with Backends(self.settings) as backends:
@@ -81,19 +81,19 @@ class Bench:
             await backends.gate.lift(self.key)
 
     def pages(self) -> None:
-        """Each page, first when the console has just started and then again and again."""
-        for path in self._paths():
-            with console(self) as visit:
-                first = visit(path)
-                again = [visit(path) for _ in range(15)]
-            self.say(
+        """Each page: the first request after a start, then 15 more."""
+        for path in self.paths():
+            with console(self) as open_page:
+                first = open_page(path)
+                again = [open_page(path) for _ in range(15)]
+            self.report(
                 f"GET {path}", f"{statistics.median(again):5.1f} ms, slowest {max(again):5.1f}, first {first:5.1f}"
             )
 
-    def _paths(self) -> list[str]:
+    def paths(self) -> list[str]:
         end = ANIMALS - 1000
         paths = [f"overview?span={span}" for span in ("hour", "day", "month")]
-        paths += ["overview/figures?span=month", "animals", f"animals?after={end}", f"animals?status=sold&after={end}"]
+        paths += ["overview/refresh?span=month", "animals", f"animals?after={end}", f"animals?status=sold&after={end}"]
         paths += [
             "animals/rows?q=Shadow",
             "animals/rows?q=nobody",
@@ -105,47 +105,47 @@ class Bench:
         return [*paths, "keys/new", "bans", "audit", "audit?who=operator 7", "audit?what=sign in", "audit?q=nobody"]
 
     def commands(self) -> None:
-        """The time of a whole command, the start of Python included, which `--help` shows alone."""
+        """The time of a whole command. `--help` shows the time that Python needs to start."""
         lines = ["--help", "usage", "usage --span hour", "usage --span month", f"usage {self.key}", "keys list"]
         lines += ["keys list --search Luna", "audit", "audit --who nobody", "audit --search 99999"]
         for line in lines:
             took = [timed(partial(self.run, *line.split())) for _ in range(5)]
-            self.say(f"petstore {line}", f"{statistics.median(took):.2f} s, slowest {max(took):.2f}")
+            self.report(f"petstore {line}", f"{statistics.median(took):.2f} s, slowest {max(took):.2f}")
 
     def run(self, *words: str) -> None:
         subprocess.run([*PETSTORE, *words], env=self.environ, check=True, capture_output=True)
 
     def load(self) -> None:
-        """Alternating rounds with nobody and with somebody at the console, who opens a page every second."""
-        with service(self) as worker, console(self) as visit:
+        """Alternating rounds: without an operator, and with one who opens a page every second."""
+        with service(self) as worker, console(self) as open_page:
             for name, pacing in (("at 10,000 a second", PACED), ("as fast as it can", ["-c64", 0])):
                 alone, watched, pages = [], [], []
-                before, began = cpu_seconds(self.console), time.monotonic()
+                before, began = cpu_seconds(self.console_pid), time.monotonic()
                 for number in range(2 * ROUNDS):
                     with contextlib.ExitStack() as stack:
                         if number % 2:
-                            pages.append(stack.enter_context(operator(self, visit)))
+                            pages.append(stack.enter_context(operator(self, open_page)))
                         (watched if number % 2 else alone).append(drive(self, pacing, worker))
                 self._compare(name, alone, watched, [ms for some in pages for ms in some])
-                # It does nothing while nobody looks, so all of it falls into half of the time.
-                share = 200 * (cpu_seconds(self.console) - before) / (time.monotonic() - began)
-                self.say(f"{name}, the console's own CPU", f"{share:.1f} % of a core while somebody looks")
+                # The console is idle in every other round, so its processor time belongs to half of the time.
+                share = 200 * (cpu_seconds(self.console_pid) - before) / (time.monotonic() - began)
+                self.report(f"{name}, the console's own CPU", f"{share:.1f} % of a core while an operator opens pages")
 
     def _compare(self, name: str, alone: list["Round"], watched: list["Round"], pages: list[float]) -> None:
         for title, rounds in (("alone", alone), ("watched", watched)):
             rates, cpu = [each.rate for each in rounds], [each.cpu for each in rounds]
-            self.say(
+            self.report(
                 f"{name}, {title}",
                 f"{statistics.median(rates):,.0f} requests/s ({min(rates):,.0f} to {max(rates):,.0f}),"
                 f" p99 {statistics.median(each.p99 for each in rounds):.2f} ms,"
                 f" {statistics.median(cpu):.1f} µs of CPU each",
             )
-        for title, figure, sign in (("rate", "rate", -1), ("CPU per request", "cpu", 1)):
-            ratios = [getattr(w, figure) / getattr(a, figure) for a, w in zip(alone, watched, strict=True)]
+        for title, attribute, sign in (("rate", "rate", -1), ("CPU per request", "cpu", 1)):
+            ratios = [getattr(w, attribute) / getattr(a, attribute) for a, w in zip(alone, watched, strict=True)]
             cost = 100 * sign * (statistics.median(ratios) - 1)
-            self.say(f"{name}, cost in {title}", f"{cost:+.1f} % (median of {ROUNDS} pairs of rounds)")
+            self.report(f"{name}, cost in {title}", f"{cost:+.1f} % (median of {ROUNDS} pairs of rounds)")
         pages.sort()
-        self.say(
+        self.report(
             f"{name}, console pages",
             f"median {statistics.median(pages):.0f} ms, 95 % {pages[int(len(pages) * 0.95)]:.0f} ms,"
             f" slowest {pages[-1]:.0f} ms of {len(pages)}",
@@ -187,21 +187,21 @@ def drive(bench: Bench, pacing: list[Any], worker: int) -> Round:
 
 
 @contextlib.contextmanager
-def operator(bench: Bench, visit: Callable[[str], float]) -> Iterator[list[float]]:
-    """Somebody who looks at the overview, which refreshes itself every five seconds, and opens a page every second."""
+def operator(bench: Bench, open_page: Callable[[str], float]) -> Iterator[list[float]]:
+    """An operator who opens a page every second while the overview refreshes every five seconds."""
     took: list[float] = []
     stop = threading.Event()
 
-    def look() -> None:
-        paths = [path for path in bench._paths() if not path.startswith("overview")]
+    def browse() -> None:
+        paths = [path for path in bench.paths() if not path.startswith("overview")]
         turn = 0
         while not stop.wait(1):
-            took.append(visit(paths[turn % len(paths)]))
+            took.append(open_page(paths[turn % len(paths)]))
             if turn % 5 == 0:
-                took.append(visit("overview/figures?span=day"))
+                took.append(open_page("overview/refresh?span=day"))
             turn += 1
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=browse)
     thread.start()
     yield took
     stop.set()
@@ -210,16 +210,16 @@ def operator(bench: Bench, visit: Callable[[str], float]) -> Iterator[list[float
 
 @contextlib.contextmanager
 def console(bench: Bench) -> Iterator[Callable[[str], float]]:
-    """A function that opens a page of live and tells the milliseconds it took."""
+    """A function that opens a page of live and returns its milliseconds."""
     command = [*PETSTORE, "console", "--port", str(CONSOLE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=bench.environ) as process:
         assert process.stdout is not None
-        bench.console = process.pid
+        bench.console_pid = process.pid
         link = next(found[0] for line in process.stdout if (found := re.search(r"http\S+token=\S+", line)))
         with httpx.Client(base_url=f"http://127.0.0.1:{CONSOLE}", verify=False, timeout=30) as client:
             _until(lambda: client.get(link).status_code == 303)
 
-            def visit(path: str) -> float:
+            def open_page(path: str) -> float:
                 began = time.perf_counter()
                 response = client.get(f"/live/{path}")
                 took = 1000 * (time.perf_counter() - began)
@@ -227,7 +227,7 @@ def console(bench: Bench) -> Iterator[Callable[[str], float]]:
                     raise SystemExit(f"{path}: {response.status_code}")
                 return took
 
-            yield visit
+            yield open_page
         process.terminate()
 
 
@@ -250,7 +250,7 @@ def _until(works: Callable[[], bool]) -> None:
             if works():
                 return
         time.sleep(0.01)
-    raise SystemExit("it did not start")
+    raise SystemExit("the process did not start")
 
 
 def cpu_seconds(process: int) -> float:
@@ -271,20 +271,20 @@ def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[
         "secrets": [(digest_of(secret), keys[0].id, None)],
     }
     totals: Counter[tuple[int, int, str]] = Counter()
-    grains = (("usage_days", DAY, 30, 0.9), ("usage", HOUR, 720, ACTIVE), ("usage_minutes", 60, 60, 1))
-    for table, step, count, part in grains:
+    intervals = (("usage_days", DAY, 30, 0.9), ("usage", HOUR, 720, ACTIVE), ("usage_minutes", 60, 60, 1))
+    for table, step, count, share in intervals:
         rows = history[table] = []
         for start in range(now // step * step - count * step, now // step * step, step):
             for key_id in ids:
-                if random.random() < part:
+                if random.random() < share:
                     used = {"ok": random.randrange(1, 300), "refused": 5 if random.random() < 0.1 else 0}
-                    rows += [(key_id, start, answer, n) for answer, n in used.items() if n]
+                    rows += [(key_id, start, response, n) for response, n in used.items() if n]
             if step < DAY:
-                totals[step, start, "ok"] += 150 * int(part * len(ids))
+                totals[step, start, "ok"] += 150 * int(share * len(ids))
     history["traffic"] = sorted((*cell, n) for cell, n in totals.items())
     # The first entry is the import of the animals.
     history["deeds"] = [
-        (i, float(now), f"operator {i % 50}", "set status", str(i), "sold") for i in range(2, DEEDS + 2)
+        (i, float(now), f"operator {i % 50}", "set status", str(i), "sold") for i in range(2, ENTRIES + 2)
     ]
     return history
 
@@ -300,8 +300,8 @@ def main() -> None:
             gate = stack.enter_context(running(Redis())).url()
         bench = Bench(Path(stack.enter_context(tempfile.TemporaryDirectory())), store, gate)
         pair = "PostgreSQL and Redis" if store else "SQLite and LMDB"
-        print(f"{pair}: {ANIMALS:,} animals, {KEYS:,} keys, a month of usage, {DEEDS:,} deeds", flush=True)
-        bench.say("preparing", f"{timed(lambda: asyncio.run(bench.prepare())):.0f} s")
+        print(f"{pair}: {ANIMALS:,} animals, {KEYS:,} keys, a month of usage, {ENTRIES:,} audit entries", flush=True)
+        bench.report("preparing", f"{timed(lambda: asyncio.run(bench.prepare())):.0f} s")
         for word in words:
             {"pages": bench.pages, "commands": bench.commands, "load": bench.load}[word]()
         results = Path(__file__).parent / "results"

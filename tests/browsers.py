@@ -23,7 +23,7 @@ ALL_LOOKS: tuple[Look, ...] = (*LOOKS, (1280, 800, "dark"), (390, 844, "light"))
 # What a reader would complain of: text outside of the window, text cut off, two texts or controls on top of each other.
 FAULTS = """() => {
   const faults = [];
-  const apart = ".unseen, .skip, .scroll, .uplot, .cards thead";
+  const apart = ".visually-hidden, .skip-link, .scroll, .uplot, .cards thead";
   const shown = (e) => e.checkVisibility({ visibilityProperty: true }) && !e.closest(apart);
   const text = (e) => (e.textContent || e.value || "").trim().slice(0, 30);
   const name = (e) => `${e.tagName.toLowerCase()}.${e.getAttribute("class")} "${text(e)}"`;

@@ -20,7 +20,7 @@ from tests.starting import fork_from_now_on
 OTHER_HOSTS_TAKE_ONE_IN = 24
 OTHER_HOSTS_START_ONE_IN = 12  # for tests that start a server of their own: a second or two for each
 CLUSTER_TAKES_ALL_OF = 6  # cases of one test, and every second one of the rest
-ONCE = ("test_browser.py", "console/test_actions.py", "test_schemathesis_finds_nothing")  # many seconds each
+ONCE = ("test_browser.py", "console/test_browser_actions.py", "test_schemathesis_finds_nothing")  # many seconds each
 
 
 def pytest_configure() -> None:

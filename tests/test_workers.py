@@ -183,6 +183,8 @@ def test_workers_that_keep_dying_at_their_start_end_the_service() -> None:
 
 def test_by_default_there_is_one_worker_per_core_that_may_be_used() -> None:
     script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from petstore.server.workers import"
-    done = subprocess.run([sys.executable, "-c", script + " default_count; print(default_count())"], capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script + " default_count; print(default_count())"], capture_output=True
+    )
     assert done.stdout.strip() == b"1"
     assert 1 <= default_count() <= 8

@@ -8,7 +8,8 @@ import msgspec
 ACTIONS = (
     "create key", "rotate key", "revoke key", "set limits", "lift ban",
     "add animal", "set status", "import",
-    "sign in", "add operator", "revoke operator",
+    "sign in", "sign-in failed", "sign out", "sign out everywhere",
+    "add operator", "revoke operator",
     "backup", "restore", "copy",
 )  # fmt: skip
 

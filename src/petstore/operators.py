@@ -1,7 +1,7 @@
 """Operators: the people who may sign in to the console, their tokens, and the contract of their store."""
 
 import re
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import msgspec
 
@@ -9,17 +9,24 @@ from petstore.audit import AuditEntry
 from petstore.errors import OperatorError
 from petstore.keys import has_form, new_secret
 
+Role = Literal["viewer", "operator"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
 PREFIX = "pets_op_"
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
 NAME_MAX = 64
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """A person without the token, of which only a hash is stored. Times are Unix seconds."""
+    """A viewer sees every page of the console and changes nothing. Only a hash of the token is stored.
+
+    Times are Unix seconds.
+    """
 
     name: str
     created: float
     revoked: float | None = None
+    role: Role = "operator"
 
 
 class Operators(Protocol):

@@ -8,7 +8,6 @@ import math
 import os
 import resource
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, MutableMapping
@@ -27,8 +26,10 @@ from petstore.observability import metrics, multiprocess
 from petstore.observability.logs import event, logger
 from petstore.observability.monitoring import Monitoring
 from petstore.rate_limits import SECOND, BanPolicy
+from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.http_server import Application, HttpServer
 from petstore.server.serving import serve_connections
+from petstore.server.sockets import open_sockets
 from petstore.server.tls import tls_context
 from petstore.server.workers import Sockets, Succession, Supervisor
 from petstore.settings import Settings
@@ -309,50 +310,43 @@ def allow_many_descriptors() -> None:
 def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
     """Run the console until it is told to stop; `greet` is given the address to sign in at.
 
-    Raises OperatorError when the packages for it are missing.
+    Raises OperatorError when it cannot listen, or when the packages for it are missing.
     """
     try:
         import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
-        import uvicorn
 
-        from petstore.console.app import console
-        from petstore.console.guard import Addresses
-        from petstore.console.jobs import Jobs
-        from petstore.console.sessions import Sessions
+        from petstore.console.app import open_console
     except ImportError as error:
         raise MissingPackage("the console", error.name, "console") from None
+    import uvloop
+
+    tls = tls_context(settings.tls_cert, settings.tls_key)
+    (sockets,) = open_sockets(settings.host, settings.port, 1)
 
     async def run() -> None:
-        clock = clock_of(settings)
-        addresses, sessions = Addresses(settings), Sessions(clock)
-        async with Backends(settings) as backends:
-            with Jobs() as jobs:
-                app = console(backends.stores, backends.gate, clock, addresses, sessions, jobs)
-                server = uvicorn.Server(uvicorn.Config(app, **_uvicorn_options(settings)))
-                # Uvicorn's own handling of signals would end the process by the signal instead of with code 0.
-                server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # see above
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
-                greet(f"{addresses.origin}/sign-in?token={sessions.new_link_token()}")
-                await server.serve()
+        async with (
+            Backends(settings) as backends,
+            open_console(settings, backends.stores, backends.gate, clock_of(settings)) as console,
+        ):
+            scheme = "https" if tls else "http"
+            app = AsgiBridge(console.app, scheme=scheme, host=settings.host, port=settings.port)
+            server = http_server(settings, app, None)
+            ticking = asyncio.create_task(_tick(server))
+            await serve_connections(server, sockets, tls, lambda: greet(console.sign_in_url))
+            ticking.cancel()
 
-    asyncio.run(run())
+    try:
+        uvloop.run(run())
+    finally:
+        for each in sockets:
+            each.close()
 
 
-def _uvicorn_options(settings: Settings) -> dict[str, Any]:
-    return {
-        "host": settings.host,
-        "port": settings.port,
-        "http": "h11",
-        "ssl_certfile": settings.tls_cert,
-        "ssl_keyfile": settings.tls_key,
-        "lifespan": "off",
-        "log_config": None,
-        "access_log": False,
-        "proxy_headers": False,
-        "server_header": False,
-        "timeout_graceful_shutdown": 2,
-    }
+async def _tick(server: HttpServer) -> None:
+    while True:
+        await asyncio.sleep(1)
+        with _bugs_logged():
+            server.tick()
 
 
 class AsgiService:

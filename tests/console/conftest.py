@@ -1,12 +1,13 @@
-"""A service and a console over the same data, on each pair of backends, for all tests of a file."""
+"""Fixtures: a service and a console over the same data on each pair of backends, and a signed-in operator."""
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.consoles import Console, Visitor, running_console
+from tests.consoles import Console, ConsoleClient, running_console
 from tests.servers import Server, serving
 
 _names = itertools.count(1)
@@ -25,34 +26,41 @@ def console(server: Server) -> Iterator[Console]:
 
 
 @pytest.fixture
+def own_console(tmp_path: Path) -> Iterator[Console]:
+    """A console for one test, whose clock may be moved."""
+    with running_console(Server(tmp_path / "data")) as running:
+        yield running
+
+
+@pytest.fixture
 def new_name() -> Callable[[], str]:
     return lambda: f"operator {next(_names)}"
 
 
 @pytest.fixture
-def ada(console: Console, new_name: Callable[[], str]) -> Visitor:
-    """An operator of the test's own, signed in."""
-    return console.signed_in(new_name())
+def operator(console: Console, new_name: Callable[[], str]) -> ConsoleClient:
+    """A client that is signed in as a new operator."""
+    return console.sign_in(new_name())
 
 
 @pytest.fixture
 def page(browser: Browser, console: Console, new_name: Callable[[], str]) -> Iterator[Page]:
-    """An operator, signed in with a token by hand, on a page that complains of nothing and asks nobody else."""
+    """A browser page of a new operator. Script errors and requests to other sites fail the test."""
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     opened = context.new_page()
     opened.set_default_timeout(10_000)
-    faults: list[str] = []
-    opened.on("pageerror", lambda error: faults.append(str(error)))
-    opened.on("request", lambda request: None if request.url.startswith(console.origin) else faults.append(request.url))
-    # Shown when a test fails: what the page asked for, and what it was told.
-    opened.on("request", lambda request: print("asked", request.method, request.url, request.post_data or ""))
-    opened.on("response", lambda response: print("told", response.status, response.url))
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("request", lambda request: None if request.url.startswith(console.origin) else errors.append(request.url))
+    # pytest shows these lines when a test fails.
+    opened.on("request", lambda request: print("request", request.method, request.url, request.post_data or ""))
+    opened.on("response", lambda response: print("response", response.status, response.url))
     opened.on("requestfailed", lambda request: print("failed", request.url, request.failure))
     name = new_name()
     opened.goto(console.origin)
-    opened.get_by_label("Your token").fill(console.operator(name))
+    opened.get_by_label("Your token").fill(console.add_operator(name))
     opened.get_by_role("button", name="Sign in").click()
     expect(opened.get_by_text(f"Signed in as {name}")).to_be_visible()
     yield opened
     context.close()
-    assert faults == []
+    assert errors == []

@@ -1,4 +1,4 @@
-"""The console while PostgreSQL or Redis does not answer: it says so, keeps what was typed, and heals by itself."""
+"""The console while PostgreSQL or Redis does not respond: it shows an error and recovers by itself."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ import pytest
 from petstore.console.jobs import Job, Jobs
 from petstore.errors import Unavailable
 from tests.backends import Postgres, Process, Redis
-from tests.consoles import Console, cells, running_console, shown
+from tests.consoles import Console, cells, running_console, text_of
 from tests.served import wait_for
 from tests.servers import Server
 
@@ -23,7 +23,7 @@ def console(tmp_path: Path) -> Iterator[Console]:
 
 @contextlib.contextmanager
 def away(server: Process) -> Iterator[None]:
-    """It hangs: the worst way to be away."""
+    """A server that hangs: a harder case than a closed port."""
     server.hang()
     try:
         yield
@@ -32,34 +32,34 @@ def away(server: Process) -> Iterator[None]:
 
 
 def test_without_redis_the_console_shows_what_it_can(console: Console, redis: Redis) -> None:
-    ada, key = console.signed_in("ada"), console.server.key(environment="staging")
-    assert cells(ada.get("/staging/keys"), "Today") == ["0 of 1,000,000"]
+    operator, key = console.sign_in("ada"), console.server.key(environment="staging")
+    assert cells(operator.get("/staging/keys"), "Today") == ["0 of 1,000,000"]
     with away(redis):
-        page = ada.get("/staging/keys")
+        page = operator.get("/staging/keys")
         assert (cells(page, "Id"), cells(page, "Today")) == ([key.id], ["not known"])
-        assert "The gate does not answer" in shown(page)
-        assert "not known" in shown(ada.get(f"/staging/keys/{key.id}"))
-        assert ada.get("/staging/overview").status_code == 200
-        assert "who is banned is not known" in shown(ada.get("/staging/bans"))
-    assert wait_for(lambda: cells(ada.get("/staging/keys"), "Today") == ["0 of 1,000,000"])
+        assert "The gate does not respond" in text_of(page)
+        assert "not known" in text_of(operator.get(f"/staging/keys/{key.id}"))
+        assert operator.get("/staging/overview").status_code == 200
+        assert "bans are not known" in text_of(operator.get("/staging/bans"))
+    assert wait_for(lambda: cells(operator.get("/staging/keys"), "Today") == ["0 of 1,000,000"])
 
 
-def test_without_postgres_the_console_says_so_and_heals(console: Console, postgres: Postgres) -> None:
-    ada, guest = console.signed_in("ada"), console.visitor()
+def test_without_postgres_the_console_shows_an_error_and_recovers(console: Console, postgres: Postgres) -> None:
+    operator, new_client = console.sign_in("ada"), console.client()
     with away(postgres):
-        page = ada.get("/live/animals")
+        page = operator.get("/live/animals")
         assert page.status_code == 503
-        assert "does not answer" in shown(page)
+        assert "does not respond" in text_of(page)
         assert (page.headers["retry-after"], page.headers["refresh"]) == ("5", "5")
-        part = ada.get("/live/animals/rows", **{"HX-Request": "true"})
+        part = operator.get("/live/animals/rows", **{"HX-Request": "true"})
         assert (part.status_code, part.headers["content-type"]) == (503, "text/plain; charset=utf-8")
-        assert guest.get(console.link).status_code == 503
-    assert wait_for(lambda: ada.get("/live/animals").status_code == 200)
-    assert guest.get(console.link).status_code == 303  # the link was not used up by the outage
+        assert new_client.get(console.link).status_code == 503
+    assert wait_for(lambda: operator.get("/live/animals").status_code == 200)
+    assert new_client.get(console.link).status_code == 303  # the link was not used up by the outage
 
 
-def test_a_job_that_met_an_outage_does_not_claim_to_know_what_came_of_it() -> None:
-    """The answer to a commit may be what was lost."""
+def test_a_job_that_lost_the_store_does_not_claim_to_know_its_result() -> None:
+    """The response to a commit may be lost: the change may have been made."""
 
     async def work(_: Job) -> str:
         raise Unavailable("the connection was lost")
@@ -72,6 +72,6 @@ def test_a_job_that_met_an_outage_does_not_claim_to_know_what_came_of_it() -> No
             return job
 
     job = asyncio.run(run())
-    assert (job.state, job.outcome) == (
-        "failed", "The store did not answer, so nothing may have changed. Look, then try again."
+    assert (job.state, job.result) == (
+        "failed", "The store did not respond. Check whether the change was made, then try again."
     )  # fmt: skip

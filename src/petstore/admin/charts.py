@@ -9,21 +9,22 @@ REFUSALS_MAX = 12
 
 
 class Bars(NamedTuple):
-    """Requests by response class, in bars of `seconds` that begin at `starts`."""
+    """Requests by class of response, in bars of `seconds` that begin at `starts`."""
 
     starts: list[int]
     seconds: int
-    answers: dict[ResponseClass, list[int]]
+    requests: dict[ResponseClass, list[int]]
 
     def totals(self) -> list[int]:
-        return [sum(bar) for bar in zip(*self.answers.values(), strict=True)]
+        return [sum(bar) for bar in zip(*self.requests.values(), strict=True)]
 
     def sum_of(self, *classes: ResponseClass) -> int:
-        return sum(sum(self.answers[each]) for each in classes or RESPONSE_CLASSES)
+        """The requests of these classes in all bars; without an argument, of all classes."""
+        return sum(sum(self.requests[each]) for each in classes or RESPONSE_CLASSES)
 
 
 class Refusal(NamedTuple):
-    """The refused and banned requests of a key in a minute or in an hour."""
+    """The refused requests of a key in one minute or hour."""
 
     start: int
     seconds: int
@@ -31,7 +32,7 @@ class Refusal(NamedTuple):
     banned: int
 
 
-async def traffic_bars(usage_store: UsageStore, span: Span, now: float) -> Bars:
+async def total_bars(usage_store: UsageStore, span: Span, now: float) -> Bars:
     """The requests of all keys, and those without a valid key. Raises Unavailable."""
     rows = await usage_store.total_usage(interval=span.total_interval, since=span.since(now))
     return bars_of(rows, span.bars(now, span.bar), span.bar)
@@ -41,13 +42,13 @@ async def key_bars(usage_store: UsageStore, key_ids: Sequence[str], span: Span, 
     """The requests of each of these keys. Raises Unavailable."""
     found = await usage_store.usage_of(key_ids, span.usage_interval, span.bars(now, span.usage_interval))
     rows: dict[str, list[tuple[int, ResponseClass, int]]] = {key_id: [] for key_id in key_ids}
-    for key_id, start, answer, requests in found:
-        rows[key_id].append((start, answer, requests))
+    for key_id, start, response, requests in found:
+        rows[key_id].append((start, response, requests))
     return {key_id: bars_of(some, span.bars(now, span.key_bar), span.key_bar) for key_id, some in rows.items()}
 
 
 async def recent_refusals(usage_store: UsageStore, key_id: str, now: float) -> list[Refusal]:
-    """Newest first: per minute in the last hour, per hour in the last month. Raises Unavailable."""
+    """The newest first: per minute in the last hour, per hour in the last month. Raises Unavailable."""
     hour, month = SPANS["hour"], SPANS["month"]
     minutes = await usage_store.usage_of([key_id], MINUTE, hour.bars(now, MINUTE))
     hours = await usage_store.usage_of(
@@ -55,18 +56,18 @@ async def recent_refusals(usage_store: UsageStore, key_id: str, now: float) -> l
     )
     counts: dict[tuple[int, int], dict[str, int]] = {}
     for rows, seconds in ((minutes, MINUTE), (hours, HOUR)):
-        for _, start, answer, requests in rows:
-            if answer in ("refused", "banned"):
-                counts.setdefault((start, seconds), {})[answer] = requests
+        for _, start, response, requests in rows:
+            if response in ("refused", "banned"):
+                counts.setdefault((start, seconds), {})[response] = requests
     newest = sorted(counts.items(), reverse=True)[:REFUSALS_MAX]
     return [Refusal(*interval, n.get("refused", 0), n.get("banned", 0)) for interval, n in newest]
 
 
 def bars_of(rows: Iterable[tuple[int, ResponseClass, int]], starts: list[int], seconds: int) -> Bars:
-    """Sums rows of (start, response class, requests). A row outside the bars is left out."""
-    answers: dict[ResponseClass, list[int]] = {answer: [0] * len(starts) for answer in RESPONSE_CLASSES}
-    for start, answer, requests in rows:
-        bar = (start - starts[0]) // seconds
-        if 0 <= bar < len(starts):
-            answers[answer][bar] += requests
-    return Bars(starts, seconds, answers)
+    """Each row added to the bar that contains its start; rows outside of all bars are left out."""
+    requests: dict[ResponseClass, list[int]] = {each: [0] * len(starts) for each in RESPONSE_CLASSES}
+    for start, response, count in rows:
+        index = (start - starts[0]) // seconds
+        if 0 <= index < len(starts):
+            requests[response][index] += count
+    return Bars(starts, seconds, requests)

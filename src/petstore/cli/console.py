@@ -28,6 +28,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--public-url", metavar="URL", help="The address in the browser, when the console is behind a proxy.")
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
+@click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
+              help="Use X-Forwarded-For of this proxy; repeatable.")  # fmt: skip
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 def console(**options: Any) -> None:
     """Start the console and run until Ctrl-C or SIGTERM.
@@ -54,6 +56,11 @@ def _check(settings: Settings) -> None:
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise OperatorError("--tls-cert and --tls-key go together")
     tls_context(settings.tls_cert, settings.tls_key)
+    for network in settings.trusted_proxies:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise OperatorError(f"--trusted-proxy {network}: give an address or a network like 10.0.0.0/8") from None
     public = settings.public_base
     if public and not _is_origin(public):
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, with no path")

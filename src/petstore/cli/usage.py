@@ -107,7 +107,7 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
     today = windows.day_used if abs(now * SECOND - windows.day_start) < DAY else 0
     if as_json:
         steps = [
-            {"start": start, **{answer: bars.answers[answer][bar] for answer in KEY_ANSWERS}}
+            {"start": start, **{answer: bars.requests[answer][bar] for answer in KEY_ANSWERS}}
             for bar, start in enumerate(bars.starts)
         ]
         print_json({"key_id": key.id, "name": key.name, "day_used": today, "seconds": bars.seconds, "steps": steps})
@@ -121,7 +121,7 @@ def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
         }
     )
     rows = [
-        [when(start), *(f"{bars.answers[answer][bar]:,}" for answer in KEY_ANSWERS)]
+        [when(start), *(f"{bars.requests[answer][bar]:,}" for answer in KEY_ANSWERS)]
         for bar, (start, total) in enumerate(zip(bars.starts, bars.totals(), strict=True))
         if total
     ]

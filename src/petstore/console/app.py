@@ -1,115 +1,167 @@
-"""The console as one ASGI application: its addresses, and what happens when something goes wrong."""
+"""The console as one ASGI application: its routes and its error pages."""
 
+import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
-from petstore.console import animals, audit, bans, files, keys, overview
-from petstore.console.files import UPLOAD_MAX
-from petstore.console.guard import Addresses, Guard
+from petstore.console import audit, bans, keys, overview, pet_files, pets
 from petstore.console.jobs import Jobs
-from petstore.console.requests import Shared
-from petstore.console.sessions import Sessions
-from petstore.console.sign_in import HOME, session_of, sign_in, sign_in_page, sign_out
+from petstore.console.pet_files import UPLOAD_MAX
+from petstore.console.requests import ConsoleRequest
+from petstore.console.security import SecurityMiddleware
+from petstore.console.sign_in import (
+    HOME,
+    find_session,
+    record_other_failures,
+    sign_in,
+    sign_in_page,
+    sign_out,
+    sign_out_everywhere,
+)
+from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.observability.logs import event, logger
+from petstore.settings import Settings
 from petstore.store import Store
 
+Handler = Callable[[ConsoleRequest], Awaitable[Response]]
+
+
+def _get(path: str, handler: Handler) -> Route:
+    return Route(path, _endpoint(handler))
+
+
+def _post(path: str, handler: Handler) -> Route:
+    return Route(path, _endpoint(handler), methods=["POST"])
+
+
+def _endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await handler(ConsoleRequest(request))
+
+    return endpoint
+
+
 ROUTES = [
-    Route("/overview", overview.overview),
-    Route("/overview/figures", overview.figures),
-    Route("/animals", animals.animals),
-    Route("/animals", animals.add, methods=["POST"]),
-    Route("/animals/rows", animals.rows),
-    Route("/animals/status", animals.set_status, methods=["POST"]),
-    Route("/animals/import", files.start_import, methods=["POST"]),
-    Route("/animals/export", files.start_export, methods=["POST"]),
-    Route("/jobs/{job_id}", files.job),
-    Route("/jobs/{job_id}/file", files.file),
-    Route("/keys", keys.keys),
-    Route("/keys", keys.create, methods=["POST"]),
-    Route("/keys/rows", keys.rows),
-    Route("/keys/new", keys.new),
-    Route("/keys/{key_id}", keys.key),
-    Route("/keys/{key_id}/figures", keys.figures),
-    Route("/keys/{key_id}/rotate", keys.rotate, methods=["POST"]),
-    Route("/keys/{key_id}/limits", keys.set_limits, methods=["POST"]),
-    Route("/keys/{key_id}/revoke", keys.ask_revoke),
-    Route("/keys/{key_id}/revoke", keys.revoke, methods=["POST"]),
-    Route("/bans", bans.bans),
-    Route("/bans/rows", bans.rows),
-    Route("/bans/{key_id}/lift", bans.lift, methods=["POST"]),
-    Route("/audit", audit.audit),
-    Route("/audit/rows", audit.rows),
+    _get("/overview", overview.show),
+    _get("/overview/refresh", overview.refresh),
+    _get("/animals", pets.show_list),
+    _post("/animals", pets.add),
+    _get("/animals/rows", pets.rows),
+    _post("/animals/status", pets.set_status),
+    _post("/animals/import", pet_files.start_import),
+    _post("/animals/export", pet_files.start_export),
+    _get("/jobs/{job_id}", pet_files.show_job),
+    _get("/jobs/{job_id}/file", pet_files.download),
+    _get("/keys", keys.show_list),
+    _post("/keys", keys.create),
+    _get("/keys/rows", keys.rows),
+    _get("/keys/new", keys.show_new),
+    _get("/keys/{key_id}", keys.show),
+    _get("/keys/{key_id}/refresh", keys.refresh),
+    _post("/keys/{key_id}/rotate", keys.rotate),
+    _post("/keys/{key_id}/limits", keys.set_limits),
+    _get("/keys/{key_id}/revoke", keys.confirm_revoke),
+    _post("/keys/{key_id}/revoke", keys.revoke),
+    _get("/bans", bans.show_list),
+    _get("/bans/refresh", bans.refresh),
+    _post("/bans/{key_id}/lift", bans.lift),
+    _get("/audit", audit.show_list),
+    _get("/audit/rows", audit.rows),
 ]
 
 
-def console(
-    stores: dict[Environment, Store],
-    gate: Gate,
-    clock: Callable[[], float],
-    addresses: Addresses,
-    sessions: Sessions,
-    jobs: Jobs,
-) -> Guard:
-    shared = Shared(stores, gate, clock, addresses, sessions, jobs)
+class Console(NamedTuple):
+    """An open console. `sign_in_url` signs in once."""
+
+    app: ASGIApp
+    sign_in_url: str
+
+
+@contextlib.asynccontextmanager
+async def open_console(
+    settings: Settings, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
+) -> AsyncIterator[Console]:
+    """The console over open backends."""
+    with Jobs() as jobs:
+        state = ConsoleState(stores, gate, clock, settings, jobs)
+        yield Console(_app(state), f"{state.origin.url}/sign-in?token={state.sessions.new_link_token()}")
+        await record_other_failures(state)
+
+
+def _app(state: ConsoleState) -> ASGIApp:
     app = Starlette(
         routes=[
             Route("/", _home),
             Route("/sign-in", sign_in, methods=["GET", "POST"]),
             Route("/sign-out", sign_out, methods=["POST"]),
-            Route("/static/{name:path}", shared.pages.static),
+            Route("/sign-out/everywhere", sign_out_everywhere, methods=["POST"]),
+            Route("/static/{name:path}", state.renderer.static),
             Mount("/{environment}", routes=ROUTES),
         ],
         exception_handlers={
-            HTTPException: partial(_refused, shared),
-            Unavailable: partial(_outage, shared),
-            Exception: partial(_bug, shared),
+            HTTPException: partial(_http_error, state),
+            Unavailable: partial(_unavailable, state),
+            Exception: partial(_internal_error, state),
         },
     )
-    app.state.shared = shared
-    return Guard(app, addresses, partial(session_of, shared), partial(sign_in_page, shared), partial(_outage, shared))
+    app.state.console = state
+    return SecurityMiddleware(
+        app,
+        state.origin,
+        partial(find_session, state),
+        partial(sign_in_page, state),
+        partial(_error_page, state),
+        partial(_unavailable, state),
+    )
 
 
 async def _home(request: Request) -> Response:
     return RedirectResponse(HOME)
 
 
-def _refused(shared: Shared, request: Request, error: Exception) -> Response:
+def _http_error(state: ConsoleState, request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     text = {
         404: "There is nothing at this address. It may have been removed, or belong to the other environment.",
-        405: "This address does not take that kind of request.",
-        413: f"The file is too large: at most {UPLOAD_MAX // 2**20:,} MiB at once.",
-    }.get(status, "The request could not be understood.")
-    return _say(shared, request, status, text)
+        405: "This address does not support that method.",
+        408: "The form did not arrive in time.",
+        413: f"The form or the file is too large: the maximum of a file is {UPLOAD_MAX // 2**20:,} MiB.",
+    }.get(status, "The request is not valid.")
+    response = _error_page(state, request, status, text)
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers.update(error.headers)
+    return response
 
 
-def _outage(shared: Shared, request: Request, error: Exception) -> Response:
+def _unavailable(state: ConsoleState, request: Request, error: Exception) -> Response:
     event(logging.ERROR, "unavailable", path=request.url.path, cause=str(error))
-    response = _say(shared, request, 503, "The store or the gate does not answer. It is tried again by itself.")
+    response = _error_page(state, request, 503, "The store or the gate does not respond. This page retries by itself.")
     if request.method == "GET":
         response.headers["refresh"] = "5"
     response.headers["retry-after"] = "5"
     return response
 
 
-def _bug(shared: Shared, request: Request, error: Exception) -> Response:
+def _internal_error(state: ConsoleState, request: Request, error: Exception) -> Response:
     number = secrets.token_hex(4)
     logger.error("internal error", exc_info=error, extra={"fields": {"number": number, "path": request.url.path}})
-    return _say(shared, request, 500, f"Something went wrong; the log has it as {number}.")
+    return _error_page(state, request, 500, f"An internal error occurred. The log has it under the number {number}.")
 
 
-def _say(shared: Shared, request: Request, status: int, text: str) -> Response:
+def _error_page(state: ConsoleState, request: Request, status: int, text: str) -> Response:
     if request.headers.get("hx-request") == "true":
         return PlainTextResponse(text, status)
-    return shared.pages.html("error.html", status, text=text, status=status, home=HOME)
+    return state.renderer.html("error.html", status, text=text, status=status, home=HOME)

@@ -1,32 +1,28 @@
-"""The audit log: who did what when, filterable."""
+"""The audit log: every change by an operator, with filters."""
 
-from starlette.requests import Request
+from typing import Any
+
 from starlette.responses import Response
 
 from petstore.audit import ACTIONS
 from petstore.console.requests import ConsoleRequest
 
-PAGE = 50
+PAGE_SIZE = 50
 
 
-async def audit(request: Request) -> Response:
-    visit = ConsoleRequest(request)
-    return visit.page("audit.html", **await _filtered(visit), actions=ACTIONS)
+async def show_list(request: ConsoleRequest) -> Response:
+    return request.page("audit/list.html", **await _search(request), actions=ACTIONS)
 
 
-async def rows(request: Request) -> Response:
-    """The next deeds of the table."""
-    visit = ConsoleRequest(request)
-    found = await _filtered(visit)
-    response = visit.part("audit_rows.html", **found)
-    if found["first"]:  # a new search: the address should say so, for a reload or a friend
-        response.headers["hx-replace-url"] = f"/{visit.environment}/audit?{request.url.query}"
-    return response
+async def rows(request: ConsoleRequest) -> Response:
+    """The next entries of the table."""
+    return request.table_rows("audit/rows.html", "/audit", **await _search(request))
 
 
-async def _filtered(visit: ConsoleRequest) -> dict[str, object]:
-    who, text = visit.asked("who").strip(), visit.asked("q").strip()
-    what = asked if (asked := visit.asked("what")) in ACTIONS else ""
-    before = visit.number_asked("before", 0) or None
-    found = await visit.store.find_entries(before=before, limit=PAGE, actor=who, action=what, text=text)
-    return {"who": who, "what": what, "q": text, "found": found, "first": before is None}
+async def _search(request: ConsoleRequest) -> dict[str, Any]:
+    actor, text, action = request.parameter("who").strip(), request.parameter("q").strip(), request.parameter("what")
+    if action not in ACTIONS:
+        action = ""
+    before = request.number("before") or None
+    found = await request.store.find_entries(before=before, limit=PAGE_SIZE, actor=actor, action=action, text=text)
+    return {"actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None}

@@ -1,4 +1,4 @@
-"""Figures that take the longer to reckon the more there is: the last known one is at hand, a new one on its way."""
+"""Values that are slow to compute: a page shows the last result while a new one is computed in the background."""
 
 import asyncio
 import contextlib
@@ -12,49 +12,50 @@ from petstore.observability.logs import event
 
 T = TypeVar("T")
 
-PATIENCE = 0.08  # seconds that a page waits for a new figure
-FRESH = 2.0  # seconds for which a figure is new enough
-SHARE = 50  # a figure is reckoned for at most this part of the time, however long it takes
+WAIT_TIMEOUT = 0.08  # seconds that a page waits for a new result
+FRESH_SECONDS = 2.0  # a result younger than this is not computed again
+PAUSE_FACTOR = 50  # a computation of one second is followed by a pause of 50, so the store is rarely busy with it
 
 
-class Known(NamedTuple, Generic[T]):
+class Result(NamedTuple, Generic[T]):
     value: T
     age: float  # seconds
 
 
 class BackgroundValue(Generic[T]):
-    """One figure. `reckon` runs at most once at a time, and never longer than a small part of the time."""
+    """One value. `compute` runs at most once at a time, and for at most a small part of the time."""
 
-    def __init__(self, reckon: Callable[[], Awaitable[T]]) -> None:
-        self._reckon = reckon
-        self._running: asyncio.Task[None] | None = None
+    def __init__(self, compute: Callable[[], Awaitable[T]], *, wait_timeout: float = WAIT_TIMEOUT) -> None:
+        self._compute = compute
+        self._wait_timeout = wait_timeout
+        self._task: asyncio.Task[None] | None = None
         self._value: T | None = None
-        self._at = float("-inf")
+        self._computed_at = float("-inf")
         self._due = float("-inf")
 
-    async def latest(self) -> Known[T] | None:
-        """A new figure if it comes quickly, else the last one; None when there is none yet."""
-        if time.monotonic() >= self._due and self._running is None:
-            self._running = asyncio.create_task(self._run())
-        if self._running is not None:
+    async def latest(self) -> Result[T] | None:
+        """The new result if it is ready in time, else the last one. None when nothing was computed yet."""
+        if time.monotonic() >= self._due and self._task is None:
+            self._task = asyncio.create_task(self._run())
+        if self._task is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._running), PATIENCE)
-        return None if self._value is None else Known(self._value, time.monotonic() - self._at)
+                await asyncio.wait_for(asyncio.shield(self._task), self._wait_timeout)
+        return None if self._value is None else Result(self._value, time.monotonic() - self._computed_at)
 
-    def outdated(self) -> None:
-        """Something was changed here: whoever looks next should see it."""
+    def invalidate(self) -> None:
+        """The operator changed the data: the next page computes the value again."""
         self._due = float("-inf")
 
     async def _run(self) -> None:
         began = time.monotonic()
         self._due = float("inf")
         try:
-            self._value = await self._reckon()
-            self._at = time.monotonic()
-        except Unavailable as error:  # the page says how old its figure is
-            event(logging.WARNING, "figure not reckoned", cause=str(error))
+            self._value = await self._compute()
+            self._computed_at = time.monotonic()
+        except Unavailable as error:  # the page shows the age of the last result
+            event(logging.WARNING, "background value failed", cause=str(error))
         finally:
-            self._running = None
-            if self._due == float("inf"):
+            self._task = None
+            if self._due == float("inf"):  # otherwise the value was invalidated while it was computed
                 took = time.monotonic() - began
-                self._due = time.monotonic() + max(FRESH, SHARE * took)
+                self._due = time.monotonic() + max(FRESH_SECONDS, PAUSE_FACTOR * took)

@@ -1,36 +1,34 @@
 """Bans: list and lift."""
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError
 
-SHOWN = 100
+SHOWN_MAX = 100
 
 
-async def bans(request: Request) -> Response:
-    visit = ConsoleRequest(request)
-    return visit.page("bans.html", known=await visit.shared.bans[visit.environment].latest(), shown=SHOWN)
+async def show_list(request: ConsoleRequest) -> Response:
+    bans = await request.state.bans[request.environment].latest()
+    return request.page("bans/list.html", bans=bans, shown_max=SHOWN_MAX)
 
 
-async def rows(request: Request) -> Response:
-    """The part that the page asks for again and again."""
-    visit = ConsoleRequest(request)
-    return visit.part("bans_rows.html", known=await visit.shared.bans[visit.environment].latest(), shown=SHOWN)
+async def refresh(request: ConsoleRequest) -> Response:
+    """The part that the page loads again every few seconds."""
+    bans = await request.state.bans[request.environment].latest()
+    return request.part("bans/rows.html", bans=bans, shown_max=SHOWN_MAX)
 
 
-async def lift(request: Request) -> Response:
-    visit = ConsoleRequest(request)
-    key_id = request.path_params["key_id"]
-    if await visit.key(key_id) is None:
+async def lift(request: ConsoleRequest) -> Response:
+    key_id = request.http.path_params["key_id"]
+    if await request.find_key(key_id) is None:
         raise HTTPException(404)
     try:
-        await visit.admin.lift_ban(key_id)
-        visit.tell(f"{key_id} may come in again.")
+        await request.admin.lift_ban(key_id)
+        request.flash(f"The ban of {key_id} is lifted.")
     except OperatorError as error:
-        visit.tell(str(error), good=False)
-    visit.shared.bans[visit.environment].outdated()
-    back = (await visit.form()).text("back")
-    return visit.go(f"/keys/{key_id}" if back == "key" else "/bans")
+        request.flash(str(error), ok=False)
+    request.state.bans[request.environment].invalidate()
+    back = (await request.form()).text("back")
+    return request.redirect(f"/keys/{key_id}" if back == "key" else "/bans")

@@ -1,4 +1,4 @@
-"""Imports and exports: work that outlasts a request, and how far each has come."""
+"""Background jobs: imports and exports that take longer than a request, and their progress."""
 
 import asyncio
 import logging
@@ -13,24 +13,24 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.keys import Environment
 from petstore.observability.logs import event, logger
 
-JOBS_MAX = 20  # remembered, with their files
+JOBS_MAX = 20  # kept in memory, with their files on disk
 RUNNING_MAX = 2
-FAULTS_SHOWN = 20
+ERRORS_SHOWN = 20
 
 
 class Job:
-    """`done` of `total` steps; at the end what came of it, or what was wrong."""
+    """One import or export: `done` of `total` steps, and at the end its result or its errors."""
 
-    def __init__(self, environment: Environment, title: str, total: int, name: str = "") -> None:
+    def __init__(self, environment: Environment, title: str, total: int, file_name: str = "") -> None:
         self.id = secrets.token_urlsafe(12)
         self.environment = environment
         self.title = title
         self.total = max(1, total)
-        self.name = name  # of the file to be downloaded
+        self.file_name = file_name  # of the download
         self.done = 0
         self.state: Literal["running", "finished", "failed"] = "running"
-        self.outcome = ""
-        self.faults: list[str] = []
+        self.result = ""
+        self.errors: list[str] = []
         self.file: Path | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -43,13 +43,13 @@ class Job:
 
 
 class Jobs:
-    """To be used as a context: what is under way ends with it, and no file is left behind."""
+    """A context manager: its end cancels running jobs and deletes their files."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
     def __enter__(self) -> "Jobs":
-        self._folder = tempfile.TemporaryDirectory(prefix="petstore-console-")
+        self._directory = tempfile.TemporaryDirectory(prefix="petstore-console-")
         return self
 
     def __exit__(
@@ -58,12 +58,12 @@ class Jobs:
         for job in self._jobs.values():
             if job.task is not None:
                 job.task.cancel()
-        self._folder.cleanup()
+        self._directory.cleanup()
 
     def start(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> Job:
-        """`work` returns what came of it. Raises OperatorError when too much is under way."""
+        """Run `work`, which returns the result to show. Raises OperatorError when too many jobs are running."""
         if sum(each.state == "running" for each in self._jobs.values()) >= RUNNING_MAX:
-            raise OperatorError("two imports or exports are under way; wait until one has ended")
+            raise OperatorError("two imports or exports are running; wait until one has finished")
         ended = [each for each in self._jobs.values() if each.state != "running"]
         for old in ended[: max(0, len(self._jobs) + 1 - JOBS_MAX)]:
             del self._jobs[old.id]
@@ -78,26 +78,26 @@ class Jobs:
         return job if job is not None and job.environment == environment else None
 
     def new_file(self, job: Job) -> Path:
-        job.file = Path(self._folder.name) / job.id
+        job.file = Path(self._directory.name) / job.id
         return job.file
 
     async def _run(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> None:
         try:
-            job.outcome = await work(job)
+            job.result = await work(job)
             job.done, job.state = job.total, "finished"
         except OperatorError as error:
-            job.outcome, *faults = str(error).splitlines()
-            job.faults = [fault.strip() for fault in faults[:FAULTS_SHOWN]]
-            if len(faults) > FAULTS_SHOWN:
-                job.faults.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
+            job.result, *errors = str(error).splitlines()
+            job.errors = [each.strip() for each in errors[:ERRORS_SHOWN]]
+            if len(errors) > ERRORS_SHOWN:
+                job.errors.append(f"and {len(errors) - ERRORS_SHOWN:,} more")
         except Unavailable as error:
             event(logging.ERROR, "unavailable", job=job.title, cause=str(error))
-            job.outcome = "The store did not answer, so nothing may have changed. Look, then try again."
+            job.result = "The store did not respond. Check whether the change was made, then try again."
         except OSError as error:
-            job.outcome = f"The file could not be written: {error.strerror}."
+            job.result = f"The file could not be written: {error.strerror}."
         except Exception:
             logger.exception("internal error", extra={"fields": {"job": job.title}})
-            job.outcome = "Something went wrong; the log says what."
+            job.result = "An internal error occurred. The log has the details."
         finally:
             if job.state == "running":
                 job.state = "failed"

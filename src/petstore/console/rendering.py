@@ -1,4 +1,4 @@
-"""How pages are made: the templates, what they can say, and the files beside them."""
+"""Rendering: the templates with their filters, and the static files."""
 
 import datetime
 import hashlib
@@ -17,10 +17,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from petstore.pets import STATUSES
 from petstore.usage import RESPONSE_CLASSES, SPANS, ResponseClass
 
-KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
-# How answers are called on plots and in tables.
-ANSWER_NAMES: dict[ResponseClass, str] = {
+# The names of the classes of responses in plots and tables.
+CLASS_NAMES: dict[ResponseClass, str] = {
     "ok": "OK",
     "client_error": "client errors (4xx)",
     "unauthorized": "no valid key (401)",
@@ -34,18 +34,18 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
-def moment(at: float | None, style: str = "medium") -> str | Markup:
-    """A time that the browser turns into its own zone; here, and without scripts, it is UTC."""
+def timestamp(at: float | None, style: str = "medium") -> str | Markup:
+    """A time in UTC, which console.js shows in the zone of the browser."""
     if at is None:
         return "never"
     utc = datetime.datetime.fromtimestamp(at, datetime.UTC)
     shown = utc.strftime("%Y-%m-%d %H:%M:%S" if style == "medium" else "%Y-%m-%d %H:%M")
-    whole = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return Markup('<time datetime="{}" data-style="{}">{} UTC</time>').format(whole, style, shown)
+    iso = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Markup('<time datetime="{}" data-style="{}">{} UTC</time>').format(iso, style, shown)
 
 
-def lasting(seconds: float) -> str:
-    """A length of time in words: two units at most."""
+def duration(seconds: float) -> str:
+    """A length of time in at most two units: 1 d 3 h."""
     whole = max(0, int(seconds))
     for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
         if whole >= unit:
@@ -65,16 +65,16 @@ class Renderer:
             lstrip_blocks=True,
             undefined=StrictUndefined,
         )
-        self._templates.filters.update(number=number, moment=moment, lasting=lasting, as_json=json.dumps)
+        self._templates.filters.update(number=number, timestamp=timestamp, duration=duration, as_json=json.dumps)
         self._templates.globals.update(
-            static=self._address_of,
-            answer_names=ANSWER_NAMES,
-            answers=RESPONSE_CLASSES,
+            static=self._static_url,
+            class_names=CLASS_NAMES,
+            all_classes=RESPONSE_CLASSES,
             spans=tuple(SPANS),
             statuses=STATUSES,
         )
         for name in self._templates.list_templates():
-            self._templates.get_template(name)  # now, so that nobody waits for it later
+            self._templates.get_template(name)  # compile at the start, so that no request waits for it
 
     def html(
         self, template: str, status: int = 200, headers: Mapping[str, str] | None = None, /, **context: Any
@@ -85,27 +85,27 @@ class Renderer:
         name = request.path_params["name"]
         if name not in self._static:
             return PlainTextResponse("There is no such file.\n", 404)
-        body, kind, version = self._static[name]
-        # Under its version a file never changes.
-        lasts = "max-age=31536000, immutable" if request.query_params.get("v") == version else "no-cache"
-        return Response(body, media_type=kind, headers={"cache-control": lasts})
+        body, media_type, version = self._static[name]
+        # The content of a versioned URL never changes.
+        caching = "max-age=31536000, immutable" if request.query_params.get("v") == version else "no-cache"
+        return Response(body, media_type=media_type, headers={"cache-control": caching})
 
-    def _address_of(self, name: str) -> str:
+    def _static_url(self, name: str) -> str:
         return f"/static/{name}?v={self._static[name][2]}"
 
 
 def _static_files() -> dict[str, tuple[bytes, str, str]]:
-    """The files by their names: content, media type, and a version that changes with the content."""
+    """The files by name: content, media type, and a version that is a hash of the content."""
     found: dict[str, tuple[bytes, str, str]] = {}
 
-    def collect(folder: Traversable, prefix: str) -> None:
-        for file in folder.iterdir():
-            kind = KINDS.get("." + file.name.rpartition(".")[2])
+    def collect(directory: Traversable, prefix: str) -> None:
+        for file in directory.iterdir():
+            media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2])
             if file.is_dir():
                 collect(file, f"{prefix}{file.name}/")
-            elif kind:
+            elif media_type:
                 body = file.read_bytes()
-                found[prefix + file.name] = (body, kind, hashlib.sha256(body).hexdigest()[:12])
+                found[prefix + file.name] = (body, media_type, hashlib.sha256(body).hexdigest()[:12])
 
     collect(resources.files("petstore.console").joinpath("static"), "")
     return found

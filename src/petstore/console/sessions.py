@@ -1,4 +1,4 @@
-"""Who is signed in: sessions, the one-time link, and how often anyone may try. All in memory: a restart ends them."""
+"""Sessions and the one-time link. Both are in memory: a restart of the console ends every session."""
 
 import hashlib
 import re
@@ -7,110 +7,106 @@ from collections.abc import Callable
 
 import msgspec
 
-from petstore.operators import Operator
-from petstore.rate_limits import ADMITTED, SECOND, admit_address
+from petstore.operators import Operator, Role
 
 SESSION_SECONDS = 12 * 3600
+IDLE_SECONDS = 30 * 60
 LINK_SECONDS = 3600
 SESSIONS_MAX = 1_000
-TRIES_PER_MINUTE = 10
-ADDRESSES_MAX = 10_000
-_LINK_TOKEN = re.compile(r"[\w-]{43}", re.ASCII).fullmatch  # as secrets.token_urlsafe(32) makes them
-GUEST = "console"  # what the audit log calls whoever came by the one-time link
+LINK_ACTOR = "console"  # the name in the audit log of an operator who signed in by the one-time link
+_LINK_TOKEN = re.compile(r"[\w-]{43}", re.ASCII).fullmatch  # the form of secrets.token_urlsafe(32)
 
 
-class Note(msgspec.Struct, frozen=True):
-    """Something to tell the operator on the next page."""
+class FlashMessage(msgspec.Struct, frozen=True):
+    """A message that the next page shows once."""
 
     text: str
-    good: bool = True
-    address: str = ""  # where to look at it
+    ok: bool = True
+    link: str = ""
 
 
 class Session(msgspec.Struct):
-    """`name` is the operator's, `named` when that was; without one, whoever came by the link."""
+    """`name` is the operator's, or None after the link. `operator_created` distinguishes operators of one name."""
 
     name: str | None
-    named: float
+    operator_created: float
+    role: Role
     ends: float
-    notes: list[Note] = msgspec.field(default_factory=list)
-    secrets: dict[str, str] = msgspec.field(default_factory=dict)  # of keys just made: each is shown once
+    last_active: float
+    messages: list[FlashMessage] = msgspec.field(default_factory=list)
+    new_secrets: dict[str, str] = msgspec.field(default_factory=dict)  # by key id; each is shown once
 
     @property
     def actor(self) -> str:
-        return self.name or GUEST
+        return self.name or LINK_ACTOR
+
+    def is_open(self, now: float) -> bool:
+        return now < self.ends and now < self.last_active + IDLE_SECONDS
 
 
 class Sessions:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._sessions: dict[bytes, Session] = {}
-        self._link: bytes | None = None
+        self._link_digest: bytes | None = None
         self._link_ends = 0.0
 
     def new_link_token(self) -> str:
         token = secrets.token_urlsafe(32)
-        self._link, self._link_ends = _hashed(token), self._clock() + LINK_SECONDS
+        self._link_digest, self._link_ends = _digest(token), self._clock() + LINK_SECONDS
         return token
 
-    def redeem(self, token: str) -> bool:
-        """Whether this is the token of the link; it is worth nothing afterwards."""
-        if self._link is None or not secrets.compare_digest(self._link, _hashed(token)):
+    def redeem_link(self, token: str) -> bool:
+        """Whether the token is the link's. A redeemed token works no second time."""
+        if self._link_digest is None or not secrets.compare_digest(self._link_digest, _digest(token)):
             return False
-        self._link = None
+        self._link_digest = None
         return self._clock() < self._link_ends
 
-    def give_back(self, token: str) -> None:
-        """Nothing came of it: the link works again."""
-        self._link = _hashed(token)
+    def restore_link(self, token: str) -> None:
+        """The sign-in failed after `redeem_link`: make the link work again."""
+        self._link_digest = _digest(token)
 
     def begin(self, operator: Operator | None) -> str:
-        """The cookie's value."""
+        """A new session; returns the value of its cookie. The session of the link has the role operator."""
         now = self._clock()
-        self._sessions = {cookie: each for cookie, each in self._sessions.items() if now < each.ends}
+        self._sessions = {cookie: each for cookie, each in self._sessions.items() if each.is_open(now)}
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
-        value = secrets.token_urlsafe(32)
-        name, named = (operator.name, operator.created) if operator else (None, 0.0)
-        self._sessions[_hashed(value)] = Session(name, named, now + SESSION_SECONDS)
-        return value
+        cookie = secrets.token_urlsafe(32)
+        ends = now + SESSION_SECONDS
+        if operator is None:
+            session = Session(None, 0.0, "operator", ends, now)
+        else:
+            session = Session(operator.name, operator.created, operator.role, ends, now)
+        self._sessions[_digest(cookie)] = session
+        return cookie
 
-    def find(self, value: str) -> Session | None:
-        session = self._sessions.get(_hashed(value))
-        return session if session is not None and self._clock() < session.ends else None
+    def find(self, cookie: str, *, automatic: bool = False) -> Session | None:
+        """The open session of a cookie. An `automatic` request of a page does not end its idle time."""
+        session, now = self._sessions.get(_digest(cookie)), self._clock()
+        if session is None or not session.is_open(now):
+            return None
+        if not automatic:
+            session.last_active = now
+        return session
 
-    def end(self, value: str) -> None:
-        self._sessions.pop(_hashed(value), None)
+    def end(self, cookie: str) -> None:
+        self._sessions.pop(_digest(cookie), None)
 
-
-class Tries:
-    """Failed sign-ins by address: beyond some a minute nobody from there is listened to."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._failed: dict[str, tuple[int, int]] = {}
-
-    def wait(self, address: str) -> int:
-        """Seconds until the next try is listened to; 0 for now."""
-        start, used = self._failed.get(address, (0, 0))
-        decision = admit_address(start, used, TRIES_PER_MINUTE, self._now)[2]
-        return 0 if decision.outcome is ADMITTED else -(-decision.wait // SECOND)
-
-    def failed(self, address: str) -> None:
-        start, used = self._failed.pop(address, (0, 0))
-        if len(self._failed) >= ADDRESSES_MAX:
-            del self._failed[next(iter(self._failed))]
-        self._failed[address] = admit_address(start, used, TRIES_PER_MINUTE, self._now)[:2]
-
-    @property
-    def _now(self) -> int:
-        return int(self._clock() * SECOND)
+    def end_all_of(self, session: Session) -> int:
+        """End every session of the same operator, this one included. Returns their number."""
+        owner = (session.name, session.operator_created)
+        ended = [cookie for cookie, each in self._sessions.items() if (each.name, each.operator_created) == owner]
+        for cookie in ended:
+            del self._sessions[cookie]
+        return len(ended)
 
 
 def could_be_link_token(text: str) -> bool:
-    """Told without any look-up; an operator's token could not."""
+    """Whether the text has the form of a link's token. An operator's token has another form."""
     return _LINK_TOKEN(text) is not None
 
 
-def _hashed(token: str) -> bytes:
+def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,122 +1,165 @@
 """Signing in and out: by the one-time link, or with an operator's token."""
 
+import contextlib
 import logging
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from petstore.console.requests import Form, Shared
-from petstore.console.sessions import GUEST, SESSION_SECONDS, Session, could_be_link_token
+from petstore.console.forms import Form, read_form
+from petstore.console.sessions import LINK_ACTOR, SESSION_SECONDS, Session, could_be_link_token
+from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 from petstore.keys import digest_of
 from petstore.observability.logs import event
 from petstore.operators import Operator, could_be_token
+from petstore.web.requests import client_address
 
 HOME = "/live/overview"
-FORM_MAX = 64 * 1024
+ANONYMOUS_ACTOR = "anonymous"  # the name in the audit log of a client without a valid token
 
 
-async def session_of(shared: Shared, cookie: str) -> Session | None:
-    """Raises Unavailable. An operator who was revoked is signed out by it."""
-    session = shared.sessions.find(cookie)
+async def find_session(state: ConsoleState, cookie: str, automatic: bool) -> Session | None:
+    """The session of a cookie with its operator's present role, unless the operator was revoked. Raises Unavailable."""
+    session = state.sessions.find(cookie, automatic=automatic)
     if session is not None and session.name is not None:
-        operator = await shared.stores["live"].operator(session.name)
-        # One of the same name who was named anew is another.
-        if operator is None or operator.revoked is not None or operator.created != session.named:
-            shared.sessions.end(cookie)
+        operator = await state.stores["live"].operator(session.name)
+        # A revoked name may be given to another person: that operator was created later.
+        if operator is None or operator.revoked is not None or operator.created != session.operator_created:
+            state.sessions.end(cookie)
             return None
+        session.role = operator.role
     return session
 
 
-def sign_in_page(shared: Shared, request: Request, fault: str = "", status: int = 401, wait: int = 0) -> Response:
-    headers = {"hx-refresh": "true"}  # a part of a page cannot be the sign-in page: reload the whole
-    if wait:
-        headers["retry-after"] = str(wait)
+def sign_in_page(
+    state: ConsoleState, request: Request, error: str = "", status: int = 401, retry_after: int = 0
+) -> Response:
+    headers = {"hx-refresh": "true"}  # htmx asked for a part of a page: reload the whole page
+    if retry_after:
+        headers["retry-after"] = str(retry_after)
     asks_for_page = request.method == "GET" and request.url.path != "/sign-in"
     if asks_for_page and request.headers.get("sec-fetch-site") == "cross-site":
-        # A strict cookie does not come along with a link from another site, but with our own reload it does.
+        # A browser sends a strict cookie with our own reload, but not when a link on another site is followed.
         headers["refresh"] = "0"
-    next_path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    wanted = next_path if asks_for_page else HOME
-    return shared.pages.html("sign_in.html", status, headers, fault=fault, next=wanted)
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return state.renderer.html("sign_in.html", status, headers, error=error, next=target if asks_for_page else HOME)
 
 
 async def sign_in(request: Request) -> Response:
-    """GET with the link's token, or POST with that or an operator's."""
-    shared: Shared = request.app.state.shared
-    form = await _form(request) if request.method == "POST" else Form(request.query_params)
-    token = "" if request.method == "HEAD" else form.text("token").strip()  # a look at the link does not use it up
-    address = request.client.host if request.client else ""
+    """GET with the link's token, or POST with either token."""
+    state: ConsoleState = request.app.state.console
+    is_post = request.method == "POST"
+    form = await read_form(request, max_fields=10) if is_post else Form(request.query_params)
+    token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
     if not token:
-        fault = "Paste the token first." if request.method == "POST" else ""
-        return sign_in_page(shared, request, fault, 401)
-    if request.method == "GET" and not (_is_own_doing(request) and could_be_link_token(token)):
-        fault = "This address does not sign you in. Paste the printed link into the address bar, or your token here."
-        return sign_in_page(shared, request, fault, 401)
-    if wait := shared.tries.wait(address):
-        return sign_in_page(shared, request, f"Too many wrong tokens: try again in {wait} seconds.", 429, wait)
+        return sign_in_page(state, request, "Enter a token." if is_post else "", 401)
+    if not is_post and not (_is_direct_navigation(request) and could_be_link_token(token)):
+        error = "This link does not sign in from here. Paste it into the address bar, or enter your token."
+        return sign_in_page(state, request, error, 401)
+    address = _client_address(state, request)
+    if wait := state.sign_in_limits.retry_after(address, token):
+        return sign_in_page(state, request, f"Too many failed sign-ins. Try again in {wait} seconds.", 429, wait)
     try:
-        good, operator = await _who(shared, token)
+        valid, operator = await _authenticate(state, token)
     except Unavailable as error:
         event(logging.ERROR, "unavailable", cause=str(error))
-        return sign_in_page(shared, request, "The store does not answer. Try again in a moment.", 503)
-    if not good:
-        shared.tries.failed(address)
-        event(logging.WARNING, "sign-in refused", address=address)
-        return sign_in_page(shared, request, "This token is not valid, or it was used before.", 401)
-    cookie = shared.sessions.begin(operator)
-    response = RedirectResponse(_own_path(form.text("next")), 303)
+        return sign_in_page(state, request, "The store does not respond. Try again in a moment.", 503)
+    if not valid:
+        state.sign_in_limits.add_failure(address, token)
+        await _record_failure(state, address)
+        return sign_in_page(state, request, "This token is not valid, or the link was used before.", 401)
+    response = RedirectResponse(_local_path(form.text("next")), 303)
     response.set_cookie(
-        shared.addresses.cookie, cookie, SESSION_SECONDS, path="/",
-        httponly=True, samesite="strict", secure=shared.addresses.secure,
+        state.origin.cookie_name, state.sessions.begin(operator), SESSION_SECONDS, path="/",
+        httponly=True, samesite="strict", secure=state.origin.secure,
     )  # fmt: skip
     return response
 
 
-async def _form(request: Request) -> Form:
-    """Raises HTTPException for more than a token and an address need: nobody has signed in yet."""
-    length = request.headers.get("content-length", "")
-    if not length.isdigit() or int(length) > FORM_MAX:
-        raise HTTPException(400)
-    return Form(await request.form(max_files=0))
-
-
-def _is_own_doing(request: Request) -> bool:
-    """Whether somebody opened this address, and not a page of another site, which could use up all the tries."""
+def _is_direct_navigation(request: Request) -> bool:
+    """Whether the user opened this address. Requests that another site's page makes must not count as failures."""
     return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
-async def _who(shared: Shared, token: str) -> tuple[bool, Operator | None]:
-    """Whether the token is good, and its operator; whoever has the link has none. Raises Unavailable.
+async def _authenticate(state: ConsoleState, token: str) -> tuple[bool, Operator | None]:
+    """Whether the token is valid, and its operator; the link has none. Raises Unavailable.
 
-    A sign-in that could not be recorded is none.
+    A sign-in that cannot be recorded in the audit log fails.
     """
     if could_be_token(token):
-        operator = await shared.stores["live"].find_operator(digest_of(token))
+        operator = await state.stores["live"].find_operator(digest_of(token))
         if operator is None:
             return False, None
-        await shared.admin("live", operator.name).signed_in("token")
+        await state.record(operator.name, "sign in", operator.name, "token")
         return True, operator
-    if not shared.sessions.redeem(token):
+    if not state.sessions.redeem_link(token):
         return False, None
     try:
-        await shared.admin("live", GUEST).signed_in("one-time link")
+        await state.record(LINK_ACTOR, "sign in", LINK_ACTOR, "one-time link")
     except Unavailable:
-        shared.sessions.give_back(token)
+        state.sessions.restore_link(token)
         raise
     return True, None
 
 
+async def _record_failure(state: ConsoleState, address: str) -> None:
+    others = state.failure_throttle.add(address)
+    if others is not None:
+        event(logging.WARNING, "sign-in failed", address=address, **({"others": others} if others else {}))
+        with contextlib.suppress(Unavailable):  # the log has it
+            await state.record(ANONYMOUS_ACTOR, "sign-in failed", address, _others(others))
+
+
+async def record_other_failures(state: ConsoleState) -> None:
+    """At the end of the console: record the failures that have no entry yet."""
+    if others := state.failure_throttle.take_others():
+        with contextlib.suppress(Unavailable):
+            await state.record(ANONYMOUS_ACTOR, "sign-in failed", "", _others(others))
+
+
+def _others(count: int) -> str:
+    return f"and {count:,} more since the entry before" if count else ""
+
+
 async def sign_out(request: Request) -> Response:
-    shared: Shared = request.app.state.shared
-    shared.sessions.end(request.cookies.get(shared.addresses.cookie, ""))
+    state, session = _open_session(request)
+    state.sessions.end(request.cookies.get(state.origin.cookie_name, ""))
+    return await _signed_out(state, session, "sign out", "")
+
+
+async def sign_out_everywhere(request: Request) -> Response:
+    """End all sessions of this operator in this console."""
+    state, session = _open_session(request)
+    count = state.sessions.end_all_of(session)
+    return await _signed_out(
+        state, session, "sign out everywhere", f"{count} {'session' if count == 1 else 'sessions'}"
+    )
+
+
+def _open_session(request: Request) -> tuple[ConsoleState, Session]:
+    return request.app.state.console, request.scope["session"]
+
+
+async def _signed_out(state: ConsoleState, session: Session, action: str, detail: str) -> Response:
+    try:
+        await state.record(session.actor, action, session.actor, detail)
+    except Unavailable as error:  # the operator is signed out all the same
+        event(logging.ERROR, "unavailable", cause=str(error))
     response = RedirectResponse("/sign-in", 303)
-    response.delete_cookie(shared.addresses.cookie, path="/")
+    response.delete_cookie(
+        state.origin.cookie_name, path="/", httponly=True, samesite="strict", secure=state.origin.secure
+    )
     return response
 
 
-def _own_path(wanted: str) -> str:
-    """A path of this console and nowhere else."""
-    fits = wanted.startswith("/") and not wanted.startswith("//") and "\\" not in wanted and wanted.isprintable()
-    return wanted if fits else HOME
+def _local_path(target: str) -> str:
+    """The target if it is a path of this console, else the home page: a sign-in must not lead to another site."""
+    is_local = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
+    return target if is_local else HOME
+
+
+def _client_address(state: ConsoleState, request: Request) -> str:
+    """The address of the client, behind trusted proxies too."""
+    peer = request.client.host if request.client else ""
+    return client_address(peer, ",".join(request.headers.getlist("x-forwarded-for")), state.trusted_proxies)

@@ -120,10 +120,12 @@ class _Exchange:
     async def response(self) -> AsgiResponse:
         body, more = await self._first
         streamed = more or self._request.method == "HEAD"
+        if (b"connection", b"close") in self._headers:
+            self._request.keep_alive = False
         headers = "".join(
             f"{name.decode('latin-1')}: {value.decode('latin-1')}\r\n"
             for name, value in self._headers
-            if streamed or name != b"content-length"  # the server itself adds it to what is complete
+            if name != b"connection" and (streamed or name != b"content-length")  # the server itself adds these
         )
         return AsgiResponse(self._status, headers, body, self._stream(body, more) if streamed else None)
 

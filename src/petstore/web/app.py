@@ -100,7 +100,7 @@ class App:
         return [api.counters for api in self._apis.values()]
 
     def address_of(self, request: Request) -> str:
-        return client_address(request, self._trusted)
+        return client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
 
     def settle(self, ticks: float) -> None:
         """Once a second: add what was counted to the metrics, and log what was held back.

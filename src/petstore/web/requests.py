@@ -229,12 +229,14 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
 
 
-def client_address(request: Request, trusted: tuple[Network, ...]) -> str:
-    """The address of the client: the peer or, behind trusted proxies, the nearest address that is not one of them."""
-    peer = request.peer
+def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
+    """The address of the client: the peer or, behind trusted proxies, the nearest address that is not one of them.
+
+    `forwarded_for` is the value of X-Forwarded-For.
+    """
     if not trusted or not is_in(peer, trusted):
         return peer
-    for hop in reversed(request.fields.get("x-forwarded-for", "").split(",")):
+    for hop in reversed(forwarded_for.split(",")):
         address = _without_port(hop.strip())
         if not is_in(address, trusted):
             return address or peer

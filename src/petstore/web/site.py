@@ -91,7 +91,7 @@ class Site:
         known = "x-forwarded-for" in request.fields and is_in(request.peer, self._trusted)
         if forwarded and not known:
             return False  # someone is behind it, and nobody whom we trust says who
-        address = client_address(request, self._trusted)
+        address = client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
         if is_in(address, self._scrapers):
             return True
         return not forwarded and is_in(address, LOOPBACK) and _names_this_machine(request.fields.get("host"))

@@ -1,72 +1,72 @@
-// What pages do by themselves: refresh, local times, dialogs, copying, ticking, the progress of an upload.
-// Everything works without it too, only with more waiting.
+// Page behaviour: refresh, local times, dialogs, copying, selection, upload progress.
+// Every page works without scripts too, only slower.
 "use strict";
 
 (() => {
   const all = (selector, root = document) => root.querySelectorAll(selector);
-  const forms = {
+  const formats = {
     medium: new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" }),
     short: new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" }),
   };
 
-  function localTimes(root) {
+  function showLocalTimes(root) {
     for (const time of all("time[datetime]:not([title])", root)) {
       time.title = time.textContent;
-      time.textContent = forms[time.dataset.style].format(new Date(time.dateTime));
+      time.textContent = formats[time.dataset.style].format(new Date(time.dateTime));
     }
   }
 
-  function note(text, good) {
+  function showMessage(text, ok) {
     const line = document.createElement("p");
-    line.className = "note " + (good ? "good" : "bad");
+    line.className = "message " + (ok ? "ok" : "error");
     line.textContent = text;
-    document.getElementById("notes").replaceChildren(line);
+    document.getElementById("messages").replaceChildren(line);
   }
 
-  // Parts with data-refresh ask for themselves anew, while somebody can see them.
-  function refresh(element) {
+  // Elements with data-refresh load their content again while the page is visible.
+  function startRefresh(element) {
     setInterval(() => {
       if (document.visibilityState === "visible" && !document.querySelector("dialog[open]")) htmx.trigger(element, "refresh");
     }, 1000 * element.dataset.refresh);
   }
 
-  // Tables that were unfolded stay so when their part of the page is replaced, and animals that a search still finds stay ticked.
-  let unfolded = [];
-  let kept = [];
+  // A swap keeps open details open, and the selected animals that a new search still finds selected.
+  let openDetails = [];
+  let selectedIds = [];
   document.addEventListener("htmx:beforeSwap", (event) => {
-    kept = event.target.id === "rows" ? [...all("#rows input:checked")].map((box) => box.value) : [];
-    unfolded = [...all("details[open][id]")].map((details) => [details.id, details.querySelector(".scroll")?.scrollTop ?? 0]);
+    selectedIds = event.target.id === "rows" ? [...all("#rows input:checked")].map((box) => box.value) : [];
+    openDetails = [...all("details[open][id]")].map((details) => [details.id, details.querySelector(".scroll")?.scrollTop ?? 0]);
   });
   document.addEventListener("htmx:afterSwap", (event) => {
-    for (const [id, top] of unfolded) {
+    for (const [id, top] of openDetails) {
       const details = document.getElementById(id);
       if (!details || details.open) continue;
       details.open = true;
       if (details.querySelector(".scroll")) details.querySelector(".scroll").scrollTop = top;
     }
-    for (const box of all("#rows input[type=checkbox]")) box.checked ||= kept.includes(box.value);
+    for (const box of all("#rows input[type=checkbox]")) box.checked ||= selectedIds.includes(box.value);
     if (event.target.id === "dialog" && !event.target.open) event.target.showModal();
-    countTicks();
+    updateSelection();
   });
-  document.addEventListener("htmx:load", (event) => localTimes(event.target));
+  document.addEventListener("htmx:load", (event) => showLocalTimes(event.target));
 
   document.addEventListener("htmx:responseError", (event) => {
     const text = event.detail.xhr.getResponseHeader("content-type")?.startsWith("text/plain") && event.detail.xhr.responseText;
-    note(text || "The console could not do that.", false);
+    showMessage(text || "The console could not do that.", false);
   });
-  document.addEventListener("htmx:sendError", () => note("The console does not answer. What you see may be old.", false));
+  document.addEventListener("htmx:sendError", () => showMessage("The console does not respond. This page may be out of date.", false));
 
-  function countTicks() {
-    const ticked = all("#rows input:checked").length;
-    for (const box of all("[data-tick-all]")) box.checked = ticked > 0 && ticked === all("#rows input[type=checkbox]").length;
-    for (const place of all("[data-ticked]")) place.textContent = ticked ? `Change ${ticked} ticked to` : "Change the ticked to";
-    for (const button of all("#ticked .actions button")) button.disabled = !ticked;
+  function updateSelection() {
+    const count = all("#rows input:checked").length;
+    for (const box of all("[data-select-all]")) box.checked = count > 0 && count === all("#rows input[type=checkbox]").length;
+    for (const label of all("[data-selected-count]")) label.textContent = count ? `Change ${count} selected to` : "Change the selected to";
+    for (const button of all("#selection .actions button")) button.disabled = !count;
   }
   document.addEventListener("change", (event) => {
-    if (event.target.matches("[data-tick-all]")) {
+    if (event.target.matches("[data-select-all]")) {
       for (const box of all("#rows input[type=checkbox]")) box.checked = event.target.checked;
     }
-    if (event.target.closest("#ticked")) countTicks();
+    if (event.target.closest("#selection")) updateSelection();
   });
 
   document.addEventListener("click", async (event) => {
@@ -87,30 +87,30 @@
     }
   });
 
-  // A file is sent by hand, so that its progress can be shown; the answer is the page of the import.
+  // A script uploads the file, because a plain form shows no progress. The response names the page of the import.
   document.addEventListener("submit", (event) => {
-    const upload = event.target.closest("form[data-upload]");
-    if (!upload) return;
+    const form = event.target.closest("form[data-upload]");
+    if (!form) return;
     event.preventDefault();
     const request = new XMLHttpRequest();
-    const sent = upload.querySelector(".sent");
-    sent.hidden = false;
-    request.upload.onprogress = (at) => (sent.querySelector("progress").value = (100 * at.loaded) / at.total);
+    const progress = form.querySelector(".upload-progress");
+    progress.hidden = false;
+    request.upload.onprogress = (at) => (progress.querySelector("progress").value = (100 * at.loaded) / at.total);
     request.onload = () => {
-      sent.hidden = true;
+      progress.hidden = true;
       if (request.status === 201) location.assign(request.getResponseHeader("location"));
       else if (request.status === 401) location.reload();
-      else note(request.responseText, false);
+      else showMessage(request.responseText, false);
     };
-    request.onerror = () => note("The console does not answer. The file was not taken.", false);
-    request.open("POST", upload.action);
+    request.onerror = () => showMessage("The console does not respond. The file was not uploaded.", false);
+    request.open("POST", form.action);
     request.setRequestHeader("HX-Request", "true");
-    request.send(new FormData(upload));
+    request.send(new FormData(form));
   });
 
   document.addEventListener("DOMContentLoaded", () => {
-    localTimes(document);
-    countTicks();
-    for (const element of all("[data-refresh]")) refresh(element);
+    showLocalTimes(document);
+    updateSelection();
+    for (const element of all("[data-refresh]")) startRefresh(element);
   });
 })();

@@ -1,0 +1,66 @@
+"""Forms: read within a limit of bytes and time, whatever the headers of the request announce."""
+
+import asyncio
+from collections.abc import Mapping
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message, Receive
+
+FORM_MAX = 64 * 1024
+FORM_TIMEOUT = 10.0
+FIELDS_MAX = 2_000  # more than the animals that may be changed at once
+CLOSE = {"connection": "close"}  # the rest of the body is not read
+
+
+class Form:
+    """The values of a form. A page that reports an error shows them again."""
+
+    def __init__(self, data: FormData | Mapping[str, str] | None = None) -> None:
+        self._data = data if isinstance(data, FormData) else FormData(data or {})
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self._data.get(name, default)
+        return value if isinstance(value, str) else default
+
+    def texts(self, name: str) -> list[str]:
+        return [value for value in self._data.getlist(name) if isinstance(value, str)]
+
+    def file(self, name: str) -> UploadFile | None:
+        value = self._data.get(name)
+        return value if isinstance(value, UploadFile) else None
+
+
+async def read_form(
+    request: Request,
+    *,
+    max_bytes: int = FORM_MAX,
+    max_fields: int = FIELDS_MAX,
+    max_files: int = 0,
+    seconds: float | None = FORM_TIMEOUT,
+) -> Form:
+    """Raises HTTPException: 400 for a form that is not valid, 413 for a large one, 408 for one that takes too long."""
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > max_bytes:
+        raise HTTPException(413, headers=CLOSE)
+    counted = Request(request.scope, _counted(request.receive, max_bytes))
+    try:
+        async with asyncio.timeout(seconds):
+            return Form(await counted.form(max_files=max_files, max_fields=max_fields))
+    except TimeoutError:
+        raise HTTPException(408, headers=CLOSE) from None
+
+
+def _counted(receive: Receive, max_bytes: int) -> Receive:
+    received = 0
+
+    async def receive_counted() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > max_bytes:
+            raise HTTPException(413, headers=CLOSE)
+        return message
+
+    return receive_counted

@@ -1,0 +1,86 @@
+"""Import and export of animals as background jobs, and the pages that show their progress."""
+
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, PlainTextResponse, Response
+
+from petstore.admin.pet_files import FORMS, batches, form_of, write_pets
+from petstore.console.forms import read_form
+from petstore.console.jobs import Job
+from petstore.console.requests import ConsoleRequest
+from petstore.errors import OperatorError
+
+UPLOAD_MAX = 1024 * 1024 * 1024
+MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
+
+
+async def start_import(request: ConsoleRequest) -> Response:
+    form = await read_form(request.http, max_bytes=UPLOAD_MAX, max_fields=10, max_files=1, seconds=None)
+    upload = form.file("file")
+    try:
+        if upload is None or not upload.filename:
+            raise OperatorError("Choose a file first: .jsonl or .csv.")
+        # The audit log keeps the name, and PostgreSQL rejects some control characters.
+        name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
+        form_of(name)
+
+        async def work(job: Job) -> str:
+            with source:
+                count = await request.admin.import_pets(name, batches(name, source, job.advance))
+            request.state.pet_counts[request.environment].invalidate()
+            return f"{count:,} {'animal was' if count == 1 else 'animals were'} added to {request.environment}."
+
+        job = request.state.jobs.start(Job(request.environment, f"Importing {name}", upload.size or 0), work)
+    except OperatorError as error:
+        if request.is_htmx:
+            return PlainTextResponse(str(error), 422)  # the page keeps the chosen file
+        request.flash(str(error), ok=False)
+        return request.redirect("/animals")
+    response = request.redirect(f"/jobs/{job.id}")
+    if request.is_htmx:
+        response.status_code = 201  # a script cannot see a redirect, so console.js follows `location` itself
+    return response
+
+
+async def start_export(request: ConsoleRequest) -> Response:
+    form = (await request.form()).text("form")
+    chosen = next((each for each in FORMS if each == form), FORMS[0])
+
+    async def work(job: Job) -> str:
+        job.total = max(1, sum((await request.store.count()).values()))
+        with request.state.jobs.new_file(job).open("w", encoding="utf-8", newline="") as target:
+            count = await write_pets(request.store, chosen, target, job.advance)
+        return f"{count:,} {'animal is' if count == 1 else 'animals are'} ready."
+
+    name = f"animals-{request.environment}.{chosen}"
+    try:
+        job = request.state.jobs.start(Job(request.environment, f"Exporting {name}", 1, name), work)
+    except OperatorError as error:
+        request.flash(str(error), ok=False)
+        return request.redirect("/animals")
+    return request.redirect(f"/jobs/{job.id}")
+
+
+async def show_job(request: ConsoleRequest) -> Response:
+    job = _find_job(request)
+    if request.is_htmx:
+        return request.part("jobs/progress.html", job=job)
+    response = request.page("jobs/show.html", job=job)
+    if job.state == "running":
+        response.headers["refresh"] = "2"  # for a browser without scripts; htmx asks sooner
+    return response
+
+
+async def download(request: ConsoleRequest) -> Response:
+    """The file of a finished export."""
+    job = _find_job(request)
+    if job.state != "finished" or job.file is None:
+        raise HTTPException(404)
+    return FileResponse(job.file, filename=job.file_name, media_type=MEDIA_TYPES[form_of(job.file_name)])
+
+
+def _find_job(request: ConsoleRequest) -> Job:
+    """Raises HTTPException."""
+    job = request.state.jobs.find(request.http.path_params["job_id"], request.environment)
+    if job is None:
+        raise HTTPException(404)
+    return job

@@ -1,0 +1,77 @@
+"""The state of a running console: the backends, sessions, jobs, and the values computed in the background."""
+
+from collections.abc import Callable
+from functools import partial
+
+from petstore.admin.actions import Admin
+from petstore.audit import AuditEntry
+from petstore.console.background import BackgroundValue
+from petstore.console.jobs import Jobs
+from petstore.console.rendering import Renderer
+from petstore.console.security import ConsoleOrigin
+from petstore.console.sessions import Sessions
+from petstore.console.sign_in_limits import FailureThrottle, SignInLimits
+from petstore.errors import Unavailable
+from petstore.gate import Ban, Gate, bans_in_force
+from petstore.keys import ApiKey, Environment
+from petstore.settings import Settings
+from petstore.store import Store
+from petstore.usage import SPANS, KeyTotal, SpanName
+from petstore.web.requests import networks
+
+BUSIEST = 8
+
+
+class ConsoleState:
+    """Shared by all requests."""
+
+    def __init__(
+        self,
+        stores: dict[Environment, Store],
+        gate: Gate,
+        clock: Callable[[], float],
+        settings: Settings,
+        jobs: Jobs,
+    ) -> None:
+        self.stores = stores
+        self.gate = gate
+        self.clock = clock
+        self.origin = ConsoleOrigin(settings)
+        self.trusted_proxies = networks(settings.trusted_proxies)
+        self.jobs = jobs
+        self.sessions = Sessions(clock)
+        self.sign_in_limits = SignInLimits(clock)
+        self.failure_throttle = FailureThrottle(clock)
+        self.renderer = Renderer()
+        self.bans = {each: BackgroundValue(partial(self._bans, store)) for each, store in stores.items()}
+        self.pet_counts = {each: BackgroundValue(store.count) for each, store in stores.items()}
+        self.busiest: dict[tuple[Environment, SpanName], BackgroundValue[list[KeyTotal]]] = {
+            (each, span): BackgroundValue(partial(self._busiest, store, span))
+            for each, store in stores.items()
+            for span in SPANS
+        }
+
+    async def gate_responds(self) -> bool:
+        """Whether the gate itself responds, not its fallback. Raises Unavailable."""
+        await self.gate.keys_version("live")  # any call makes the gate notice that Redis is away
+        return not self.gate.degraded()
+
+    def admin(self, environment: Environment, actor: str) -> Admin:
+        return Admin(self.stores[environment], self.gate, actor, self.clock)
+
+    async def record(self, actor: str, action: str, subject: str, detail: str = "") -> None:
+        """Record an action in the audit log of live, which also has the sign-ins. Raises Unavailable."""
+        await self.stores["live"].record(AuditEntry(self.clock(), actor, action, subject, detail))
+
+    async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
+        """The bans of one environment's keys, the longest first."""
+        if not await self.gate_responds():
+            raise Unavailable("the gate does not respond")
+        bans = await bans_in_force(self.gate, self.clock())
+        keys = await store.keys_by_id([ban.key_id for ban in bans])
+        found = [(ban, keys[ban.key_id]) for ban in bans if ban.key_id in keys]
+        return sorted(found, key=lambda each: each[0].until, reverse=True)
+
+    async def _busiest(self, store: Store, span: SpanName) -> list[KeyTotal]:
+        chosen = SPANS[span]
+        return await store.busiest(interval=chosen.interval, since=chosen.since(self.clock()), limit=BUSIEST)

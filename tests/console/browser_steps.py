@@ -1,0 +1,22 @@
+"""Steps that several browser tests share."""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+
+def open_section(page: Page, title: str) -> None:
+    page.get_by_role("navigation", name="Sections").get_by_role("link", name=title).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(title)
+
+
+def add_pet(page: Page, name: str) -> int:
+    if page.locator("#add").get_attribute("open") is None:
+        page.get_by_text("Add an animal").click()
+    page.locator("#add").get_by_label("Name").fill(name)
+    page.locator("#add").get_by_label("Category id").fill("3")
+    page.get_by_role("button", name="Add to live").click()
+    message = page.get_by_role("status").get_by_text(re.compile(r"Animal \d+ was added"))
+    found = re.search(r"\d+", message.inner_text())
+    assert found is not None
+    return int(found[0])
