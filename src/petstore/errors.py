@@ -109,4 +109,4 @@ class OperatorError(PetstoreError):
 
 def to_install(extra: str) -> str:
     """The words that bring an optional part of this project along, for messages about a package that is missing."""
-    return f".venv/bin/pip install -c requirements.lock -e '.[{extra}]'"
+    return f"pip install 'petstore[{extra}]'"

@@ -142,7 +142,9 @@ def _file_system(path: Path) -> str:
 def _space(data: Path) -> tuple[list[str], str]:
     there = os.statvfs(data)
     free = there.f_bavail * there.f_frsize
-    faults = [f"only {free // 2**20} MiB left; docs/at-3-am.md tells what can go"] if free < LOW_SPACE else []
+    faults = []
+    if free < LOW_SPACE:
+        faults.append(f"only {free // 2**20} MiB left; old backups, replaced-… and gate.mdb.damaged-… can go")
     if there.f_files and there.f_favail < LOW_FILES:
         faults.append(f"only {there.f_favail} more files can be made; remove some")
     return faults, f"{free // 2**20:,} MiB"
