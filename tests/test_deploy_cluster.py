@@ -1,7 +1,8 @@
-"""The files in deploy/ that docs/scaling.md speaks of, tried: HAProxy before three nodes, and the unit of a node."""
+"""The files in deploy/ that docs/scaling.md speaks of, tried: HAProxy before nodes, and the unit of a node."""
 
 import re
 import shutil
+import ssl
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,15 +19,16 @@ DEPLOY = Path(__file__).parent.parent / "deploy"
 
 
 class HaProxy(Process):
-    """As in deploy/haproxy.cfg, with the addresses of this machine."""
+    """With a configuration of deploy/ and the addresses of this machine."""
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[Node], config: str = "haproxy.cfg") -> None:
         super().__init__("haproxy")
         program = shutil.which("haproxy")
         if program is None:
             missing("HAProxy", "Debian's package haproxy")
         self._program = str(program)
-        text = (DEPLOY / "haproxy.cfg").read_text().replace("bind :80", f"bind 127.0.0.1:{self.port}")
+        text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{self.port}", (DEPLOY / config).read_text())
+        text = text.replace("/run/secrets", str(self.folder / "secrets"))
         for number, node in enumerate(nodes, 1):
             text, replaced = re.subn(rf"(server node{number}) \S+", rf"\1 127.0.0.1:{node.port}", text)
             assert replaced == 1
@@ -67,6 +69,20 @@ def test_haproxy_spreads_requests_and_goes_round_a_node_that_is_gone(tmp_path: P
         fresh = nodes[0].key()
         statuses = [client.get("/v1/pets", headers=fresh.headers).status_code for _ in range(30)]
         assert statuses == [200] * 30
+
+
+def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -> None:
+    with nodes_running(tmp_path, shared(Postgres), shared(Redis), skews=(0.0,) * 2, workers=1) as nodes:
+        proxy = HaProxy(nodes, "haproxy-compose.cfg")
+        subprocess.run([DEPLOY / "compose-secrets.sh"], cwd=proxy.folder, check=True)
+        trust = ssl.create_default_context(cafile=proxy.folder / "secrets/proxy.pem")
+        with running(proxy), httpx.Client(base_url=f"https://localhost:{proxy.port}", verify=trust) as client:
+            assert wait_for(lambda: client.get("/readyz").status_code == 200)
+            key = nodes[0].key()
+            answers = [client.get("/v1/pets", headers=key.headers) for _ in range(20)]
+            assert [answer.status_code for answer in answers] == [200] * 20
+            assert len({answer.headers["x-request-id"].partition("-")[0] for answer in answers}) == 2
+            assert client.get("/metrics").status_code == 404
 
 
 def test_the_unit_of_a_node_is_one_that_systemd_understands(tmp_path: Path) -> None:
