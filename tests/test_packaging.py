@@ -62,7 +62,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_same_source_gives_the_same_bytes_elsewhere_and_later(
     archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In another folder, with files made in another order, by someone who lets nobody read them."""
+    """In another folder, with files made in another order, readable by their owner only."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     for name in reversed(tracked(".")):
         copy = tmp_path / "copy" / name
