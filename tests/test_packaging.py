@@ -96,7 +96,11 @@ def test_the_metadata_say_what_it_is_and_where_it_runs(name: str, archives: Path
     assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)} <= set(
         about.get_all("Classifier") or ()
     )
-    assert {url.partition(",")[0] for url in about.get_all("Project-URL") or ()} >= {"Homepage", "Documentation", "Source"}
+    assert {url.partition(",")[0] for url in about.get_all("Project-URL") or ()} >= {
+        "Homepage",
+        "Documentation",
+        "Source",
+    }
 
 
 def test_the_sbom_follows_its_schema_and_names_every_part() -> None:
@@ -138,7 +142,9 @@ def test_the_lock_files_agree() -> None:
 
 def test_the_build_backend_is_pinned_alike_for_both_projects() -> None:
     wanted = [pyproject(project)["build-system"]["requires"] for project in PROJECTS.values()]
-    assert wanted[0] == wanted[1] == [f"{name}=={version}" for name, version in locked("requirements-build.lock").items()]
+    assert (
+        wanted[0] == wanted[1] == [f"{name}=={version}" for name, version in locked("requirements-build.lock").items()]
+    )
 
 
 # petstore deploy-files
