@@ -14,7 +14,7 @@ TIMEOUT = 120  # seconds
 
 
 def main() -> int:
-    """0 when every package was looked up and none has an advisory. ADVISORIES=optional excuses what was not looked up."""
+    """0 when every package was looked up and has no advisory. ADVISORIES=optional excuses what was not looked up."""
     packages = _audit()
     seen = [package for package in packages if "vulns" in package]
     found = [(package["name"], package["version"], fault["id"]) for package in seen for fault in package["vulns"]]

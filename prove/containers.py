@@ -129,9 +129,11 @@ def use(podman: Podman, at: Path) -> None:
     """Raises Broken."""
     port = free_port()
     (at / "petstore.env").write_text(f"PETSTORE_PUBLIC_URL='{PUBLIC_URL}'\n")
-    start = ["run", "--detach", "--name", "pets", "--network", "host", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "all",
-             "--security-opt", "no-new-privileges", "--env", f"PETSTORE_PORT={port}", "--volume", "pets:/var/lib/petstore",
-             "--volume", f"{at}/petstore.env:/run/secrets/petstore.env:ro", IMAGE]  # fmt: skip
+    start = [
+        "run", "--detach", "--name", "pets", "--network", "host", "--env", f"PETSTORE_PORT={port}",
+        "--read-only", "--tmpfs", "/tmp", "--cap-drop", "all", "--security-opt", "no-new-privileges",
+        "--volume", "pets:/var/lib/petstore", "--volume", f"{at}/petstore.env:/run/secrets/petstore.env:ro", IMAGE,
+    ]  # fmt: skip
     podman(*start)
     wait_for(lambda: answers(port), lambda: podman("logs", "pets"))
     key = found(r"Bearer (\w+)", found(CURL, podman("logs", "pets"))[1])[1]

@@ -1,4 +1,4 @@
-"""The container files: what they promise, by the schemas and programs that judge them. `make container-check` runs them."""
+"""The files for containers, read and held against schemas. `make container-check` builds and runs the image."""
 
 import re
 import stat

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +129,9 @@ def test_a_lock_file_has_digests_and_names_no_index_and_no_host(lock: Path) -> N
 
 def test_every_dependency_is_locked() -> None:
     project, client = pyproject(ROOT), pyproject(ROOT / "client")["project"]
-    runtime = [*project["project"]["dependencies"], *sum(project["project"]["optional-dependencies"].values(), [])]
+    runtime = [*project["project"]["dependencies"], *chain(*project["project"]["optional-dependencies"].values())]
     assert names(runtime) <= locked("requirements.lock").keys()
-    wanted = [*runtime, *client["dependencies"], *sum(project["dependency-groups"].values(), [])]
+    wanted = [*runtime, *client["dependencies"], *chain(*project["dependency-groups"].values())]
     assert names(wanted) <= locked("requirements-dev.lock").keys()
 
 
