@@ -68,7 +68,7 @@ def test_compose_runs_the_service_read_only_with_one_volume(name: str) -> None:
 
 
 def test_compose_finds_every_secret_that_the_script_makes(tmp_path: Path) -> None:
-    subprocess.run([ROOT / "deploy/compose-secrets.sh"], cwd=tmp_path, check=True)
+    subprocess.run([ROOT / "deploy/container/make-secrets.sh"], cwd=tmp_path, check=True)
     assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
     made = {file.name for file in (tmp_path / "secrets").iterdir()}
     assert {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()} == made
@@ -79,7 +79,7 @@ def test_compose_finds_every_secret_that_the_script_makes(tmp_path: Path) -> Non
 
 def test_the_command_of_the_container_takes_settings_from_the_mounted_secret(tmp_path: Path) -> None:
     """With the paths of this machine, and a command that shows its surroundings."""
-    script = (ROOT / "deploy/container.sh").read_text()
+    script = (ROOT / "deploy/container/petstore.sh").read_text()
     script = script.replace("/run/secrets", str(tmp_path)).replace("/opt/petstore/.venv/bin/petstore", "env")
     plain = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert "PETSTORE_STORE" not in plain.stdout

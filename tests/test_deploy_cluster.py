@@ -73,8 +73,8 @@ def test_haproxy_spreads_requests_and_goes_round_a_node_that_is_gone(tmp_path: P
 
 def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -> None:
     with nodes_running(tmp_path, shared(Postgres), shared(Redis), skews=(0.0,) * 2, workers=1) as nodes:
-        proxy = HaProxy(nodes, "haproxy-compose.cfg")
-        subprocess.run([DEPLOY / "compose-secrets.sh"], cwd=proxy.folder, check=True)
+        proxy = HaProxy(nodes, "container/haproxy.cfg")
+        subprocess.run([DEPLOY / "container/make-secrets.sh"], cwd=proxy.folder, check=True)
         trust = ssl.create_default_context(cafile=proxy.folder / "secrets/proxy.pem")
         with running(proxy), httpx.Client(base_url=f"https://localhost:{proxy.port}", verify=trust) as client:
             assert wait_for(lambda: client.get("/readyz").status_code == 200)

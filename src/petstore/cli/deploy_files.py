@@ -25,14 +25,14 @@ def deploy_files(directory: Path, force: bool) -> None:
       petstore deploy-files .
       petstore deploy-files /tmp/petstore --force
     """
-    texts = {file.name: file for file in sorted(_packaged().iterdir()) if file.is_file()}
-    present = [name for name in texts if (directory / name).exists()]
+    files = [file for file in sorted(_packaged().iterdir()) if file.is_file()]
+    present = [file.name for file in files if (directory / file.name).exists()]
     if present and not force:
         raise OperatorError(f"{directory} already has {', '.join(present)}; --force replaces them")
     command = str(Path(sys.executable).with_name("petstore"))
     directory.mkdir(parents=True, exist_ok=True)
-    for name, file in texts.items():
-        target = directory / name
+    for file in files:
+        target = directory / file.name
         target.write_text(file.read_text("utf-8").replace(COMMAND, command), "utf-8")
         if target.suffix == ".sh":
             target.chmod(target.stat().st_mode | 0o111)
