@@ -7,21 +7,24 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NODE_TOOLS := client/tests/typescript tests/openapi-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve console test check prove mutants bench bench-quick lock clean
+.PHONY: help setup serve console test check prove mutants bench bench-quick dist release-check container-check lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml requirements.lock | $(VENV)/bin/python
-	$(PIP) install --constraint requirements.lock --editable .
+# Only files whose digests the lock files name are installed; then this project, built by the pinned backend.
+$(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock | $(VENV)/bin/python
+	$(PIP) install --require-hashes --requirement requirements.lock --requirement requirements-build.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml client/pyproject.toml requirements.lock | $(VENV)/bin/python
-	$(PIP) install --constraint requirements.lock --editable '.[cluster,console,dev]' --editable ./client
+$(VENV)/.installed-dev: pyproject.toml client/pyproject.toml requirements-dev.lock requirements-build.lock | $(VENV)/bin/python
+	$(PIP) install --require-hashes --requirement requirements-dev.lock --requirement requirements-build.lock
+	$(PIP) install --no-deps --no-build-isolation --editable . --editable ./client
 	@touch $@ $(VENV)/.installed
 
 # The tools of two tests, which are skipped without them: a machine without npm, or without a network, is no failure here.
@@ -33,11 +36,7 @@ setup: $(VENV)/.installed ## Make .venv; afterwards .venv/bin/petstore is the co
 serve: setup ## Start the service on 127.0.0.1:8080 (options: make serve ARGS="--port 9000")
 	@$(BIN)/petstore serve $(ARGS)
 
-$(VENV)/.installed-console: pyproject.toml requirements.lock | $(VENV)/bin/python
-	$(PIP) install --constraint requirements.lock --editable '.[console]'
-	@touch $@ $(VENV)/.installed
-
-console: $(VENV)/.installed-console ## Start the operator's console on 127.0.0.1:8081 (make console ARGS="--data …")
+console: setup ## Start the operator's console on 127.0.0.1:8081 (make console ARGS="--data …")
 	@$(BIN)/petstore console $(ARGS)
 
 test: $(VENV)/.installed-dev $(NODE_TOOLS:%=%/node_modules/.package-lock.json) ## Run all tests (some of them: make test ARGS="-k limits")
@@ -66,11 +65,32 @@ bench-quick: $(VENV)/.installed-dev ## The same in under two minutes: fewer rows
 	$(BIN)/python bench/race.py --seconds 2 --rounds 2 --animals 20000 --rows list,get,create --contenders petstore,go,nginx \
 	  --out bench/results/quick.json $(ARGS)
 
-lock: $(VENV)/.installed-dev ## Pin the newest versions of all dependencies in requirements.lock
-	$(PIP) install pip-tools
-	$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-annotate --no-header \
-	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements.lock pyproject.toml client/pyproject.toml
+dist: $(VENV)/.installed-dev ## Build wheels and source archives of service and client, and an SBOM, into dist/
+	@$(BIN)/python -m prove.dist
+
+release-check: dist ## Install the wheel of dist/ in a new environment and use it (PYTHON=python3.14: in that one)
+	@$(BIN)/python -m prove.release --python $(PYTHON)
+
+container-check: dist ## Build the container image and use it (needs podman and debootstrap, as root)
+	@$(BIN)/python -m prove.containers $(ARGS)
+
+# Pins stay as they are unless ARGS=--upgrade. The platforms at the end are those the service can be installed on.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+PLATFORMS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-apple-darwin aarch64-apple-darwin
+
+lock: ## Pin all dependencies with their digests in requirements*.lock (make lock ARGS=--upgrade: the newest)
+	@test -x $(BIN)/uv || { $(MAKE) $(VENV)/bin/python && $(PIP) install uv; }
+	$(COMPILE) $(ARGS) --all-extras --output-file requirements.lock pyproject.toml
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  | $(COMPILE) --output-file requirements-build.lock -
+	$(COMPILE) $(ARGS) --all-extras --group dev --constraint requirements.lock --constraint requirements-build.lock \
+	  --output-file requirements-dev.lock pyproject.toml client/pyproject.toml
+	@for platform in $(PLATFORMS); do for python in 3.11 3.12 3.13 3.14; do \
+	  $(BIN)/uv pip install --quiet --dry-run --target $(VENV)/none --require-hashes --only-binary :all: \
+	    --python-platform $$platform --python-version $$python --requirement requirements.lock \
+	    && echo "requirements.lock has wheels for CPython $$python on $$platform" || exit 1; \
+	done; done
 
 clean: ## Remove .venv and caches (never data)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/.venv bench/build \
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/.venv bench/build \
 	  $(NODE_TOOLS:%=%/node_modules)

@@ -1,7 +1,8 @@
-"""The files in deploy/ for a cluster: HAProxy before three nodes, and the unit of a node."""
+"""The files in deploy/ for a cluster: HAProxy before nodes, and the unit of a node."""
 
 import re
 import shutil
+import ssl
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,9 +20,9 @@ DEPLOY = Path(__file__).parent.parent / "deploy"
 
 
 class HaProxy(Process):
-    """As in deploy/haproxy.cfg, with the addresses of this machine."""
+    """With a configuration of deploy/ and the addresses of this machine."""
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[Node], config: str = "haproxy.cfg") -> None:
         super().__init__("haproxy")
         program = shutil.which("haproxy")
         if program is None:
@@ -29,13 +30,9 @@ class HaProxy(Process):
         self._program = str(program)
         made = self_signed(self.folder)
         (self.folder / "site.pem").write_bytes(made.chain.read_bytes() + made.key.read_bytes())
-        text = (DEPLOY / "haproxy.cfg").read_text()
-        for before, after in (
-            ("bind :443", f"bind 127.0.0.1:{self.port}"),
-            ("/etc/haproxy/site.pem", str(self.folder / "site.pem")),
-        ):
-            assert before in text
-            text = text.replace(before, after)
+        text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{self.port}", (DEPLOY / config).read_text())
+        text = text.replace("/run/secrets", str(self.folder / "secrets"))
+        text = text.replace("/etc/haproxy/site.pem", str(self.folder / "site.pem"))
         for number, node in enumerate(nodes, 1):
             text, replaced = re.subn(rf"(server node{number}) \S+", rf"\1 127.0.0.1:{node.port}", text)
             assert replaced == 1
@@ -48,8 +45,13 @@ class HaProxy(Process):
         return listens(self.port)
 
 
+def node_of(nodes: list[Node], request_id: str) -> int:
+    """The index of the node whose access log has this request."""
+    return next(index for index, node in enumerate(nodes) if request_id in node.log.read_text())
+
+
 def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None:
-    options = ("--trusted-proxy", "127.0.0.1", "--address-per-minute", "5")
+    options = ("--trusted-proxy", "127.0.0.1", "--address-per-minute", "5", "--access-log")
     with (
         nodes_running(tmp_path, shared(Postgres), shared(Redis), *options, skews=(0.0,) * 3, workers=1) as nodes,
         running(HaProxy(nodes)) as proxy,
@@ -60,12 +62,12 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
 
         def ask(_: int) -> tuple[int, str]:
             answer = httpx.get(f"https://127.0.0.1:{proxy.port}/v1/pets", headers=key.headers, verify=False)
-            return answer.status_code, answer.headers["x-request-id"].partition("-")[0]
+            return answer.status_code, answer.headers["x-request-id"]
 
         with ThreadPoolExecutor(6) as pool:
             answers = list(pool.map(ask, range(60)))
         assert sorted(status for status, _ in answers) == [200] * 50 + [429] * 10
-        assert len({node for _, node in answers}) == 3
+        assert {node_of(nodes, request_id) for _, request_id in answers} == {0, 1, 2}
 
         # Only the proxy sets the client's address: a client cannot claim another one to escape its limit.
         claims = [client.get("/v1/pets", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(7)]
@@ -80,6 +82,22 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
         fresh = nodes[0].key()
         statuses = [client.get("/v1/pets", headers=fresh.headers).status_code for _ in range(30)]
         assert statuses == [200] * 30
+
+
+def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -> None:
+    with nodes_running(
+        tmp_path, shared(Postgres), shared(Redis), "--access-log", skews=(0.0,) * 2, workers=1
+    ) as nodes:
+        proxy = HaProxy(nodes, "container/haproxy.cfg")
+        subprocess.run([DEPLOY / "container/make-secrets.sh"], cwd=proxy.folder, check=True)
+        trust = ssl.create_default_context(cafile=proxy.folder / "secrets/proxy.pem")
+        with running(proxy), httpx.Client(base_url=f"https://localhost:{proxy.port}", verify=trust) as client:
+            assert wait_for(lambda: client.get("/readyz").status_code == 200)
+            key = nodes[0].key()
+            answers = [client.get("/v1/pets", headers=key.headers) for _ in range(20)]
+            assert [answer.status_code for answer in answers] == [200] * 20
+            assert {node_of(nodes, answer.headers["x-request-id"]) for answer in answers} == {0, 1}
+            assert client.get("/metrics").status_code == 404
 
 
 def test_systemd_finds_no_fault_with_the_unit_of_a_node(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ COMMANDS = {
     "restore": ("petstore.cli.backup", "Replace the data by those of a backup."),
     "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
     "check": ("petstore.cli.check", "Check data, settings, free space and clock."),
+    "deploy-files": ("petstore.cli.deploy_files", "Write systemd units and proxy configurations to a directory."),
 }
 
 
@@ -39,7 +40,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[name][0]), name)
+        command: click.Command = getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

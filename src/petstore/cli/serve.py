@@ -228,5 +228,5 @@ def _print_banner(settings: Settings, first_key: str | None) -> None:
         click.echo(f"  {first_key}\n")
         click.echo("Try it:\n")
         click.echo(f"  curl -i {origin}{BASES['live']}/pets -H 'Authorization: Bearer {first_key}'\n")
-        click.echo("Next: petstore keys --help, petstore pets import --help, and docs/api.md.")
+        click.echo("Next: petstore keys --help, petstore pets import --help, and the reference above.")
     sys.stdout.flush()
