@@ -6,8 +6,6 @@ import contextlib
 import random
 import re
 import time
-import urllib.request
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +40,7 @@ class History:
         self.highest = 0  # of all ids that anybody has seen: where the news is
         self.creates: list[Create] = []
         self.reads: list[Seen] = []
-        self.workers: Counter[str] = Counter()
+        self.workers: set[int] = set()  # the process ids that answered
 
 
 class Client:
@@ -97,6 +95,7 @@ class Client:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._server.port)
         try:
             yield
+            self._history.workers.add(self._server.worker_behind(self._writer.get_extra_info("sockname")[1]))
         finally:
             self._writer.close()
             await self._writer.wait_closed()
@@ -109,8 +108,6 @@ class Client:
         head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         length = re.search(r"content-length: (\d+)", head)
         content = await self._reader.readexactly(int(length[1]) if length else 0)
-        worker = re.search(r"x-request-id: (\w+)", head)
-        self._history.workers[worker[1] if worker else ""] += 1
         return invoked, int(head[9:12]), head, content
 
 
@@ -149,18 +146,7 @@ def prove(scale: Scale) -> Figures:
     return figures
 
 
-def _wait_for_workers(server: Server) -> None:
-    """The first worker makes a server ready; connections are spread over those that listen by then."""
-    seen: set[str] = set()
-    deadline = time.monotonic() + 10
-    while len(seen) < server.workers and time.monotonic() < deadline:
-        with urllib.request.urlopen(server.origin + "/healthz") as answer:
-            seen.add(answer.headers["x-request-id"].partition("-")[0])
-
-
 def _tried(where: str, servers: list[Server], scale: Scale) -> Figures:
-    for server in servers:
-        _wait_for_workers(server)
     history = asyncio.run(record(servers, servers[0].key().secret, scale.history_seconds))
     hold(len(history.workers) > 1, f"{where}: more than one worker answered")
     if scale.plant:  # a read that began after everything and saw nothing of it

@@ -134,6 +134,20 @@ class Server:
             while takes_connections(self.port) and time.monotonic() < deadline:
                 time.sleep(0.001)  # a worker that was killed with it may be gone a moment later
 
+    def worker_behind(self, client_port: int) -> int:
+        """The process id of the worker at the other end of a connection, from the kernel's table of sockets."""
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        local, remote = f":{self.port:04X}", f":{client_port:04X}"
+        (inode,) = {row[9] for row in rows if row[1].endswith(local) and row[2].endswith(remote)}
+        assert self.process is not None
+        main = self.process.pid
+        for pid in Path(f"/proc/{main}/task/{main}/children").read_text().split():
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if str(link.readlink()) == f"socket:[{inode}]":
+                        return int(pid)
+        raise AssertionError("no worker has this connection")
+
     def move_clock(self, seconds: float) -> None:
         """The service's clock is the machine's plus this, from the next request on."""
         part = self.clock_file.with_suffix(".part")

@@ -85,9 +85,7 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
 
 
 def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -> None:
-    with nodes_running(
-        tmp_path, shared(Postgres), shared(Redis), "--access-log", skews=(0.0,) * 2, workers=1
-    ) as nodes:
+    with nodes_running(tmp_path, shared(Postgres), shared(Redis), "--access-log", skews=(0.0,) * 2, workers=1) as nodes:
         proxy = HaProxy(nodes, "container/haproxy.cfg")
         subprocess.run([DEPLOY / "container/make-secrets.sh"], cwd=proxy.folder, check=True)
         trust = ssl.create_default_context(cafile=proxy.folder / "secrets/proxy.pem")

@@ -1,6 +1,5 @@
 """Four workers are one service: one quota, one catalogue, one set of keys."""
 
-import contextlib
 import socket
 import subprocess
 import sys
@@ -30,22 +29,9 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def worker_of(server: Server, response: httpx.Response) -> int:
-    """The process id of the worker at the other end of a connection, from the kernel's table of sockets."""
+    """The process id of the worker that sent a response."""
     _, port = response.extensions["network_stream"].get_extra_info("client_addr")
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    ends = (f":{server.port:04X}", f":{port:04X}")
-    (inode,) = {row[9] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1])}
-    assert server.process is not None
-    for pid in children(server.process.pid):
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if str(link.readlink()) == f"socket:[{inode}]":
-                    return pid
-    raise AssertionError("no worker has this connection")
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return server.worker_behind(port)
 
 
 def a_connection_to_each_worker(server: Server) -> list[httpx.Client]:

@@ -2,11 +2,9 @@
 
 import asyncio
 import gzip
-import hashlib
 import json
 import re
 from collections.abc import Callable
-from importlib import resources
 from typing import Any
 
 import httpx
@@ -168,18 +166,6 @@ def test_head_tells_the_length_of_what_get_sends(server: Server, client: httpx.C
             head = client.head(server.origin + path, headers=headers)
             with client.stream("GET", server.origin + path, headers=headers) as answer:
                 assert len(b"".join(answer.iter_raw())) == int(head.headers["content-length"])
-
-
-def test_what_is_vendored_is_what_was_published() -> None:
-    """Version, digest and licence stand beside the files of the npm package."""
-    folder = resources.files("petstore.web").joinpath("static/swagger-ui")
-    version = folder.joinpath("VERSION").read_text()
-    assert re.match(r"swagger-ui-dist [0-9.]+ \(Apache-2\.0\)", version)
-    digests = {name: digest for digest, name in map(str.split, version.splitlines()[2:])}
-    assert set(digests) == {each.name for each in folder.iterdir()} - {"VERSION"}
-    for name, digest in digests.items():
-        assert hashlib.sha256(folder.joinpath(name).read_bytes()).hexdigest() == digest, name
-    assert "Apache License" in folder.joinpath("LICENSE").read_text()
 
 
 @pytest.mark.parametrize(

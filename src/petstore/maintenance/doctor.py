@@ -162,7 +162,9 @@ def _free_space(data: Path, thresholds: Thresholds) -> tuple[list[str], str]:
     free = system.f_bavail * system.f_frsize
     faults = []
     if free < thresholds.free_bytes:
-        faults.append(f"only {free // 2**20} MiB are free; old backups, replaced-… and gate.mdb.damaged-… can be deleted")
+        faults.append(
+            f"only {free // 2**20} MiB are free; old backups, replaced-… and gate.mdb.damaged-… can be deleted"
+        )
     if system.f_files and system.f_favail < thresholds.free_files:
         faults.append(f"only {system.f_favail} more files can be created; delete some")
     return faults, f"{free // 2**20:,} MiB"
