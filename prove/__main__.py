@@ -42,7 +42,7 @@ def main() -> int:
     words.add_argument("names", nargs="*", metavar="name", help="of " + ", ".join(PROOFS) + "; none: all of them")
     words.add_argument("--scale", choices=["short", "full"], default="full")
     words.add_argument("--plant", action="store_true", help="put a fault in: every proof must fail")
-    for option in ("kills", "cuts", "slow-clients", "history-seconds", "soak-minutes", "schema-cases"):
+    for option in ("kills", "cuts", "slow-clients", "history-seconds", "soak-minutes", "schema-cases", "reloads"):
         words.add_argument(f"--{option}", type=float, metavar="N", help="in place of the scale's")
     chosen = words.parse_args()
     unknown = set(chosen.names) - set(PROOFS)

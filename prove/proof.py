@@ -27,6 +27,7 @@ class Scale(NamedTuple):
     history_seconds: float
     soak_minutes: float
     schema_cases: int
+    reloads: int
     plant: bool = False
 
     @property
@@ -35,11 +36,11 @@ class Scale(NamedTuple):
         return self.name == "full"
 
 
-SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50)
-FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000)
+SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2)
+FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100)
 
 # In the order of running: the quick ones first.
-PROOFS = ("strictness", "power", "gate", "disk", "linearizability", "schema", "slow", "kills", "soak")
+PROOFS = ("strictness", "power", "gate", "disk", "linearizability", "schema", "slow", "kills", "reloads", "soak")
 
 Figures = dict[str, float | int | str]
 Proof = Callable[[Scale], Figures]

@@ -14,8 +14,9 @@ from tests.servers import PETSTORE, READY_WITHIN, Server
 class Served(Server):
     """`petstore serve` with what it prints and what it logs kept apart, and no clock but the machine's."""
 
-    def __init__(self, data: Path, *options: str, workers: int = 1) -> None:
+    def __init__(self, data: Path, *options: str, workers: int = 1, scheme: str = "http") -> None:
         super().__init__(data, "own", *options, workers=workers)
+        self.origin = f"{scheme}://127.0.0.1:{self.port}"
         self.output = data.parent / f"{data.name}.out"
 
     def start(self, *, wait: bool = True, log: int | None = None) -> "Served":

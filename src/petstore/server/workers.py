@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +29,6 @@ WORKERS_MAX = 8  # by default
 CRASH_SECONDS = 1.0  # a worker that dies sooner after its start did not really start
 CRASHES_MAX = 5
 READY_TIMEOUT = 60.0  # for all new workers of a reload
-TRIAL_TIMEOUT = 600.0  # a migration may take long
 POLL = 0.02  # seconds, while a worker is starting
 SUCCESSION = "PETSTORE_SUCCESSION"  # what a main process leaves to its successor
 TRIAL = "PETSTORE_TRIAL"  # set in the process that tries the start
@@ -216,20 +216,24 @@ class Supervisor:
             event(logging.WARNING, "reload ignored", cause="the service is stopping, or a reload is under way")
             return
         event(logging.INFO, "reload begins")
-        self._trial_began = time.monotonic()
+        self._trial_output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the trial ends
         self._trial = subprocess.Popen(  # noqa: S603 # nosec B603  # the command line of this very process
             [sys.executable, *sys.orig_argv[1:]],
             env={**os.environ, TRIAL: "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            stderr=self._trial_output,
             preexec_fn=_unblock_signals,
         )
 
     def _end_trial(self, trial: subprocess.Popen[bytes]) -> None:
         self._trial = None
+        with self._trial_output as output:
+            output.seek(0)
+            said = output.read(64 * 1024).decode(errors="replace").strip().splitlines()
         if trial.returncode != 0:
-            event(logging.ERROR, "reload failed", cause="the service could not start; the lines above say why",
-                  effect="the present workers stay")  # fmt: skip
+            cause = said[-1].removeprefix("petstore: ") if said else f"exit code {trial.returncode}"
+            event(logging.ERROR, "reload failed", cause=cause, effect="the present workers stay")
             return
         self._exec()
 

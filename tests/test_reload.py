@@ -1,0 +1,116 @@
+"""`SIGHUP` replaces the program, the settings and the certificates, and no request is refused meanwhile."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+
+from petstore.plans import Limits
+from prove.reloads import Load, events, reload, used_by
+from tests.certificates import self_signed
+from tests.served import Served, is_running, wait_for
+from tests.servers import PETSTORE, READY_WITHIN
+
+
+def workers(server: Served) -> set[int]:
+    assert server.process is not None
+    main = server.process.pid
+    return {int(pid) for pid in Path(f"/proc/{main}/task/{main}/children").read_text().split()}
+
+
+def test_a_reload_replaces_every_worker_and_the_program_itself(tmp_path: Path) -> None:
+    server = Served(tmp_path / "data", workers=2).start()
+    try:
+        assert server.process is not None
+        before, pid = workers(server), server.process.pid
+        key = server.key(limits=Limits(10**9, 10**9))
+        with Load(server, key, tls=False) as load:
+            reload(server)
+        assert load.failures == [] and used_by(server, key) == load.answered > 0
+        assert server.process.pid == pid and wait_for(lambda: not any(map(is_running, before)), 30)
+        assert wait_for(lambda: len(workers(server)) == 2)
+        assert b"PETSTORE_TRIAL" not in Path(f"/proc/{pid}/environ").read_bytes()
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_new_certificate_is_served_after_a_reload(tmp_path: Path) -> None:
+    made = self_signed(tmp_path)
+    server = Served(
+        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https"
+    ).start()
+
+    def certificate() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", server.port), timeout=READY_WITHIN)
+
+    try:
+        old = certificate()
+        self_signed(tmp_path)
+        reload(server)
+        assert certificate() != old
+    finally:
+        server.stop()
+
+
+def test_a_reload_into_broken_settings_changes_nothing(tmp_path: Path) -> None:
+    made = self_signed(tmp_path)
+    server = Served(
+        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https"
+    ).start()
+    try:
+        assert server.process is not None
+        before = workers(server)
+        made.chain.write_text("not a certificate")
+        os.kill(server.process.pid, signal.SIGHUP)
+        assert wait_for(lambda: events(server, "reload failed") == 1)
+        assert "not PEM files" in server.log.read_text()
+        assert workers(server) == before
+        assert httpx.get(server.origin + "/healthz", verify=False).status_code == 200
+        self_signed(tmp_path)
+        reload(server)
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_stop_during_a_reload_ends_all_workers(tmp_path: Path) -> None:
+    server = Served(tmp_path / "data", workers=2).start()
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGHUP)
+    assert server.stop() == 0
+    assert events(server, "worker died") == 0
+
+
+def test_sockets_of_systemd_are_served(tmp_path: Path) -> None:
+    """As with petstore.socket: the service gets a listening socket as descriptor 3."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        command = [*PETSTORE, "serve", "--data", str(tmp_path / "data"), "--port", "1", "--workers", "2"]
+        script = "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[1], sys.argv[1:])"
+
+        def pass_on() -> None:
+            os.dup2(listening.fileno(), 3)
+            os.set_inheritable(3, True)
+
+        running = subprocess.Popen(
+            [sys.executable, "-c", script, *command], env={**os.environ, "LISTEN_FDS": "1"}, close_fds=False,
+            preexec_fn=pass_on, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+
+            def ready() -> bool:
+                try:
+                    return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            assert wait_for(ready)
+        finally:
+            running.terminate()
+            assert running.wait(10) == 0
