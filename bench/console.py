@@ -76,7 +76,7 @@ class Bench:
                     await store.put_rows(table, rows[start : start + 20_000])
             await backends.gate.raise_version("live", "keys")
             at = int(now * 1000)
-            windows = [Windows(at, 3, at, i, 0, 0, at, at + 3_600_000 if i % 20 == 0 else at, 1) for i in range(KEYS)]
+            windows = [Windows(at, 3, at, i, 0, at, at + 3_600_000 if i % 20 == 0 else at, 1) for i in range(KEYS)]
             await backends.gate.put_windows(zip((key.id for key in keys), windows, strict=True))
             await backends.gate.lift(self.key)
 

@@ -1,6 +1,8 @@
 """The gate's contract, on every backend."""
 
 import asyncio
+import os
+import random
 
 import pytest
 
@@ -11,6 +13,7 @@ from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, LIMITED, SECOND, BanPolicy, Decision, Windows
 from petstore.settings import Settings
 from tests.gates import NOW, PLENTY, all_versions, ask
+from tests.naive_limits import NaiveLimits, random_limits, random_policy, random_times
 from tests.places import GatePlace
 
 
@@ -119,6 +122,31 @@ def test_records_can_be_read_and_replaced(gate_at: GatePlace) -> None:
         assert (await ask(gate, "key_0007", Limits(100, 100))).remaining == 29
 
     gate_at.use(work)
+
+
+def test_random_requests_are_decided_as_the_naive_model_decides_them(gate_at: GatePlace) -> None:
+    """PETSTORE_TEST_REQUESTS sets how many: 20,000 by default, a million for a long run."""
+    dice = random.Random(2030)
+    requests = int(os.environ.get("PETSTORE_TEST_REQUESTS", "20000"))
+
+    async def compare(gate: Gate) -> int:
+        version, compared = await gate.keys_version("live"), 0
+        for now in random_times(dice, 48):
+            asking = dice.choices(list(naive), k=250)
+            calls = (gate.admit("live", key_id, limits[key_id], version, now / SECOND) for key_id in asking)
+            for key_id, admitted in zip(asking, await asyncio.gather(*calls), strict=True):
+                assert admitted is not None and admitted[0] == naive[key_id].ask(limits[key_id], now)
+            compared += len(asking)
+        return compared
+
+    compared = 0
+    while compared < requests:
+        policy = random_policy(dice)
+        key_ids = [f"key_{compared}_{number}" for number in range(200)]
+        naive = {key_id: NaiveLimits(policy) for key_id in key_ids}
+        limits = {key_id: random_limits(dice) for key_id in key_ids}
+        compared += gate_at.use(compare, GatePolicy(policy, outage="refuse"))
+    assert compared >= requests
 
 
 def test_a_gate_can_be_closed_at_any_time(gate_at: GatePlace) -> None:

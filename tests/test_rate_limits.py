@@ -1,10 +1,9 @@
-"""The windows against a naive reference model that keeps every timestamp and counts anew for each request."""
+"""The rate limits: against a naive model, and what Retry-After promises."""
 
 import os
 import random
-from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from petstore.plans import Limits
@@ -14,182 +13,228 @@ from petstore.rate_limits import (
     DAY,
     LIMITED,
     MINUTE,
+    SECOND,
     BanPolicy,
-    Decision,
+    Used,
     Windows,
     admit,
     admit_address,
     forgettable,
     lifted,
+    used,
 )
+from tests.naive_limits import EDGES, START, NaiveLimits, random_limits, random_policy, random_times
 
-START = 1_800_000_000_000
+REQUESTS = int(os.environ.get("PETSTORE_TEST_REQUESTS", "50000"))
 POLICY = BanPolicy()
 
-
-@dataclass
-class Naive:
-    """What the contract says, with no thought of speed: lists of timestamps, looked through for every request."""
-
-    limits: Limits
-    policy: BanPolicy
-    admitted: list[int] = field(default_factory=list)
-    strikes: list[tuple[int, int]] = field(default_factory=list)  # when, and the start of the window it fell in
-    bans: list[tuple[int, int]] = field(default_factory=list)  # start and end
-
-    def ask(self, now: int) -> Decision:
-        per_minute, per_day = self.limits
-        if self.bans and now < self.bans[-1][1]:
-            return Decision(BANNED, "minute", per_minute, 0, self.bans[-1][1], self.bans[-1][1] - now)
-        minute, minute_used = self._window(MINUTE, now)
-        day, day_used = self._window(DAY, now)
-        if minute_used < per_minute and day_used < per_day:
-            self.admitted.append(now)
-            minute, minute_used = self._window(MINUTE, now)
-            day, day_used = self._window(DAY, now)
-            assert minute is not None and day is not None
-            if per_day - day_used <= per_minute - minute_used:
-                return Decision(ADMITTED, "day", per_day, per_day - day_used, day + DAY, day + DAY - now)
-            reset = minute + MINUTE
-            return Decision(ADMITTED, "minute", per_minute, per_minute - minute_used, reset, reset - now)
-        window = minute if minute is not None else self._strike_window(now)
-        self.strikes.append((now, window))
-        if sum(start == window for _, start in self.strikes) > (self.policy.threshold or per_minute):
-            self.strikes.clear()
-            return self._ban(now)
-        ends = []
-        if minute is not None and minute_used >= per_minute:
-            ends.append((minute + MINUTE, 0, per_minute))
-        if day is not None and day_used >= per_day:
-            ends.append((day + DAY, 1, per_day))
-        end, is_day, limit = max(ends)
-        return Decision(LIMITED, "day" if is_day else "minute", limit, 0, end, end - now)
-
-    def _window(self, length: int, now: int) -> tuple[int | None, int]:
-        """The window open now and how many requests it holds."""
-        start: int | None = None
-        used = 0
-        for at in self.admitted:
-            if start is None or at >= start + length:
-                start, used = at, 0
-            used += 1
-        if start is None or now >= start + length:
-            return None, 0
-        return start, used
-
-    def _strike_window(self, now: int) -> int:
-        started = self.strikes[-1][1] if self.strikes else None
-        return started if started is not None and now < started + MINUTE else now
-
-    def _ban(self, now: int) -> Decision:
-        in_a_row = 1
-        later = now
-        for start, _ in reversed(self.bans):
-            if later - start >= DAY:
-                break
-            in_a_row += 1
-            later = start
-        length = min(self.policy.length * 2 ** (in_a_row - 1), self.policy.ceiling)
-        self.bans.append((now, now + length))
-        return Decision(BANNED, "minute", self.limits.per_minute, 0, now + length, length)
-
-
-def follow(gaps: list[int], limits: Limits, policy: BanPolicy) -> int:
-    """Send the same requests to both; returns how many were compared."""
-    naive = Naive(limits, policy)
-    state = Windows()
-    now = START
-    for gap in gaps:
-        now += gap
-        state, decision = admit(state, limits, policy, now)
-        assert decision == naive.ask(now), (limits, policy, gaps)
-    return len(gaps)
-
-
-# Gaps around the edges of windows and bans, where mistakes live.
-EDGES = [0, 1, 999, 1_000, MINUTE - 1, MINUTE, MINUTE + 1, 2 * MINUTE, 3_600_000, DAY - 1, DAY, DAY + 1]
+gaps_of = st.lists(st.sampled_from(EDGES) | st.integers(0, 2 * MINUTE), max_size=80)
+limits_of = st.builds(Limits, st.integers(1, 8), st.integers(1, 30))
+policy_of = st.builds(
+    BanPolicy, st.sampled_from([1_000, 60_000]), st.sampled_from([2_000, 600_000, 3_600_000]), st.integers(0, 5)
+)
 
 
 @settings(max_examples=500, deadline=None)
-@given(
-    gaps=st.lists(st.sampled_from(EDGES) | st.integers(0, 2 * MINUTE), max_size=80),
-    limits=st.builds(Limits, st.integers(1, 8), st.integers(1, 30)),
-    policy=st.builds(
-        BanPolicy, st.sampled_from([1_000, 60_000]), st.sampled_from([2_000, 600_000, 3_600_000]), st.integers(0, 5)
-    ),
-)
-def test_decisions_equal_the_naive_model(gaps: list[int], limits: Limits, policy: BanPolicy) -> None:
-    follow(gaps, limits, policy)
+@given(gaps_of, st.lists(limits_of, min_size=1, max_size=3), policy_of)
+def test_decisions_equal_the_naive_model(gaps: list[int], plans: list[Limits], policy: BanPolicy) -> None:
+    """Also while the plan of the key changes: what was used stays used."""
+    naive, record, now = NaiveLimits(policy), Windows(), START
+    for number, gap in enumerate(gaps):
+        now += gap
+        limits = plans[number * len(plans) // len(gaps)]
+        record, decision = admit(record, limits, policy, now)
+        assert decision == naive.ask(limits, now)
+
+
+def retry_after(wait: int) -> int:
+    """The header's whole seconds, in milliseconds."""
+    return max(1, -(-wait // SECOND)) * SECOND
 
 
 def test_random_requests_are_decided_as_the_naive_model_decides_them() -> None:
-    """PETSTORE_TEST_REQUESTS sets how many: 50,000 by default, a million for a long run."""
+    """And after each refusal a request that waited for Retry-After would be admitted.
+
+    PETSTORE_TEST_REQUESTS sets how many: 50,000 by default, a million for a long run.
+    """
     dice = random.Random(20301205)
-    compared = 0
-    while compared < int(os.environ.get("PETSTORE_TEST_REQUESTS", "50000")):
-        limits = Limits(dice.randint(1, 12), dice.randint(1, 60))
-        policy = BanPolicy(dice.choice([1_000, 60_000]), dice.choice([60_000, 3_600_000]), dice.choice([0, 0, 1, 3]))
-        pace = dice.choice([5, 500, 8_000, 70_000, 4_000_000])
-        gaps = [dice.choice(EDGES) if dice.random() < 0.05 else dice.randint(0, pace) for _ in range(60)]
-        compared += follow(gaps, limits, policy)
+    for _ in range(-(-REQUESTS // 60)):
+        limits, policy = random_limits(dice), random_policy(dice)
+        naive, record = NaiveLimits(policy), Windows()
+        for now in random_times(dice, 60):
+            record, decision = admit(record, limits, policy, now)
+            assert decision == naive.ask(limits, now)
+            if decision.outcome is not ADMITTED:
+                assert admit(record, limits, policy, now + retry_after(decision.wait))[1].outcome is ADMITTED
 
 
-def test_a_key_that_nobody_has_used_has_no_past() -> None:
-    assert Windows() == (0,) * 9
-    assert BanPolicy() == (60_000, 3_600_000, 0)
+moments = st.sampled_from([START, START - 1, START + 1]) | st.integers(START - 3 * DAY, START + 3 * DAY)
+records = st.builds(
+    lambda minute, minute_used, day, day_used, strikes, ban, length, bans: Windows(
+        minute, minute_used, day, day_used, strikes, ban if bans else 0, ban + length if bans else 0, bans
+    ),
+    minute=moments,
+    minute_used=st.integers(0, 9),
+    day=moments,
+    day_used=st.integers(0, 31),
+    strikes=st.integers(0, 9),
+    ban=moments,
+    length=st.sampled_from([1_000, 1_001, 59_999, MINUTE, 3_600_000]),
+    bans=st.integers(0, 3),
+)
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(records, limits_of, policy_of, st.integers(0, 999))
+@example(Windows(START - MINUTE + 1, 1, START, 1, 1), Limits(1, 9), BanPolicy(1_000, 1_000, 1), 0)
+@example(Windows(START - MINUTE + 1, 1, START - DAY + 1, 9, 1), Limits(1, 9), BanPolicy(1_000, 1_000, 1), 0)
+@example(Windows(START + 3 * MINUTE, 1, START, 9, 0), Limits(1, 9), BanPolicy(), 0)
+@example(Windows(START + 7 * DAY, 1, START, 9, 0, START + DAY + 1, START + DAY + MINUTE, 1), Limits(1, 9), POLICY, 0)
+def test_after_every_429_a_request_that_waited_for_retry_after_is_admitted(
+    record: Windows, limits: Limits, policy: BanPolicy, later: int
+) -> None:
+    """Whatever the record says: windows and bans that end together, limits that were lowered, a clock set back."""
+    after, decision = admit(record, limits, policy, START)
+    assume(decision.outcome is not ADMITTED)
+    assert decision.wait == decision.reset - START >= 1
+    assert admit(after, limits, policy, START + retry_after(decision.wait) + later)[1].outcome is ADMITTED
+    assert admit(after, limits, policy, decision.reset)[1].outcome is ADMITTED
+    assert admit(after, limits, policy, decision.reset - 1)[1].outcome is not ADMITTED
+
+
+@settings(max_examples=300, deadline=None)
+@given(gaps_of, st.lists(limits_of, min_size=1, max_size=3), policy_of)
+def test_retry_after_is_true_at_every_moment_of_a_key(gaps: list[int], plans: list[Limits], policy: BanPolicy) -> None:
+    record, now = Windows(), START
+    for number, gap in enumerate(gaps):
+        now += gap
+        limits = plans[number * len(plans) // len(gaps)]
+        record, decision = admit(record, limits, policy, now)
+        if decision.outcome is not ADMITTED:
+            assert admit(record, limits, policy, now + retry_after(decision.wait))[1].outcome is ADMITTED
+
+
+@given(st.integers(0, 9), st.integers(1, 9), st.integers(-2 * MINUTE, 2 * MINUTE))
+def test_retry_after_of_an_address_is_true(count: int, per_minute: int, ago: int) -> None:
+    start, used_up, decision = admit_address(START - ago, count, per_minute, START)
+    assume(decision.outcome is LIMITED)
+    assert admit_address(start, used_up, per_minute, START + retry_after(decision.wait))[2].outcome is ADMITTED
 
 
 def test_a_refused_request_consumes_nothing() -> None:
-    state, _ = admit(Windows(), Limits(1, 10), POLICY, START)
-    after, decision = admit(state, Limits(1, 10), POLICY, START + 5)
+    record, _ = admit(Windows(), Limits(1, 10), POLICY, START)
+    after, decision = admit(record, Limits(1, 10), POLICY, START + 5)
     assert decision.outcome is LIMITED
-    assert (after.minute_used, after.day_used) == (state.minute_used, state.day_used)
+    assert (after.minute_used, after.day_used) == (record.minute_used, record.day_used)
+
+
+def test_strikes_are_refused_requests_in_a_row() -> None:
+    record, now, limits = Windows(), START, Limits(2, 1_000)
+    for _ in range(5):  # two admitted and two refused in each minute: the strikes never add up
+        outcomes = []
+        for _ in range(4):
+            record, decision = admit(record, limits, POLICY, now)
+            outcomes.append(decision.outcome)
+        assert outcomes == [ADMITTED, ADMITTED, LIMITED, LIMITED]
+        now += MINUTE
+
+
+def test_a_client_that_asks_once_a_second_after_its_day_is_banned() -> None:
+    limits, record, now = Limits(60, 10), Windows(), START
+    outcomes = []
+    for _ in range(10 + 60 + 1):
+        record, decision = admit(record, limits, POLICY, now)
+        outcomes.append(decision.outcome)
+        now += SECOND
+    assert outcomes == [ADMITTED] * 10 + [LIMITED] * 60 + [BANNED]
+    assert decision.reset == START + DAY  # the day ends later than the ban
+
+
+def test_the_threshold_is_the_limit_per_minute_and_at_most_1000() -> None:
+    for per_minute, threshold, strikes in ((7, 0, 7), (1_000, 0, 1_000), (5_000, 0, 1_000), (5_000, 2_000, 2_000)):
+        policy = BanPolicy(threshold=threshold)
+        record = Windows(START, per_minute, START, 1, strikes - 1)
+        record, decision = admit(record, Limits(per_minute, 10**6), policy, START)
+        assert (decision.outcome, record.strikes) == (LIMITED, strikes)
+        record, decision = admit(record, Limits(per_minute, 10**6), policy, START)
+        assert (decision.outcome, record.strikes) == (BANNED, 0)
+
+
+def test_requests_during_a_ban_change_nothing() -> None:
+    record = Windows(START, 1, START, 1, 0, START, START + MINUTE, 1)
+    for now in range(START, START + MINUTE, SECOND):
+        after, decision = admit(record, Limits(1, 9), BanPolicy(threshold=1), now)
+        assert after is record
+        assert (decision.outcome, decision.reset) == (BANNED, START + MINUTE)
 
 
 def test_bans_double_up_to_the_ceiling_and_are_forgotten_after_a_day() -> None:
-    limits, state, now, lengths = Limits(1, 1_000_000), Windows(), START, []
+    limits, record, now, lengths = Limits(1, 1_000_000), Windows(), START, []
     for _ in range(9):
         for _ in range(3):  # one admitted, one strike, one strike too many
-            state, decision = admit(state, limits, POLICY, now)
+            record, decision = admit(record, limits, POLICY, now)
         assert decision.outcome is BANNED
         lengths.append(decision.wait // 1_000)
         now = decision.reset
     assert lengths == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
     now += DAY
     for _ in range(3):
-        state, decision = admit(state, limits, POLICY, now)
+        record, decision = admit(record, limits, POLICY, now)
     assert decision.wait == 60_000
 
 
-def test_a_clock_set_back_by_more_than_a_window_does_not_lock_a_key_out() -> None:
-    state, _ = admit(Windows(), Limits(1, 1), POLICY, START + 10 * DAY)
-    _, decision = admit(state, Limits(1, 1), POLICY, START)
+def test_a_clock_that_is_set_back_does_not_lock_a_key_out() -> None:
+    record, _ = admit(Windows(), Limits(1, 1), POLICY, START + 10 * DAY)
+    assert admit(record, Limits(1, 1), POLICY, START)[1].outcome is ADMITTED
+    banned = record._replace(ban_start=START + 10 * DAY, ban_end=START + 11 * DAY, bans=1)
+    after, decision = admit(banned, Limits(1, 1), POLICY, START)
     assert decision.outcome is ADMITTED
+    assert (after.ban_start, after.ban_end, after.bans) == (0, 0, 0)  # the ban would begin again in nine days
 
 
 def test_lifting_ends_a_ban_at_once() -> None:
-    state = Windows(ban_start=START, ban_end=START + 60_000, bans=3, minute_start=START, minute_used=1)
-    assert admit(state, Limits(5, 5), POLICY, START + 1)[1].outcome is BANNED
-    assert admit(lifted(state), Limits(5, 5), POLICY, START + 1)[1].outcome is ADMITTED
+    record = Windows(ban_start=START, ban_end=START + 60_000, bans=3, minute_start=START, minute_used=1)
+    assert admit(record, Limits(5, 5), POLICY, START + 1)[1].outcome is BANNED
+    assert admit(lifted(record), Limits(5, 5), POLICY, START + 1)[1].outcome is ADMITTED
 
 
-def test_a_record_is_forgettable_only_when_it_decides_nothing_any_more() -> None:
-    state = Windows(START, 1, START, 1, START, 1, START, START + 60_000, 1)
-    assert not forgettable(state, START + DAY - 1)
-    assert forgettable(state, START + DAY)
-    for now in (START + DAY, START + 2 * DAY):
-        assert admit(state, Limits(3, 3), POLICY, now)[1] == admit(Windows(), Limits(3, 3), POLICY, now)[1]
+@given(records, limits_of, policy_of)
+def test_a_forgettable_record_decides_nothing(record: Windows, limits: Limits, policy: BanPolicy) -> None:
+    now = max(record.minute_start + MINUTE, record.day_start + DAY, record.ban_start + DAY, record.ban_end)
+    assert forgettable(record, now) and not forgettable(record, now - 1)
+    forgotten = Windows()
+    for _ in range(20):
+        record, decision = admit(record, limits, policy, now)
+        forgotten, expected = admit(forgotten, limits, policy, now)
+        assert decision == expected
+
+
+@given(records, limits_of)
+def test_what_is_used_agrees_with_the_next_decision(record: Windows, limits: Limits) -> None:
+    minute, day, banned_until = used(record, START)
+    _, decision = admit(record, limits, BanPolicy(threshold=10**9), START)
+    assert (decision.outcome is BANNED) == (banned_until > 0)
+    if not banned_until:
+        assert (decision.outcome is ADMITTED) == (minute < limits.per_minute and day < limits.per_day)
+
+
+def test_what_is_used_counts_open_windows_and_a_ban_in_force() -> None:
+    record = Windows(START, 3, START, 7, 0, START, START + 90_000, 1)
+    assert used(record, START) == Used(3, 7, START + 90_000)
+    assert used(record, START + MINUTE) == Used(0, 7, START + 90_000)
+    assert used(record, START + 90_000) == Used(0, 7, 0)
+    assert used(record, START + DAY) == used(Windows(), START) == Used(0, 0, 0)
 
 
 @given(st.lists(st.integers(0, MINUTE), max_size=60), st.integers(1, 9))
-def test_an_address_is_admitted_so_often_in_each_window(gaps: list[int], allowed: int) -> None:
-    start = used = 0
-    now, opened, count = START, None, 0
+def test_an_address_is_admitted_up_to_its_limit_in_each_window(gaps: list[int], allowed: int) -> None:
+    start = count = 0
+    now, opened, counted = START, None, 0
     for gap in gaps:
         now += gap
         if opened is None or now >= opened + MINUTE:
-            opened, count = now, 0
-        start, used, decision = admit_address(start, used, allowed, now)
-        assert (decision.outcome is ADMITTED) == (count < allowed)
-        count += count < allowed
-        assert (decision.remaining, decision.reset) == (allowed - count, opened + MINUTE)
+            opened, counted = now, 0
+        start, count, decision = admit_address(start, count, allowed, now)
+        assert (decision.outcome is ADMITTED) == (counted < allowed)
+        counted += counted < allowed
+        assert (decision.remaining, decision.reset) == (allowed - counted, opened + MINUTE)

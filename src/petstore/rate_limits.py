@@ -1,8 +1,8 @@
 """Minute and day windows, strikes and bans of one key: pure arithmetic on whole milliseconds.
 
-A window is fixed and starts with the first request counted in it. One decision covers both windows: a request is
-counted in both or in neither, and a refused request consumes nothing. A refused request is a strike; more strikes
-in one window than the threshold earn a ban, which doubles with each further ban within a day.
+A window is fixed and starts with the first request counted in it. A request is counted in both windows or in neither;
+a refused request consumes nothing. A refused request is a strike, and an admitted one clears the strikes. Too many
+strikes in a row ban the key; each further ban within a day is twice as long.
 """
 
 from enum import IntEnum
@@ -16,25 +16,30 @@ SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
+STRIKES_MAX = 1_000  # the largest threshold that follows from a key's limit per minute
+
 Window = Literal["minute", "day"]
 
 
 class Windows(NamedTuple):
-    """All that is remembered of a key between two requests."""
+    """The record of a key: all that a gate stores between two requests."""
 
     minute_start: int = 0
     minute_used: int = 0
     day_start: int = 0
     day_used: int = 0
-    strike_start: int = 0
     strikes: int = 0
     ban_start: int = 0
     ban_end: int = 0
     bans: int = 0
 
 
+# How both gates store a record. Earlier versions stored the start of a strike window in the eight bytes in the middle.
+WINDOWS_LAYOUT = "<4q8x4q"
+
+
 class BanPolicy(NamedTuple):
-    """`threshold` 0 stands for the key's own limit per minute."""
+    """A key with more than `threshold` strikes is banned; 0 stands for the key's limit per minute."""
 
     length: int = 60 * SECOND
     ceiling: int = 3600 * SECOND
@@ -48,7 +53,10 @@ class Outcome(IntEnum):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """What the headers need: the window spoken of, when it resets and how long that is from now. In milliseconds."""
+    """What the headers need: a window, when it resets, and how long that is from now. In milliseconds.
+
+    After a refusal `reset` is the moment from which a request is admitted.
+    """
 
     outcome: Outcome
     window: Window
@@ -56,6 +64,14 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     remaining: int
     reset: int
     wait: int
+
+
+class Used(NamedTuple):
+    """What a key has used of its open windows, and the end of its ban in milliseconds, or 0."""
+
+    minute: int
+    day: int
+    banned_until: int
 
 
 ADMITTED: Final = Outcome.ADMITTED
@@ -66,14 +82,16 @@ _new = tuple.__new__  # makes a named tuple in half the time of calling its clas
 
 
 def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Windows, Decision]:
-    """Decide one request of a key and return what to remember."""
-    minute_start, minute_used, day_start, day_used, strike_start, strikes, ban_start, ban_end, bans = w
+    """Decide one request of a key. Returns the record to store: `w` itself when nothing has changed."""
+    minute_start, minute_used, day_start, day_used, strikes, ban_start, ban_end, bans = w
     per_minute, per_day = limits
 
-    if now < ban_end and now >= ban_start - DAY:
-        return w, Decision(BANNED, "minute", per_minute, 0, ban_end, ban_end - now)
+    if now < ban_end:
+        if now >= ban_start - DAY:  # requests during a ban are no strikes, and do not extend the ban
+            return w, _refusal(BANNED, w, limits, now)
+        ban_start = ban_end = bans = 0  # the clock was set back by more than a day
 
-    # A window is open from its start for its length; one that starts far in the future is a clock set back.
+    # A window that starts further in the future than its length is not open: the clock was set back.
     minute_open = -MINUTE < now - minute_start < MINUTE
     day_open = -DAY < now - day_start < DAY
     minute_left = per_minute - minute_used if minute_open else per_minute
@@ -83,45 +101,46 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
         if minute_open:
             minute_used += 1
         else:
-            minute_start, minute_used, strikes = now, 1, 0
+            minute_start, minute_used = now, 1
         if day_open:
             day_used += 1
         else:
             day_start, day_used = now, 1
-        after = _new(
-            Windows, (minute_start, minute_used, day_start, day_used, strike_start, strikes, ban_start, ban_end, bans)
-        )
-        if day_left <= minute_left:  # a tie speaks of the longer window
+        after = _new(Windows, (minute_start, minute_used, day_start, day_used, 0, ban_start, ban_end, bans))
+        if day_left <= minute_left:  # in a tie the headers show the longer window
             return after, Decision(ADMITTED, "day", per_day, day_left - 1, day_start + DAY, day_start + DAY - now)
         reset = minute_start + MINUTE
         return after, Decision(ADMITTED, "minute", per_minute, minute_left - 1, reset, reset - now)
 
-    # Strikes are counted within the open minute or, when only the day is exhausted, within a minute of their own.
-    if minute_open:
-        window = minute_start
-    elif -MINUTE < now - strike_start < MINUTE:
-        window = strike_start
-    else:
-        window = now
-    strikes = strikes + 1 if window == strike_start else 1
-    strike_start = window
-
-    if strikes > (policy.threshold or per_minute):
+    strikes += 1
+    outcome = LIMITED
+    if strikes > (policy.threshold or min(per_minute, STRIKES_MAX)):
+        outcome, strikes = BANNED, 0
         bans = bans + 1 if bans and now - ban_start < DAY else 1
         ban_start, ban_end = now, now + min(policy.length << min(bans - 1, 40), policy.ceiling)
-        after = Windows(minute_start, minute_used, day_start, day_used, 0, 0, ban_start, ban_end, bans)
-        return after, Decision(BANNED, "minute", per_minute, 0, ban_end, ban_end - now)
+    after = _new(Windows, (minute_start, minute_used, day_start, day_used, strikes, ban_start, ban_end, bans))
+    return after, _refusal(outcome, after, limits, now)
 
-    after = Windows(minute_start, minute_used, day_start, day_used, strike_start, strikes, ban_start, ban_end, bans)
-    minute_end = minute_start + MINUTE if minute_left <= 0 else 0
-    day_end = day_start + DAY if day_left <= 0 else 0
+
+def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision:
+    """Shows the exhausted window that reopens last, or the ban if that ends later.
+
+    Windows that are over end before now, so they are never the last. A window in the future counts too, since it would
+    refuse the client when it returns.
+    """
+    minute_start, minute_used, day_start, day_used, _, _, ban_end, _ = w
+    per_minute, per_day = limits
+    minute_end = minute_start + MINUTE if minute_used >= per_minute else 0
+    day_end = day_start + DAY if day_used >= per_day else 0
+    if outcome is BANNED and ban_end > minute_end and ban_end > day_end:
+        return Decision(BANNED, "minute", per_minute, 0, ban_end, ban_end - now)
     if day_end >= minute_end:
-        return after, Decision(LIMITED, "day", per_day, 0, day_end, day_end - now)
-    return after, Decision(LIMITED, "minute", per_minute, 0, minute_end, minute_end - now)
+        return Decision(outcome, "day", per_day, 0, day_end, day_end - now)
+    return Decision(outcome, "minute", per_minute, 0, minute_end, minute_end - now)
 
 
 def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int, int, Decision]:
-    """The one window of a client address without a valid key: `start` and `used` to remember, and the decision."""
+    """Decide one request of an address, which has one window. Returns the window's start, its use, and the decision."""
     if not -MINUTE < now - start < MINUTE:
         start, used = now, 0
     reset = start + MINUTE
@@ -130,17 +149,20 @@ def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int
     return start, used + 1, Decision(ADMITTED, "minute", per_minute, per_minute - used - 1, reset, reset - now)
 
 
+def used(w: Windows, now: int) -> Used:
+    """What the record of a key says at a moment."""
+    return Used(
+        minute=w.minute_used if -MINUTE < now - w.minute_start < MINUTE else 0,
+        day=w.day_used if -DAY < now - w.day_start < DAY else 0,
+        banned_until=w.ban_end if w.ban_start - DAY <= now < w.ban_end else 0,
+    )
+
+
 def lifted(w: Windows) -> Windows:
-    """The same key without its ban, and without the memory of earlier ones."""
-    return w._replace(strike_start=0, strikes=0, ban_start=0, ban_end=0, bans=0)
+    """The record without its strikes, its ban and the number of earlier bans."""
+    return w._replace(strikes=0, ban_start=0, ban_end=0, bans=0)
 
 
 def forgettable(w: Windows, now: int) -> bool:
-    """Whether nothing of the record can matter any more."""
-    return (
-        now - w.minute_start >= MINUTE
-        and now - w.day_start >= DAY
-        and now - w.strike_start >= MINUTE
-        and now - w.ban_start >= DAY
-        and now >= w.ban_end
-    )
+    """Whether the record decides nothing any more. Strikes never do: the next request is admitted, and clears them."""
+    return now - w.minute_start >= MINUTE and now - w.day_start >= DAY and now - w.ban_start >= DAY and now >= w.ban_end

@@ -58,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
             [
                 (keys[0].id, Windows(at, 31, at, 612)),
                 (keys[1].id, Windows(at, 0, at, 10_000)),
-                (keys[2].id, Windows(at, 49, at, 4300, 0, 0, at - 9000, at + 3_000_000, 5)),
+                (keys[2].id, Windows(at, 49, at, 4300, ban_start=at - 9000, ban_end=at + 3_000_000, bans=5)),
             ]
         )
 

@@ -1,4 +1,4 @@
-"""Temporary bans: what earns one, how long it lasts, what it leaves alone, and the operator's hand on it."""
+"""Temporary bans: what leads to one, how long it lasts, what it does not affect, and how an operator lifts it."""
 
 import math
 import subprocess
@@ -27,7 +27,7 @@ def outcomes(responses: list[Response]) -> list[str]:
 
 
 def ban(server: Server, key: Key) -> Response:
-    """Keep asking until banned; the answer that says so."""
+    """Ask until the key is banned. Returns the last response."""
     last = ask(server, key, 2 * key.record.per_minute + 1)[-1]
     assert last.code == "key_banned"
     return last
@@ -45,12 +45,12 @@ def lift(server: Server, key: Key) -> subprocess.CompletedProcess[str]:
     return Commands(server).run("bans", "lift", key.id)
 
 
-def test_more_strikes_in_one_window_than_the_limit_per_minute_ban(timed: Server) -> None:
+def test_more_strikes_in_a_row_than_the_limit_per_minute_ban(timed: Server) -> None:
     key = timed.key(limits=Limits(3, 1000))
     assert outcomes(ask(timed, key, 8)) == ["200"] * 3 + ["rate_limit_exceeded"] * 3 + ["key_banned"] * 2
 
 
-def test_strikes_of_different_windows_do_not_add_up(timed: Server) -> None:
+def test_an_admitted_request_clears_the_strikes(timed: Server) -> None:
     key = timed.key(limits=Limits(2, 1000))
     for minute in range(4):
         timed.move_clock(61 * minute)
@@ -60,12 +60,53 @@ def test_strikes_of_different_windows_do_not_add_up(timed: Server) -> None:
 def test_strikes_against_an_exhausted_day_ban_too(timed: Server) -> None:
     key = timed.key(limits=Limits(3, 1))
     assert outcomes(ask(timed, key)) == ["200"]
-    for minute in (2, 4):
+    for minute in (2, 4, 6):  # refused once in each of three minutes
         timed.move_clock(61 * minute)
-        assert outcomes(ask(timed, key, 3)) == ["rate_limit_exceeded"] * 3
-    timed.move_clock(61 * 6)
+        assert outcomes(ask(timed, key)) == ["rate_limit_exceeded"]
+    timed.move_clock(61 * 8)
+    assert outcomes(ask(timed, key, 2)) == ["key_banned"] * 2
+
+
+def test_banned_answer_names_the_end_of_the_day_when_that_is_later(timed: Server) -> None:
+    key = timed.key(limits=Limits(3, 2))
+    before = time.time()
+    ask(timed, key, 2)
+    day_ends = math.ceil(before + DAY)
     banned = ask(timed, key, 4)[-1]
-    assert (banned.code, length(banned)) == ("key_banned", 60)
+    assert banned.code == "key_banned"
+    assert day_ends <= int(banned.headers["x-ratelimit-reset"]) <= math.ceil(time.time() + DAY)
+    assert (banned.headers["x-ratelimit-limit"], banned.remaining) == ("2", 0)
+    assert DAY - 10 < length(banned) <= DAY
+    timed.move_clock(DAY - 30)  # the ban has ended long ago, the day has not
+    assert outcomes(ask(timed, key)) == ["rate_limit_exceeded"]
+
+
+def test_banned_answer_names_the_end_of_the_minute_when_that_is_later(start: Start) -> None:
+    own = start("--ban-seconds", "1", "--ban-strikes", "1")
+    key = own.key(limits=Limits(2, 1000))
+    banned = ask(own, key, 4)[-1]
+    assert banned.code == "key_banned"
+    assert 50 < length(banned) <= 60
+    own.move_clock(length(banned))
+    assert outcomes(ask(own, key)) == ["200"]
+
+
+@pytest.mark.parametrize("limits", [Limits(1, 1000), Limits(2, 3), Limits(3, 1)], ids=["minute", "both", "day"])
+def test_retry_after_is_true_for_every_429(timed: Server, limits: Limits) -> None:
+    """Each refused client waits as long as Retry-After says, and is admitted: over limits, bans and both at once."""
+    key = timed.key(limits=limits)
+    clock, codes = 0, set()
+    for refusals in (0, 1, 2, 5, 3, 8, 4):
+        while (response := ask(timed, key)[0]).status == 200:
+            pass
+        if refusals:
+            response = ask(timed, key, refusals)[-1]
+        assert response.status == 429
+        codes.add(response.code)
+        clock += length(response)
+        timed.move_clock(clock)
+        assert outcomes(ask(timed, key)) == ["200"]
+    assert codes == {"rate_limit_exceeded", "key_banned"}
 
 
 def test_banned_answer_names_the_end_of_the_ban(timed: Server) -> None:
@@ -93,7 +134,7 @@ def test_ban_ends_exactly_when_retry_after_says(timed: Server) -> None:
     assert outcomes(ask(timed, key)) == ["200"]
 
 
-def test_asking_during_a_ban_does_not_prolong_it(timed: Server) -> None:
+def test_requests_during_a_ban_do_not_extend_it(timed: Server) -> None:
     key = timed.key(limits=Limits(2, 1000))
     reset = ban(timed, key).headers["x-ratelimit-reset"]
     timed.move_clock(30)
@@ -155,7 +196,7 @@ def test_operator_lists_the_bans_in_force(timed: Server) -> None:
     assert found[banned.id]["times"] == 1
 
 
-def test_lifted_key_comes_in_from_the_next_request_on(timed: Server) -> None:
+def test_a_lifted_key_is_admitted_from_the_next_request_on(timed: Server) -> None:
     key = timed.key(limits=Limits(2, 1000))
     ban(timed, key)
     timed.move_clock(30)

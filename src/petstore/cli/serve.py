@@ -77,7 +77,7 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
               help="Length of a key's first ban; each further ban is twice as long.")  # fmt: skip
 @click.option("--ban-ceiling", default=_default.ban_ceiling, show_default=True, type=click.IntRange(1, 10**9),
               help="The longest ban, in seconds.")  # fmt: skip
-@click.option("--ban-strikes", default=_default.ban_strikes, show_default="the key's limit per minute",
+@click.option("--ban-strikes", default=_default.ban_strikes, show_default="the key's limit per minute, at most 1,000",
               type=click.IntRange(0, LIMIT_MAX), help="Refused requests in a row before a ban.")  # fmt: skip
 @click.option("--gate-outage", default=_default.gate_outage, show_default=True,
               type=click.Choice(["degrade", "refuse"]),

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import Environment
 from petstore.plans import Limits
-from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows
+from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows, used
 
 # In the data directory. With a gate in Redis, the second is used while Redis is down.
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
@@ -122,7 +122,7 @@ async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
         key_id: Ban(key_id, w.ban_start / SECOND, w.ban_end / SECOND, w.bans)
         async for rows in gate.all_windows()
         for key_id, w in rows
-        if w.ban_end > now * SECOND
+        if used(w, int(now * SECOND)).banned_until
     }
     return list(found.values())
 

@@ -2,7 +2,7 @@
 -- gate/lmdb.py is. The rules are those of rate_limits.py in the same order; a test compares both on random requests.
 --
 -- ARGV[1]   the time in milliseconds; empty: the clock of Redis, so that the clocks of nodes do not matter
--- ARGV[2-4] the ban policy: length and ceiling in milliseconds, threshold (0: the key's limit per minute)
+-- ARGV[2-4] the ban policy: length and ceiling in milliseconds, threshold (0: the key's limit per minute, at most 1,000)
 -- ARGV[5]   the versions to raise, as bits: 1 live catalogue, 2 live keys, 4 staging catalogue, 8 staging keys.
 --           Empty in Redis Cluster, where the versions are in another slot and the worker has compared them already.
 -- ARGV[6]   the calls, 32 bytes each: operation, keys' version under which the limits were read, per minute, per day
@@ -12,12 +12,14 @@
 -- reset, wait.
 
 local MINUTE, DAY = 60000, 86400000
+local STRIKES_MAX = 1000
 local ADMITTED, LIMITED, BANNED, OUTDATED = 0, 1, 2, 3
 local IN_MINUTE, IN_DAY = 0, 1
 local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT = 0, 1, 2, 3, 4
 
 local VERSIONS = '<i8i8i8i8'
 local CALL = '<i8i8i8i8'
+-- A record: minute start, minute used, day start, day used, 0, strikes, ban start, ban end, bans.
 local WINDOWS = '<i8i8i8i8i8i8i8i8i8'
 local WINDOW = '<i8i8'
 local RESULT = '<i8i8i8i8i8i8'
@@ -55,69 +57,72 @@ local function open(start, length)
   return -length < age and age < length
 end
 
--- Decide one request of a key. Returns outcome, window, limit, remaining, reset, and whether `w` has changed.
-local function admit(w, per_minute, per_day)
-  local minute_start, minute_used, day_start, day_used, strike_start, strikes, ban_start, ban_end, bans =
-    w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9]
+-- Choose what the headers of a refusal show: the exhausted window that reopens last, or the ban if that ends later.
+-- Windows that are over end before now, so they are never the last. Returns window, limit, remaining, reset.
+local function refusal(outcome, w, per_minute, per_day)
+  local minute_end = w[2] >= per_minute and w[1] + MINUTE or 0
+  local day_end = w[4] >= per_day and w[3] + DAY or 0
+  if outcome == BANNED and w[8] > minute_end and w[8] > day_end then
+    return IN_MINUTE, per_minute, 0, w[8]
+  end
+  if day_end >= minute_end then
+    return IN_DAY, per_day, 0, day_end
+  end
+  return IN_MINUTE, per_minute, 0, minute_end
+end
 
-  if now < ban_end and now >= ban_start - DAY then
-    return BANNED, IN_MINUTE, per_minute, 0, ban_end, false
+-- Decide one request of a key. Returns whether `w` has changed, outcome, window, limit, remaining, reset.
+local function admit(w, per_minute, per_day)
+  local ban_start, ban_end = w[7], w[8]
+  if now < ban_end then
+    if now >= ban_start - DAY then -- requests during a ban are no strikes, and do not extend the ban
+      return false, BANNED, refusal(BANNED, w, per_minute, per_day)
+    end
+    w[7], w[8], w[9] = 0, 0, 0 -- the clock was set back by more than a day
   end
 
-  local minute_open, day_open = open(minute_start, MINUTE), open(day_start, DAY)
-  local minute_left = minute_open and per_minute - minute_used or per_minute
-  local day_left = day_open and per_day - day_used or per_day
+  local minute_open, day_open = open(w[1], MINUTE), open(w[3], DAY)
+  local minute_left = minute_open and per_minute - w[2] or per_minute
+  local day_left = day_open and per_day - w[4] or per_day
 
   if minute_left > 0 and day_left > 0 then
     if minute_open then
-      w[2] = minute_used + 1
+      w[2] = w[2] + 1
     else
-      w[1], w[2], w[6] = now, 1, 0
+      w[1], w[2] = now, 1
     end
     if day_open then
-      w[4] = day_used + 1
+      w[4] = w[4] + 1
     else
       w[3], w[4] = now, 1
     end
-    if day_left <= minute_left then -- a tie speaks of the longer window
-      return ADMITTED, IN_DAY, per_day, day_left - 1, w[3] + DAY, true
+    w[6] = 0
+    if day_left <= minute_left then -- in a tie the headers show the longer window
+      return true, ADMITTED, IN_DAY, per_day, day_left - 1, w[3] + DAY
     end
-    return ADMITTED, IN_MINUTE, per_minute, minute_left - 1, w[1] + MINUTE, true
+    return true, ADMITTED, IN_MINUTE, per_minute, minute_left - 1, w[1] + MINUTE
   end
 
-  -- Strikes are counted within the open minute or, when only the day is exhausted, within a minute of their own.
-  local window = now
-  if minute_open then
-    window = minute_start
-  elseif open(strike_start, MINUTE) then
-    window = strike_start
+  local outcome = LIMITED
+  w[6] = w[6] + 1
+  if w[6] > (ban_threshold > 0 and ban_threshold or math.min(per_minute, STRIKES_MAX)) then
+    outcome = BANNED
+    w[6] = 0
+    w[9] = (w[9] > 0 and now - w[7] < DAY) and w[9] + 1 or 1
+    w[7] = now
+    w[8] = now + math.min(ban_length * 2 ^ math.min(w[9] - 1, 40), ban_ceiling)
   end
-  strikes = window == strike_start and strikes + 1 or 1
-
-  if strikes > (ban_threshold > 0 and ban_threshold or per_minute) then
-    bans = (bans > 0 and now - ban_start < DAY) and bans + 1 or 1
-    w[5], w[6], w[7], w[9] = 0, 0, now, bans
-    w[8] = now + math.min(ban_length * 2 ^ math.min(bans - 1, 40), ban_ceiling)
-    return BANNED, IN_MINUTE, per_minute, 0, w[8], true
-  end
-
-  w[5], w[6] = window, strikes
-  local minute_end = minute_left <= 0 and minute_start + MINUTE or 0
-  local day_end = day_left <= 0 and day_start + DAY or 0
-  if day_end >= minute_end then
-    return LIMITED, IN_DAY, per_day, 0, day_end, true
-  end
-  return LIMITED, IN_MINUTE, per_minute, 0, minute_end, true
+  return true, outcome, refusal(outcome, w, per_minute, per_day)
 end
 
 -- Decide one request of an address, which has one window. Returns the same.
 local function admit_address(w, per_minute)
   if not open(w[1], MINUTE) then w[1], w[2] = now, 0 end
   if w[2] >= per_minute then
-    return LIMITED, IN_MINUTE, per_minute, 0, w[1] + MINUTE, false
+    return false, LIMITED, IN_MINUTE, per_minute, 0, w[1] + MINUTE
   end
   w[2] = w[2] + 1
-  return ADMITTED, IN_MINUTE, per_minute, per_minute - w[2], w[1] + MINUTE, true
+  return true, ADMITTED, IN_MINUTE, per_minute, per_minute - w[2], w[1] + MINUTE
 end
 
 -- A record with several calls in the batch is read once and written once.
@@ -136,22 +141,22 @@ for i = records_from + 1, #KEYS do
   local name = KEYS[i]
   local operation, keys_version, per_minute, per_day
   operation, keys_version, per_minute, per_day, position = struct.unpack(CALL, ARGV[6], position)
-  local outcome, window, limit, remaining, reset, differs
+  local differs, outcome, window, limit, remaining, reset
   if operation == KEY_LIVE or operation == KEY_STAGING then
     if records_from == 1 and keys_version ~= versions[operation == KEY_LIVE and 2 or 4] then
-      outcome, window, limit, remaining, reset, differs = OUTDATED, IN_MINUTE, 0, 0, now, false
+      differs, outcome, window, limit, remaining, reset = false, OUTDATED, IN_MINUTE, 0, 0, now
     else
       local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })
-      outcome, window, limit, remaining, reset, differs = admit(w, per_minute, per_day)
+      differs, outcome, window, limit, remaining, reset = admit(w, per_minute, per_day)
     end
   elseif operation == LIFT then
     local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })
-    outcome, window, limit, remaining, reset, differs = ADMITTED, IN_MINUTE, 0, w[9], now, w[9] > 0
-    w[5], w[6], w[7], w[8], w[9] = 0, 0, 0, 0, 0
+    differs, outcome, window, limit, remaining, reset = w[9] > 0, ADMITTED, IN_MINUTE, 0, w[9], now
+    if differs then w[6], w[7], w[8], w[9] = 0, 0, 0, 0 end
   else
     local w = record(name, WINDOW, { 0, 0 })
     local start, used = w[1], w[2]
-    outcome, window, limit, remaining, reset, differs = admit_address(w, per_minute)
+    differs, outcome, window, limit, remaining, reset = admit_address(w, per_minute)
     if operation == PEEK and differs then
       w[1], w[2], remaining, differs = start, used, remaining + 1, false
     end
@@ -164,7 +169,7 @@ end
 for name in pairs(changed) do
   local w = records[name]
   if #w >= 9 then
-    local packed = struct.pack(WINDOWS, w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9])
+    local packed = struct.pack(WINDOWS, w[1], w[2], w[3], w[4], 0, w[6], w[7], w[8], w[9])
     redis.call('SET', name, packed, 'PX', math.max(DAY, w[8] - now) + MINUTE)
   else
     redis.call('SET', name, struct.pack(WINDOW, w[1], w[2]), 'PX', 2 * MINUTE)

@@ -27,7 +27,17 @@ from petstore.gate.recovery import mark_in_use
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability.health import Health
 from petstore.plans import Limits
-from petstore.rate_limits import ADMITTED, SECOND, Decision, Windows, admit, admit_address, forgettable, lifted
+from petstore.rate_limits import (
+    ADMITTED,
+    SECOND,
+    WINDOWS_LAYOUT,
+    Decision,
+    Windows,
+    admit,
+    admit_address,
+    forgettable,
+    lifted,
+)
 
 INITIAL_SIZE = 16 * 1024 * 1024
 SWEEP_BATCH = 250  # records in one transaction of a sweep: half a millisecond, in which the event loop is blocked
@@ -36,7 +46,7 @@ SWEEP_PERIOD = 120  # seconds, and sweeps, in which each record is checked once
 READ_BATCH = 1_000
 
 KEY, ADDRESS, VERSION = b"k", b"a", b"v"  # the first byte of a record's name is its kind
-_windows = struct.Struct("<9q")
+_windows = struct.Struct(WINDOWS_LAYOUT)
 _address = struct.Struct("<2q")
 _versions = struct.Struct("<2Q")
 _NEW_KEY = _windows.pack(*Windows())
@@ -93,7 +103,7 @@ class LmdbGate:
         except (lmdb.Error, OSError) as error:
             if self._env is not None:
                 self._env.close()
-            raise Unavailable(f"{path}: cannot be opened: {error}; petstore check tells more") from error
+            raise Unavailable(f"{path}: cannot be opened: {error}; run petstore check") from error
         self._begin: Callable[..., Any] = self._env.begin
 
     async def admit(

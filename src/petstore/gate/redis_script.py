@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from petstore.errors import Unavailable
 from petstore.gate import Subject, bucket_of
 from petstore.keys import Environment
-from petstore.rate_limits import Decision, Outcome, Window, Windows
+from petstore.rate_limits import WINDOWS_LAYOUT, Decision, Outcome, Window, Windows
 
 Command = tuple[Any, ...]  # the words of one Redis command
 Versions = tuple[int, int, int, int]  # live catalogue, live keys, staging catalogue, staging keys
@@ -35,7 +35,7 @@ VERSION_NUMBER: dict[tuple[Environment, Subject], int] = {
 }
 ALL_VERSIONS = 0b1111  # a bit for each version to raise
 
-_windows = struct.Struct("<9q")
+_windows = struct.Struct(WINDOWS_LAYOUT)
 _versions = struct.Struct("<4q")
 _call = struct.Struct("<4q")
 _result = struct.Struct("<6q")
