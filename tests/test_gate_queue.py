@@ -24,6 +24,7 @@ from petstore.observability.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
 from tests.backends import Redis
 from tests.gates import NOW, PLENTY, REFUSE, FaultyLink, ask, eventually, use_link
+from tests.in_process import Running, use_app
 from tests.places import GatePlace
 from tests.redis_topologies import RedisCluster
 
@@ -145,6 +146,29 @@ def test_a_bug_is_no_outage_and_reaches_the_callers_as_itself(redis: Redis, capl
     use_link(redis.url(), work)
     assert [record.message for record in caplog.records] == ["gate failed"]
     assert "in broken" in (caplog.text)
+
+
+def test_a_bug_in_the_gate_is_answered_500_with_all_headers(
+    redis: Redis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: Any) -> ScriptReply:
+        raise ValueError("a bug")
+
+    def with_bug(_: Gate) -> Gate:
+        link = FaultyLink(open_link(redis.url()))
+        link.run_script = broken
+        return RedisGate(link, REFUSE)
+
+    async def work(app: Running) -> None:
+        reply = await app.ask()
+        assert reply.status == 500
+        assert "x-ratelimit-reset" in reply.headers and "x-request-id" in reply.headers
+        assert (await app.app.reject(400, "192.0.2.9")).status == 400
+        await app.gate.close()
+
+    use_app(tmp_path, work, wrap_gate=with_bug)
+    assert {record.message for record in caplog.records} == {"gate failed", "internal error"}
+    assert all(record.exc_info for record in caplog.records)
 
 
 def test_a_bug_in_a_probe_does_not_keep_the_gate_down(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
