@@ -65,9 +65,7 @@ def slow_chunks(_: str) -> None:
 def backups_of_any_size(_: str) -> None:
     copy = archive._copy  # its bound has no name of its own
     _replace(archive, "MANIFEST_MAX", 10**12)
-    _replace(
-        archive, "_copy", lambda source, target, _, progress: copy(source, target, 10**12, progress)
-    )
+    _replace(archive, "_copy", lambda source, target, _, progress: copy(source, target, 10**12, progress))
 
 
 def files_that_others_can_read(_: str) -> None:

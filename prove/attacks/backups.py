@@ -1,8 +1,9 @@
-"""Forged backups, with a true checksum: far more behind a manifest than it claims, and a manifest that is far too large.
+"""Forged backups with a true checksum: far more behind a manifest than it claims, and a manifest that is too large.
 
 Figures: the most memory and disk that restoring or verifying one takes before it is refused.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ def prove(scale: Scale) -> Figures:
     # A planted fault takes what the file says: little enough for any machine, and more than the bounds.
     behind, manifest = (2048, 1536) if scale.full and not scale.plant else (96, 96)
     words = program("backups_of_any_size") if scale.plant else program()
-    memory = disk = 0
+    memory = disk = refused = 0
     with folder() as data:
         no_backup = data / "text.zip"
         no_backup.write_text("no backup" * 20)
@@ -32,13 +33,14 @@ def prove(scale: Scale) -> Figures:
         forge(behind_file, manifest_of(100), Zeros("live.db", behind), Zeros("staging.db", 1))
         forge(manifest_file, Zeros("manifest.json", manifest), Text("live.db", b""), Text("staging.db", b""))
         for file in (behind_file, manifest_file):
-            for command in (["restore", str(file)], ["backup", "--verify", str(file)]):
+            for command in (["restore", str(file)], ["backup", "--verify", str(file)])[: 2 if scale.full else 1]:
                 used, written, said = _run(words, command, data / "work")
                 memory, disk = max(memory, used - base), max(disk, written)
+                refused += 1
                 hold(said.count("\n") == 1, f"{command[0]} of {file.name} is refused in one line, not {said[-300:]}")
     hold(memory <= MEMORY_MAX, f"{megabytes(memory)} MiB of memory were taken")
     hold(disk <= DISK_MAX, f"{megabytes(disk)} MiB of disk were taken")
-    return {"MiB behind a manifest that claims 100 bytes": behind, "MiB of a manifest": manifest, "refused": 4,
+    return {"MiB behind a manifest that claims 100 bytes": behind, "MiB of a manifest": manifest, "refused": refused,
             "most memory MiB": megabytes(max(0, memory)), "most disk MiB": megabytes(disk)}  # fmt: skip
 
 
@@ -74,8 +76,6 @@ def _size_of(directory: Path) -> int:
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
-            try:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 total += os.lstat(f"{parent}/{name}").st_blocks * 512
-            except FileNotFoundError:
-                pass  # removed meanwhile
     return total

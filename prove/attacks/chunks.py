@@ -27,7 +27,9 @@ def prove(scale: Scale) -> Figures:
             key = f"Authorization: Bearer {server.key().secret}\r\n".encode()
             worker = worker_of(server)
             for kind, line, status in (("keyed", key, b"400"), ("keyless", b"", b"401")):
-                message = b"POST /v1/pets HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + line + b"\r\n" + chunked
+                message = (
+                    b"POST /v1/pets HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + line + b"\r\n" + chunked
+                )
                 seconds = []
                 for _ in range(times):
                     before = worker.processor_seconds

@@ -1,6 +1,6 @@
 """Well-formed keys that nobody issued, by the thousand, from one address; beside them a valid key from the same one.
 
-Once the address is over its limit, at most ten look-ups a second may reach the store, and the valid key is never refused.
+Once the address is over its limit, at most ten look-ups a second reach the store, and the valid key is never refused.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def _lines(log: Path) -> int:
 
 
 def _send(server: Server, valid: bytes, minted: list[bytes], seconds: float) -> tuple[int, float]:
-    """How many minted keys got 429, and the 99th percentile of the valid key in ms. Raises Broken for a wrong answer."""
+    """How many minted keys got 429, and the 99th percentile of the valid key in ms. Raises Broken."""
 
     async def both() -> tuple[list[int], float]:
         per_second = round(len(minted) / seconds)

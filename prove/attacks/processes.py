@@ -1,5 +1,6 @@
 """What a process of the service uses, seen from outside."""
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -27,10 +28,8 @@ class Process:
     def sockets(self) -> int:
         found = 0
         for descriptor in Path(f"/proc/{self._pid}/fd").iterdir():
-            try:
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 found += descriptor.readlink().name.startswith("socket:")
-            except FileNotFoundError:
-                pass  # closed meanwhile
         return found
 
 

@@ -22,9 +22,7 @@ def prove(scale: Scale) -> Figures:
         with started(server):
             secret = server.key().secret.encode()
             worker = worker_of(server)
-            costs = {
-                name: _cost(server, worker, target, key, times) for name, target, key in _attacks(secret, LENGTH)
-            }
+            costs = {name: _cost(server, worker, target, key, times) for name, target, key in _attacks(secret, LENGTH)}
             # What is just within the bound is decoded: the most that a target can cost.
             longest = [
                 _cost(server, worker, target, key, times, status=None)

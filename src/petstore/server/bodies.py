@@ -12,9 +12,7 @@ CHUNK_OVERHEAD_MAX = 384 * 1024  # a body of 64 KiB in chunks of one byte takes 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?").fullmatch
 SIZES_MAX, SIZE_LENGTH_MAX = 1024, 16
-known_sizes: dict[
-    bytes, int
-] = {}  # of short lines: a look-up costs less than a match
+known_sizes: dict[bytes, int] = {}  # of short lines: a look-up costs less than a match
 
 
 class Malformed(Exception):
