@@ -18,7 +18,6 @@ HEADS = 1_100
 ENDLESS = 32 * MEBIBYTE
 TIMEOUT = 15.0
 LINES_MAX = 20
-_POST = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 _CHUNK = b"10000\r\n" + b"token=" + b"a" * (0x10000 - 6) + b"\r\n"
 
 
@@ -42,7 +41,7 @@ def prove(scale: Scale) -> Figures:
             with contextlib.ExitStack() as opened:
                 for _ in range(heads):
                     connection = opened.enter_context(_connected(console))
-                    connection.sendall(b"GET /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+                    connection.sendall(b"GET /sign-in HTTP/1.1\r\nHost: x\r\nX-Slow: ")
                 time.sleep(0.5)
                 slowest = max(_page(console) for _ in range(5))
                 most = max(most, process.memory - before)
@@ -82,19 +81,23 @@ def _page(console: Console) -> float:
 
 
 def _form(console: Console, endless: int) -> float:
-    return _stopped(console, _POST + b"Transfer-Encoding: chunked\r\n\r\n", endless)
+    return _stopped(console, "Transfer-Encoding: chunked", endless)
 
 
 def _lengths(console: Console, endless: int) -> float:
-    return _stopped(console, _POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", endless)
+    return _stopped(console, "Content-Length: 5\r\nTransfer-Encoding: chunked", endless)
 
 
-def _stopped(console: Console, head: bytes, endless: int) -> float:
+def _stopped(console: Console, framing: str, endless: int) -> float:
     """Seconds until the console closes the connection. Raises Broken when it takes all that is sent."""
+    head = (
+        f"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1:{console.port}\r\nOrigin: {console.origin}\r\n"
+        f"Content-Type: application/x-www-form-urlencoded\r\n{framing}\r\n\r\n"
+    )
     began = time.monotonic()
     with _connected(console) as connection:
         try:
-            connection.sendall(head)
+            connection.sendall(head.encode())
             for _ in range(endless // len(_CHUNK)):
                 connection.sendall(_CHUNK)
             hold(False, f"the console stops reading before {megabytes(endless)} MiB")

@@ -20,7 +20,7 @@ def prove(scale: Scale) -> Figures:
         console = Console(server, "--trusted-proxy", "127.0.0.1")
         try:
             console.wait_until_ready()
-            token = console.operator("ada")
+            token = console.add_operator("ada")
             lines = len(console.output.read_text().splitlines())
             with httpx.Client(base_url=console.origin, timeout=15) as client:
                 statuses = Counter(_sign_in(console, client, ATTACKER, mint_token()) for _ in range(TRIES))
