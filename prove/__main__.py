@@ -39,24 +39,38 @@ def run(name: str, scale: Scale) -> tuple[str, Figures]:
 
 def main() -> int:
     words = argparse.ArgumentParser(prog="make prove", description=__doc__)
-    words.add_argument("names", nargs="*", metavar="name", help="of " + ", ".join(PROOFS) + "; none: all of them")
+    words.add_argument(
+        "names", nargs="*", metavar="name", help="of " + ", ".join(PROOFS) + "; attacks: all attacks; none: all"
+    )
     words.add_argument("--scale", choices=["short", "full"], default="full")
     words.add_argument("--plant", action="store_true", help="put a fault in: every proof must fail")
-    for option in ("kills", "cuts", "slow-clients", "history-seconds", "soak-minutes", "schema-cases", "reloads"):
+    for option in (
+        "kills",
+        "cuts",
+        "slow-clients",
+        "history-seconds",
+        "soak-minutes",
+        "schema-cases",
+        "reloads",
+        "messages",
+    ):
         words.add_argument(f"--{option}", type=float, metavar="N", help="in place of the scale's")
     chosen = words.parse_args()
-    unknown = set(chosen.names) - set(PROOFS)
-    if unknown:
-        words.error(f"no such proof: {', '.join(sorted(unknown))}")
+    names: list[str] = []
+    for name in chosen.names:
+        found = [proof for proof in PROOFS if proof == name or proof.startswith(f"{name}.")]
+        if not found:
+            words.error(f"no such proof: {name}")
+        names += found
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; every server was ended"))
     scale = _scaled(FULL if chosen.scale == "full" else SHORT, chosen)
     failed = False
-    for name in chosen.names or PROOFS:
+    for name in names or PROOFS:
         began = time.monotonic()
         outcome, figures = run(name, scale)
         seconds = round(time.monotonic() - began, 1)
         text = ", ".join(f"{what} {figure}" for what, figure in figures.items())
-        print(f"{outcome:<7} {name:<16} {text} ({seconds} s)", flush=True)
+        print(f"{outcome:<7} {name:<19} {text} ({seconds} s)", flush=True)
         failed = failed or outcome == "FAILED"
         if not scale.plant:
             _keep(name, scale, outcome, figures, seconds)

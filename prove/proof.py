@@ -28,6 +28,7 @@ class Scale(NamedTuple):
     soak_minutes: float
     schema_cases: int
     reloads: int
+    messages: int  # of the attack on identities
     plant: bool = False
 
     @property
@@ -36,11 +37,18 @@ class Scale(NamedTuple):
         return self.name == "full"
 
 
-SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2)
-FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100)
+SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400)
+FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000)
 
 # In the order of running: the quick ones first.
-PROOFS = ("strictness", "power", "gate", "disk", "linearizability", "schema", "slow", "kills", "reloads", "soak")
+ATTACKS = tuple(
+    f"attacks.{name}"
+    for name in ("targets", "chunks", "connections", "heads", "minted_keys", "backups", "files", "identities",
+                 "console", "lockout")
+)  # fmt: skip
+PROOFS = (
+    "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "schema", "slow", "kills", "reloads", "soak",
+)  # fmt: skip
 
 Figures = dict[str, float | int | str]
 Proof = Callable[[Scale], Figures]

@@ -26,8 +26,8 @@ class Console:
         self.origin = f"{scheme}://127.0.0.1:{self.port}"
         self.cookie_name = f"{'__Host-' if scheme == 'https' else ''}petstore_console_{self.port}"
         self.output = server.data.parent / f"console-{self.port}.out"
-        words = ["petstore", "console", "--port", str(self.port), "--clock-file", str(server.clock_file), *options]
-        self.process = launched(words, server.where, self.output)
+        words = ["--port", str(self.port), "--clock-file", str(server.clock_file), *options]
+        self.process = launched([*server.program, "console", *words], server.where, self.output)
 
     def wait_until_ready(self) -> None:
         began = time.monotonic()

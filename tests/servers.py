@@ -69,6 +69,7 @@ class Server:
         self.origin = f"http://127.0.0.1:{self.port}"
         self.clock_file = data.parent / f"{data.name}.clock"
         self.log = data.parent / f"{data.name}.log"
+        self.program = ["petstore"]  # the module that is started, and what it takes before our own words
         self.process: Running | None = None
         self._stock: list[Key] = []
         self.store = shared(Postgres).url() if host == "cluster" else None
@@ -87,7 +88,7 @@ class Server:
         settings = ["--port", str(self.port), "--workers", str(self.workers),
                     "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
         if self.host != "asgi":
-            words, variables = ["petstore", "serve", *settings], self.where
+            words, variables = [*self.program, "serve", *settings], self.where
         else:
             words = ["uvicorn", "--factory", "petstore.cli.serve:asgi",
                      "--port", str(self.port), "--no-server-header", "--no-proxy-headers",

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from petstore.server.bodies import CHUNK_OVERHEAD_MAX, ChunkedDecoder, Malformed
+from petstore.server.bodies import CHUNK_OVERHEAD_MAX, SIZES_MAX, ChunkedDecoder, Malformed, known_sizes
 from petstore.server.http_server import HttpServer
 from petstore.server.messages import (
+    ESCAPES_MAX,
     FIELDS_MAX,
     HEAD_MAX,
     SPELLINGS_MAX,
@@ -99,6 +100,11 @@ def test_a_target_is_split_into_path_and_query(target: bytes, path: str, query: 
     assert split_target(target) == (path, query)
 
 
+def test_a_path_with_many_escapes_is_not_decoded() -> None:
+    assert split_target(b"/" + b"%41" * ESCAPES_MAX) == ("/" + "A" * ESCAPES_MAX, "")
+    assert split_target(b"/" + b"%41" * (ESCAPES_MAX + 1) + b"?%41") == ("/" + "%41" * (ESCAPES_MAX + 1), "%41")
+
+
 def test_spellings_of_field_names_are_bounded_in_number_and_length() -> None:
     names = FieldNames(frozenset({"accept"}))
     for number in range(SPELLINGS_MAX + 9):
@@ -128,6 +134,30 @@ def test_chunks_are_decoded_wherever_they_are_cut() -> None:
             else:
                 rest += piece
         assert (body, rest) == (b"hello world", b"GET")
+
+
+def test_tiny_chunks_are_decoded_wherever_they_are_cut() -> None:
+    dice = random.Random(3)
+    for _ in range(200):
+        parts = [dice.randbytes(dice.choice([1, 1, 1, 2, 17])) for _ in range(dice.randrange(60))]
+        sent = b"".join(b"%0*X\r\n%s\r\n" % (dice.choice([1, 1, 3]), len(part), part) for part in parts) + b"0\r\n\r\n"
+        decoder, body, rest = ChunkedDecoder(), b"", None
+        while sent:
+            size = dice.choice([1, 2, 7, 50, 1_000])
+            part, rest = decoder.decode(sent[:size])
+            body, sent = body + part, sent[size:]
+            if rest is not None:
+                rest += sent
+                break
+        assert (body, rest) == (b"".join(parts), b"")
+
+
+def test_remembered_sizes_of_chunks_are_bounded_in_number_and_length() -> None:
+    for number in range(1, SIZES_MAX + 9):
+        decode(b"%x;%x\r\n" % (number, number), b"x" * number + b"\r\n")
+        decode(b"1;" + b"x" * number + b"\r\n \r\n")
+    assert len(known_sizes) <= SIZES_MAX
+    assert max(map(len, known_sizes)) <= 16
 
 
 @pytest.mark.parametrize(

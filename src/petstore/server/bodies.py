@@ -11,6 +11,8 @@ CHUNK_LINE_MAX = 64 * 1024
 CHUNK_OVERHEAD_MAX = 384 * 1024  # a body of 64 KiB in chunks of one byte takes less
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?").fullmatch
+SIZES_MAX, SIZE_LENGTH_MAX = 1024, 16
+known_sizes: dict[bytes, int] = {}  # of short lines: a look-up costs less than a match
 
 
 class Malformed(Exception):
@@ -121,6 +123,8 @@ class ChunkedDecoder:
         decoded: list[bytes] = []
         position = 0
         while True:
+            if not self._left and not self._needs_line_end and self._trailers is None:
+                position = self._read_whole_chunks(data, position, decoded)
             if self._left:
                 part = data[position : position + self._left]
                 decoded.append(part)
@@ -141,6 +145,29 @@ class ChunkedDecoder:
             if self._read_line(line):
                 return b"".join(decoded), data[position:]
 
+    def _read_whole_chunks(self, data: bytes, position: int, decoded: list[bytes]) -> int:
+        """Read chunks that have arrived completely. Returns where they end; all else is left to the caller.
+
+        The decoder reads a chunk of one byte in 0.4 of the time that it takes in two steps, by its line and its end.
+        A stranger can send 10,000 of them in 64 KiB. Raises Malformed.
+        """
+        find, known = data.find, known_sizes.get
+        while (line_end := find(b"\r\n", position)) >= 0:
+            line = data[position:line_end]
+            size = known(line)
+            if size is None:
+                size = _learn_size(line)
+            start = line_end + 2
+            end = start + size
+            if not size or data[end : end + 2] != b"\r\n":
+                break
+            decoded.append(data[start:end])
+            self._overhead += start - position + 2
+            position = end + 2
+        if self._overhead > CHUNK_OVERHEAD_MAX:
+            raise Malformed(400)
+        return position
+
     def _read_line(self, line: bytes) -> bool:
         """Whether the body has ended. Raises Malformed."""
         if self._needs_line_end:
@@ -153,10 +180,7 @@ class ChunkedDecoder:
                 return True
             self._trailers.append(line)
         else:
-            size = _CHUNK_SIZE(line)
-            if size is None:
-                raise Malformed(400)
-            self._left = int(size[1], 16)
+            self._left = _learn_size(line)
             if self._left == 0:
                 self._trailers = []
         return False
@@ -168,6 +192,17 @@ class ChunkedDecoder:
         if bare_line_end or wrong_end or len(unfinished) > CHUNK_LINE_MAX:
             raise Malformed(400)
         self._pending = unfinished
+
+
+def _learn_size(line: bytes) -> int:
+    """Raises Malformed."""
+    match = _CHUNK_SIZE(line)
+    if match is None:
+        raise Malformed(400)
+    size = int(match[1], 16)
+    if len(line) <= SIZE_LENGTH_MAX and len(known_sizes) < SIZES_MAX:
+        known_sizes[line] = size
+    return size
 
 
 def _check_trailers(lines: list[bytes]) -> None:

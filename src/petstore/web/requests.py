@@ -87,10 +87,12 @@ def parse_list_query(query: str) -> ListQuery:
     seen = set()
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
-        if "%" in pair or "+" in pair:
-            name, value = unquote_plus(name), unquote_plus(value)
+        if "%" in name:
+            name = unquote_plus(name)
         if name not in ("limit", "status", "cursor"):
-            continue
+            continue  # without decoding the value: a query has room for thousands
+        if "%" in value or "+" in value:
+            value = unquote_plus(value)
         if name in seen:
             raise InvalidParameter(f"{name} must be given at most once.")
         seen.add(name)

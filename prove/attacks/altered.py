@@ -1,0 +1,141 @@
+"""`python -m prove.attacks.altered NAME[,NAME…] command …`: the petstore command with alterations.
+
+Most alterations take a bound away, so that a proof shows that it would notice. `lookups=FILE` takes nothing away: it
+writes the time of every look-up of an unknown key to a file.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from petstore import data_dir
+from petstore.keys import ApiKey
+from petstore.maintenance import archive
+from petstore.server import bodies, connection, messages
+from petstore.web import admission
+
+MEBIBYTE = 1024 * 1024
+_kept: list[bytes] = []
+
+
+def memory_outlives_connections(_: str) -> None:
+    lost = connection.Connection.connection_lost
+
+    def connection_lost(self: connection.Connection, error: Exception | None) -> None:
+        _kept.append(os.urandom(MEBIBYTE))
+        lost(self, error)
+
+    _replace(connection.Connection, "connection_lost", connection_lost)
+
+
+def memory_grows(_: str) -> None:
+    def grow() -> None:
+        for _ in range(64):
+            time.sleep(0.05)
+            _kept.append(os.urandom(2 * MEBIBYTE))
+
+    threading.Thread(target=grow, daemon=True).start()
+
+
+def targets_of_any_length(_: str) -> None:
+    _replace(messages, "TARGET_MAX", 10**6)
+    _replace(messages, "HEAD_MAX", 10**6)
+
+
+def any_number_of_lookups(_: str) -> None:
+    _replace(admission, "LOOKUPS_PER_SECOND", 10**9)
+
+
+def slow_chunks(_: str) -> None:
+    decode = bodies.ChunkedDecoder.decode
+
+    def slow(self: bodies.ChunkedDecoder, data: bytes) -> tuple[bytes, bytes | None]:
+        until = time.process_time() + 0.5
+        while time.process_time() < until:
+            pass
+        return decode(self, data)
+
+    _replace(bodies.ChunkedDecoder, "decode", slow)
+
+
+def backups_of_any_size(_: str) -> None:
+    copy = archive._copy  # its bound has no name of its own
+    _replace(archive, "MANIFEST_MAX", 10**12)
+    _replace(archive, "_copy", lambda source, target, _, progress: copy(source, target, 10**12, progress))
+
+
+def files_that_others_can_read(_: str) -> None:
+    import petstore.cli
+
+    os.umask(0)
+    _replace(data_dir, "UMASK", 0)
+    _replace(petstore.cli, "UMASK", 0)
+
+
+def fields_of_other_requests(_: str) -> None:
+    """Every hundredth request has the header fields of the request before it."""
+    read = messages.HeadReader.read
+    count, before = 0, None
+
+    def mixed(self: messages.HeadReader, head: bytes, peer: str, started: float) -> tuple[messages.Request, int]:
+        nonlocal count, before
+        request, length = read(self, head, peer, started)
+        count += 1
+        if count % 100 == 0 and before is not None and not length:
+            request.fields = before
+        before = request.fields
+        return request, length
+
+    _replace(messages.HeadReader, "read", mixed)
+
+
+def lookups(file: str) -> None:
+    from petstore.store.sqlite.keys import SqliteKeys
+
+    find = SqliteKeys.find_key
+    log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    async def find_key(self: SqliteKeys, digest: bytes) -> ApiKey | None:
+        found = await find(self, digest)
+        if found is None:
+            os.write(log, f"{time.time()}\n".encode())
+        return found
+
+    _replace(SqliteKeys, "find_key", find_key)
+
+
+ALTERATIONS: dict[str, Callable[[str], None]] = {
+    each.__name__: each
+    for each in (
+        memory_outlives_connections, memory_grows, targets_of_any_length, any_number_of_lookups, slow_chunks,
+        backups_of_any_size, files_that_others_can_read, fields_of_other_requests, lookups,
+    )
+}  # fmt: skip
+
+
+def program(*alterations: str | Path) -> list[str]:
+    """For `Server.program`: the command, altered unless no alteration is given."""
+    return ["prove.attacks.altered", ",".join(map(str, alterations))] if alterations else ["petstore"]
+
+
+def _replace(owner: object, name: str, value: Any) -> None:
+    assert hasattr(owner, name), f"{name} has moved"
+    setattr(owner, name, value)
+
+
+def main() -> None:
+    from petstore.cli import main as petstore
+
+    for word in sys.argv[1].split(","):
+        name, _, value = word.partition("=")
+        ALTERATIONS[name](value)
+    sys.argv = ["petstore", *sys.argv[2:]]
+    petstore()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Connections that send rich heads, never finish them, and leave: what stays of them in a worker's memory.
+
+Three kinds in turn: a head at its bounds, 7,500 short fields, and one field of 60 KB. The last two are beyond a bound.
+"""
+
+import contextlib
+import socket
+import time
+
+from prove.attacks.altered import program
+from prove.attacks.processes import MEBIBYTE, Process, megabytes, worker_of
+from prove.proof import Figures, Scale, folder, hold
+from tests.servers import Server, raw, started
+
+WITHIN = 30 * MEBIBYTE
+SECONDS = 5.0
+_LINE = b"GET /v1/pets HTTP/1.1\r\nHost: x\r\n"
+HEADS = (
+    _LINE + b"".join(b"X-Field-%d: %s\r\n" % (n, b"v" * 300) for n in range(90)),
+    _LINE + b"".join(b"X-%d: v\r\n" % n for n in range(7_500)),
+    _LINE + b"X-Field: " + b"v" * 60_000,
+)
+PLAIN = _LINE + b"Connection: close\r\n\r\n"
+
+
+def prove(scale: Scale) -> Figures:
+    rounds, count = (5, 500) if scale.full else (1, 50)
+    growth: list[int] = []
+    with folder() as data:
+        server = Server(data / "data")
+        server.program = program("memory_outlives_connections") if scale.plant else program()
+        with started(server):
+            worker = worker_of(server)
+            raw(server.port, PLAIN)
+            before, sockets = worker.memory, worker.sockets
+            for _ in range(rounds):
+                _abandon(server.port, count, worker, sockets)
+                growth.append(_growth_after(worker, before, scale))
+            answer = raw(server.port, PLAIN)
+    hold(answer.startswith(b"HTTP/1.1 401"), "the worker answers afterwards")
+    hold(max(growth) <= WITHIN, f"{SECONDS:.0f} s after they left, memory is {megabytes(max(growth))} MiB above before")
+    return {"rounds": rounds, "connections": count, "memory before MiB": megabytes(before),
+            "most above it MiB": megabytes(max(growth))}  # fmt: skip
+
+
+def _abandon(port: int, count: int, worker: Process, sockets: int) -> None:
+    with contextlib.ExitStack() as stack:
+        for number in range(count):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            with contextlib.suppress(OSError):  # the service has refused the head meanwhile
+                connection.sendall(HEADS[number % len(HEADS)])
+        hold(worker.sockets > sockets + count // 4, "the worker holds the heads that are within the bounds")
+
+
+def _growth_after(worker: Process, before: int, scale: Scale) -> int:
+    """At full scale after 5 s; else as soon as memory is back, or after 5 s."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        if not scale.full and worker.memory - before <= WITHIN and not scale.plant:
+            break
+        time.sleep(0.05)
+        if scale.plant and worker.memory - before > WITHIN:
+            break
+    return max(0, worker.memory - before)

@@ -1,0 +1,169 @@
+"""Many clients, each with its own key, send pipelines that are cut anywhere, with other clients' heads in their bodies.
+
+The limit of a key is its own, so `X-RateLimit-Limit` names the key that an answer was counted for, and
+`X-RateLimit-Remaining` its position among that key's. An answer is wrong if either differs from what the client sent.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from typing import NamedTuple
+
+from petstore.keys import digest_of, mint, new_key
+from petstore.plans import Limits
+from petstore.service import Backends
+from prove.attacks.altered import program
+from prove.http import Response, read
+from prove.proof import Figures, Scale, folder, hold, progress
+from tests.servers import DEED, Key, Server, started
+
+CLIENTS = 16
+PIPELINE_MAX = 24
+DAY = 10_000_000
+TIMEOUT = 60.0
+
+
+class Message(NamedTuple):
+    sent: bytes
+    method: str
+    status: int
+    name: str | None = None  # of the animal in the answer
+    may_be_last: bool = False  # its body is not read: the service closes unless all of it has arrived
+
+
+def prove(scale: Scale) -> Figures:
+    each = scale.messages // CLIENTS
+    with folder() as data:
+        server = Server(data / "data")
+        server.program = program("fields_of_other_requests") if scale.plant else program()
+        with started(server):
+            keys = _keys(server)
+            heads = [_head("GET", "/v1/pets", key.secret) for key in keys]
+            clients = [Client(server.port, number, key, heads) for number, key in enumerate(keys)]
+            asyncio.run(_all(clients, each))
+            names = [name for client in clients for name in client.acknowledged]
+            page = server.act(lambda backends: backends.stores["live"].page(after=0, limit=10**6, status=None))
+    stored = Counter(pet.name for pet in page.pets)
+    unknown = sum(client.unavailable for client in clients)
+    hold(not Counter(names) - stored, "every acknowledged animal exists, once for each answer")
+    hold(stored.total() - len(names) <= unknown, f"{len(names)} animals were acknowledged, and {stored.total()} exist")
+    return {"messages": sum(client.count for client in clients), "clients": CLIENTS,
+            "pipelines": sum(client.pipelines for client in clients), "creates": len(names),
+            "creates that the store did not answer": unknown, "wrong": 0}  # fmt: skip
+
+
+async def _all(clients: list["Client"], each: int) -> None:
+    await asyncio.gather(*(client.run(each) for client in clients))
+
+
+def _keys(server: Server) -> list[Key]:
+    """A key for each client, with a limit that no other has."""
+    now = time.time()
+    records = [
+        new_key("live", "enterprise", now=now, limits=Limits(1_000_000_000, DAY + number)) for number in range(CLIENTS)
+    ]
+    keys = [Key(record, mint("live")) for record in records]
+
+    async def add(backends: Backends) -> None:
+        for key in keys:
+            await backends.stores["live"].add_key(key.record, digest_of(key.secret), DEED)
+
+    server.act(add)
+    return keys
+
+
+def _head(method: str, target: str, secret: str, *lines: str) -> bytes:
+    fields = ["Host: x", f"Authorization: Bearer {secret}", *lines]
+    return f"{method} {target} HTTP/1.1\r\n".encode() + "\r\n".join(fields).encode() + b"\r\n\r\n"
+
+
+class Client:
+    def __init__(self, port: int, number: int, key: Key, heads: list[bytes]) -> None:
+        """`heads` are complete requests of all clients, to be hidden in bodies."""
+        self._port, self._number, self._secret, self._heads = port, number, key.secret, heads
+        self._dice = random.Random(number)
+        self.count = self.pipelines = self.unavailable = 0
+        self.acknowledged: list[str] = []
+
+    async def run(self, messages: int) -> None:
+        """Raises Broken for a wrong answer."""
+        while self.count < messages:
+            number = min(messages - self.count, self._dice.randint(1, PIPELINE_MAX))
+            pipeline = [self._message(self.count + each) for each in range(number)]
+            async with asyncio.timeout(TIMEOUT):
+                answers = await self._exchange(pipeline)
+            last = pipeline[len(answers) - 1]
+            complete = len(answers) == number or (answers and last.may_be_last and answers[-1].field("connection"))
+            hold(complete, f"{number} messages have {len(answers)} answers")
+            for message, answer in zip(pipeline, answers, strict=False):
+                self.count += 1
+                self._check(message, answer)
+            self.pipelines += 1
+            if self._number == 0 and self.pipelines % 100 == 0:
+                progress(f"identities: {CLIENTS * self.count:,} messages")
+
+    def _check(self, message: Message, answer: Response) -> None:
+        limit = DAY + self._number
+        if answer.status == 503 and message.name is not None:
+            self.unavailable += 1
+            message = message._replace(status=503, name=None)
+        told = (answer.status, answer.field("x-ratelimit-limit"), answer.field("x-ratelimit-remaining"))
+        expected = (message.status, str(limit), str(limit - self.count))
+        hold(told == expected, f"client {self._number} expected {expected} and got {told}: {message.sent[:60]!r}")
+        if message.name is not None:
+            hold(json.loads(answer.body)["name"] == message.name, f"the answer to {message.name} is {answer.body!r}")
+            self.acknowledged.append(message.name)
+
+    async def _exchange(self, pipeline: list[Message]) -> list[Response]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reading = asyncio.ensure_future(reader.read())
+        data = b"".join(message.sent for message in pipeline)
+        steps = self._dice.choice([(1, 40), (1, 400), (1_000, 9_000), (10**6, 10**6)])
+        while data:
+            size = self._dice.randint(*steps)
+            if writer.is_closing():
+                break
+            writer.write(data[:size])
+            await asyncio.sleep(self._dice.choice([0, 0, 0, 0.001]))
+            data = data[size:]
+        with contextlib.suppress(OSError):
+            writer.write_eof()
+        received = await reading
+        writer.close()
+        return read(received, [message.method for message in pipeline])
+
+    def _message(self, number: int) -> Message:
+        dice, secret = self._dice, self._secret
+        other = dice.choice(self._heads)
+        kind = dice.randrange(8)
+        if kind < 2:
+            return Message(_head("GET", f"/v1/pets?limit={dice.randint(1, 3)}", secret), "GET", 200)
+        if kind == 2:
+            return Message(_head("HEAD", "/v1/pets?limit=1", secret, f"X-Trace: {number}"), "HEAD", 200)
+        if kind == 3:
+            return Message(_head("GET", "/v1/pets/none", secret), "GET", 404)
+        if kind == 4:  # the body is nothing but other clients' requests
+            body = other * dice.randint(1, 3)
+            return Message(self._posted(body), "POST", 400)
+        if kind == 5:  # a body where none is read
+            body = other + dice.choice(self._heads)
+            return Message(_head("GET", "/v1/pets?limit=1", secret, f"Content-Length: {len(body)}") + body, "GET", 200,
+                           may_be_last=True)  # fmt: skip
+        name = f"{self._number}.{number}"
+        animal = json.dumps({"name": name, "categoryId": number, "note": other.decode()}).encode()
+        return Message(self._posted(animal), "POST", 201, name)
+
+    def _posted(self, body: bytes) -> bytes:
+        """Sized, or in chunks of any size, with a trailer that looks like another client's key."""
+        if self._dice.random() < 0.5:
+            return _head("POST", "/v1/pets", self._secret, f"Content-Length: {len(body)}") + body
+        sent = _head("POST", "/v1/pets", self._secret, "Transfer-Encoding: chunked")
+        while body:
+            size = self._dice.choice([1, 3, 50, 1_000])
+            sent += b"%x\r\n%s\r\n" % (len(body[:size]), body[:size])
+            body = body[size:]
+        trailer = self._dice.choice(self._heads).split(b"\r\n")[2]
+        return sent + b"0\r\n" + self._dice.choice([b"", trailer + b"\r\n"]) + b"\r\n"

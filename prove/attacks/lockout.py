@@ -1,0 +1,47 @@
+"""Wrong tokens from one address behind a proxy: an operator at another address behind it can still sign in."""
+
+from collections import Counter
+
+import httpx
+
+from petstore.operators import mint_token
+from prove.proof import Figures, Scale, folder, hold
+from tests.consoles import Console
+from tests.servers import Server
+
+TRIES = 60
+ATTACKER, OPERATOR = "192.0.2.66", "192.0.2.1"
+LINES_MAX = 20
+
+
+def prove(scale: Scale) -> Figures:
+    with folder() as data:
+        server = Server(data / "data")
+        console = Console(server, "--trusted-proxy", "127.0.0.1")
+        try:
+            console.wait_until_ready()
+            token = console.add_operator("ada")
+            lines = len(console.output.read_text().splitlines())
+            with httpx.Client(base_url=console.origin, timeout=15) as client:
+                statuses = Counter(_sign_in(console, client, ATTACKER, mint_token()) for _ in range(TRIES))
+                statuses += Counter(_sign_in(console, client, ATTACKER, _like(token)) for _ in range(TRIES))
+                address = ATTACKER if scale.plant else OPERATOR
+                status = _sign_in(console, client, address, token)
+            lines = len(console.output.read_text().splitlines()) - lines
+        finally:
+            console.stop()
+    hold(set(statuses) == {401, 429}, f"wrong tokens are 401, and soon 429: {dict(statuses)}")
+    hold(status == 303, f"the operator at another address signs in, and is not answered {status}")
+    hold(lines <= LINES_MAX, f"{2 * TRIES} wrong tokens made {lines} lines in the log")
+    return {"wrong tokens": 2 * TRIES, "of them looked up": statuses[401], "lines in the log": lines,
+            "operator elsewhere behind the same proxy": "signed in"}  # fmt: skip
+
+
+def _like(token: str) -> str:
+    """A wrong token with the beginning of the operator's, as someone could have seen it over a shoulder."""
+    return token[:12] + mint_token()[12:]
+
+
+def _sign_in(console: Console, client: httpx.Client, address: str, token: str) -> int:
+    headers = {"Origin": console.origin, "X-Forwarded-For": address}
+    return client.post("/sign-in", data={"token": token}, headers=headers).status_code
