@@ -99,7 +99,7 @@ def serving(data: Path) -> Iterator[tuple[int, float]]:
     """The supervisor's process id, and the seconds until the service was ready."""
     began = time.perf_counter()
     process = subprocess.Popen(
-        [*PETSTORE, "serve", "--data", str(data), "--port", str(PORT)],
+        [*PETSTORE, "serve", "--data", str(data), "--port", str(PORT), "--workers", "1"],
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )

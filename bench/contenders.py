@@ -1,99 +1,31 @@
-"""The contenders: how each is made ready, started with the same animals on a free loopback port, and ended."""
+"""The contenders: how each is made ready, and how it is launched with the same animals and keys."""
 
+import asyncio
 import hashlib
-import http.client
 import json
 import os
 import secrets
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+import sysconfig
+from functools import partial
 from pathlib import Path
 
-import backends
+from running import BENCH, BUILD, Broken, Contender, Launch, Missing, keys_file, run
+from seed import UNLIMITED, animal, fill
 
-BENCH = Path(__file__).parent
-# Not the system's temporary folder, which may live in memory, where a durable write costs nothing.
-BUILD = BENCH / "build"
+import backends
+import petstore
+from petstore.keys import mint
+from petstore.settings import Settings
+
 VENV = BENCH / ".venv"
 GO_LIBRARIES = Path("/usr/share/gocode")  # where Debian's golang-*-dev packages put their sources
 PETSTORE_SALT = b"petstore cursor 1"
-STATUSES = ("available", "pending", "sold")
-UNLIMITED = "1000000000"
-READY_WITHIN = 120.0
-
-
-class Missing(Exception):
-    """A tool that the contender needs is not here: it is skipped."""
-
-
-class Broken(Exception):
-    """A contender did not start, or ended by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    command: list[str]
-    key: str
-    spent_key: str  # may make one request a day
-    environment: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    name: str
-    about: str
-    make_ready: Callable[[], None]  # raises Missing
-    launch: Callable[[Path, int, int], Launch]  # data folder, port, animals
-    cursor_salt: bytes = b""  # what a cursor's checksum covers besides the id
-    serves: tuple[str, ...] = ()  # the rows that it can run; none named: all
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    contender: Contender
-    port: int
-    key: str
-    spent_key: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    @property
-    def name(self) -> str:
-        return self.contender.name
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def last_words(self) -> str:
-        return self.log.read_text(errors="replace")[-2000:]
-
-
-def animal(number: int) -> dict[str, str | int]:
-    """A new animal, the same for all: the peers make these by themselves."""
-    return {"name": f"Animal {number}", "categoryId": number % 50, "status": STATUSES[number % 3]}
-
-
-def run(command: list[str], **environment: str) -> str:
-    """Raises Broken."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment() | environment)
-    if done.returncode:
-        raise Broken(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def clean_environment() -> dict[str, str]:
-    """Ours, without settings that would change what a contender does."""
-    tuning = ("PETSTORE_", "PEER_", "GOMAXPROCS", "GOGC", "GODEBUG", "UVICORN_", "GRANIAN_", "WEB_CONCURRENCY")
-    return {name: value for name, value in os.environ.items() if not name.startswith(tuning)}
+CORES = len(os.sched_getaffinity(0))
+KEYS = 1_000
+# The peers know no bans and do not limit addresses: here neither may come in between.
+UNBOUNDED = {"PETSTORE_BAN_STRIKES": str(UNLIMITED), "PETSTORE_ADDRESS_PER_MINUTE": str(UNLIMITED)}
 
 
 # petstore
@@ -108,30 +40,47 @@ def ready_petstore() -> None:
         raise Missing("petstore is not installed beside this Python (pip install -e .)")
 
 
-def launch_petstore(folder: Path, port: int, animals: int, *where: str, workers: int = 1) -> Launch:
-    petstore, data = str(petstore_command()), ["--data", str(folder / "data"), *where]
-
-    def new_key(limit: str) -> str:
-        limits = ["--plan", "enterprise", "--per-minute", limit, "--per-day", limit]
-        made: str = json.loads(run([petstore, "keys", "create", *data, *limits, "--json"]))["key"]
-        return made
-
-    lines = folder / "animals.jsonl"
-    with lines.open("w") as file:
-        file.writelines(json.dumps(animal(number)) + "\n" for number in range(1, animals + 1))
-    run([petstore, "pets", "import", str(lines), *data])
-    # The peers know no bans and do not count strangers: here neither may come in between.
-    options = ["--workers", str(workers), "--ban-strikes", UNLIMITED, "--address-per-minute", UNLIMITED]
-    return Launch([petstore, "serve", *data, "--port", str(port), *options], new_key(UNLIMITED), new_key("1"))
-
-
-def launch_two_workers(folder: Path, port: int, animals: int) -> Launch:
-    return launch_petstore(folder, port, animals, workers=2)
+def launch_petstore(folder: Path, port: int, animals: int, workers: int = CORES) -> Launch:
+    settings = Settings(data=folder / "data", port=port, workers=workers)
+    return launch_service([str(petstore_command()), "serve"], settings, animals)
 
 
 def launch_petstore_cluster(folder: Path, port: int, animals: int) -> Launch:
-    where = ["--store", backends.postgres().url(), "--gate", backends.redis().url()]
-    return launch_petstore(folder, port, animals, *where)
+    store, gate = backends.postgres().url(), backends.redis().url()
+    settings = Settings(data=folder / "data", port=port, workers=1, store=store, gate=gate)
+    return launch_service([str(petstore_command()), "serve"], settings, animals)
+
+
+def launch_service(command: list[str], settings: Settings, animals: int) -> Launch:
+    """The settings reach it as variables, under whatever server it runs."""
+    keys, spent_key = [mint("live") for _ in range(KEYS)], mint("live")
+    asyncio.run(fill(settings, animals, keys, spent_key))
+    named = {name: getattr(settings, name) for name in ("data", "port", "workers", "store", "gate")}
+    variables = {f"PETSTORE_{name.upper()}": str(value) for name, value in named.items() if value is not None}
+    return Launch(command, keys, spent_key, variables | UNBOUNDED)
+
+
+# petstore under other servers
+
+
+def ready_asgi() -> None:
+    """The peers' packages; petstore and its own packages stand behind them on the path."""
+    ready_fastapi()
+    places = [Path(petstore.__file__).parent.parent, Path(sysconfig.get_path("purelib"))]
+    site_packages = next(VENV.glob("lib/python*/site-packages"))
+    (site_packages / "petstore.pth").write_text("".join(f"{place}\n" for place in places))
+
+
+ASGI_SERVERS = {
+    "uvicorn": ["-m", "uvicorn", "--factory", "--loop", "uvloop", "--http", "httptools", "--no-access-log"],
+    "granian": ["-m", "granian", "--factory", "--interface", "asgi", "--loop", "uvloop", "--http", "1", "--no-ws"],
+}
+
+
+def launch_asgi(folder: Path, port: int, animals: int, server: str) -> Launch:
+    command = [str(VENV / "bin/python"), *ASGI_SERVERS[server], "--log-level", "warning"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", str(CORES), "petstore.cli.serve:asgi"]
+    return launch_service(command, Settings(data=folder / "data", port=port), animals)
 
 
 # Go
@@ -150,15 +99,18 @@ def ready_go() -> None:
 
 
 def launch_go(folder: Path, port: int, animals: int, *more: str) -> Launch:
-    key = secrets.token_urlsafe(32)
-    command = [str(BUILD / "go-peer"), "-db", str(folder / "pets.db"), "-port", str(port), "-key", key]
-    spent_key = secrets.token_urlsafe(32)
-    command += ["-per-minute", UNLIMITED, "-per-day", UNLIMITED, "-spent-key", spent_key, "-seed", str(animals), *more]
-    return Launch(command, key, spent_key)
+    keys, spent_key = peer_keys()
+    command = [str(BUILD / "go-peer"), "-db", str(folder / "pets.db"), "-port", str(port), "-spent-key", spent_key]
+    command += ["-keys", str(keys_file(folder)), "-per-minute", str(UNLIMITED), "-per-day", str(UNLIMITED)]
+    return Launch([*command, "-seed", str(animals), *more], keys, spent_key, {"GOMAXPROCS": str(CORES)})
 
 
 def launch_tuned_go(folder: Path, port: int, animals: int) -> Launch:
     return launch_go(folder, port, animals, "-tuned")
+
+
+def peer_keys() -> tuple[list[str], str]:
+    return [secrets.token_urlsafe(32) for _ in range(KEYS)], secrets.token_urlsafe(32)
 
 
 # FastAPI
@@ -178,26 +130,27 @@ def ready_fastapi() -> None:
 
 
 def launch_fastapi(folder: Path, port: int, animals: int) -> Launch:
-    return launch_peer("fastapi_app.py", port, animals, PEER_DB=str(folder / "pets.db"))
+    return launch_peer("fastapi_app.py", folder, port, animals, PEER_DB=str(folder / "pets.db"))
 
 
 def launch_fastapi_cluster(folder: Path, port: int, animals: int) -> Launch:
     store = backends.postgres().url().replace("postgresql://", "postgresql+asyncpg://")
-    return launch_peer("fastapi_cluster_app.py", port, animals, PEER_STORE=store, PEER_GATE=backends.redis().url())
+    gate = backends.redis().url()
+    return launch_peer("fastapi_cluster_app.py", folder, port, animals, PEER_STORE=store, PEER_GATE=gate)
 
 
-def launch_peer(file: str, port: int, animals: int, **where: str) -> Launch:
-    key, spent_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+def launch_peer(file: str, folder: Path, port: int, animals: int, **where: str) -> Launch:
+    keys, spent_key = peer_keys()
     settings = {
         **where,
         "PEER_SPENT_KEY": spent_key,
         "PEER_PORT": str(port),
-        "PEER_KEY": key,
-        "PEER_PER_MINUTE": UNLIMITED,
-        "PEER_PER_DAY": UNLIMITED,
+        "PEER_KEYS": str(keys_file(folder)),
+        "PEER_PER_MINUTE": str(UNLIMITED),
+        "PEER_PER_DAY": str(UNLIMITED),
         "PEER_SEED": str(animals),
     }
-    return Launch([str(VENV / "bin/python"), str(BENCH / "peers" / file)], key, spent_key, settings)
+    return Launch([str(VENV / "bin/python"), str(BENCH / "peers" / file)], keys, spent_key, settings)
 
 
 # nginx: not a peer but the ceiling
@@ -217,8 +170,9 @@ def launch_nginx(folder: Path, port: int, animals: int) -> Launch:
     page = json.dumps([{"id": n, **animal(n)} for n in range(1, 21)], separators=(",", ":"))
     headers = {
         "ETag": '"00000000000000000000000000000000"', "Cache-Control": "private, no-cache", "Vary": "Authorization",
-        "Link": '</v1/pets?limit=20&cursor=AAAAAAAAABRFz-nr>; rel="next"', "X-RateLimit-Limit": UNLIMITED,
-        "X-RateLimit-Remaining": UNLIMITED, "X-RateLimit-Reset": "1900000000", "X-Request-Id": "1234567890ab-1234567",
+        "Link": '</v1/pets?limit=20&cursor=AAAAAAAAABRFz-nr>; rel="next"', "X-RateLimit-Limit": str(UNLIMITED),
+        "X-RateLimit-Remaining": str(UNLIMITED), "X-RateLimit-Reset": "1900000000",
+        "X-Request-Id": "1234567890ab-1234567",
     }  # fmt: skip
     added = "".join(f"add_header {name} '{value}';\n" for name, value in headers.items())
     (folder / "nginx.conf").write_text(
@@ -229,18 +183,42 @@ def launch_nginx(folder: Path, port: int, animals: int) -> Launch:
         + f"server {{ listen 127.0.0.1:{port};\n"
         f"location = /v1/pets {{ {added} return 200 '{page}'; }}\nlocation = /readyz {{ return 200 ready; }}\n}} }}\n"
     )
-    return Launch([str(nginx_command()), "-c", str(folder / "nginx.conf")], "any", "any")
+    return Launch([str(nginx_command()), "-c", str(folder / "nginx.conf")], ["any"], "any")
 
 
 CONTENDERS = {
     c.name: c
     for c in (
-        Contender("petstore", "petstore serve, 1 worker", ready_petstore, launch_petstore, PETSTORE_SALT),
-        Contender("petstore-2", "petstore serve, 2 workers", ready_petstore, launch_two_workers, PETSTORE_SALT),
-        Contender("go", "Go net/http + go-sqlite3, all cores", ready_go, launch_go),
+        Contender(
+            "petstore", f"petstore serve, {CORES} workers: one per core", ready_petstore, launch_petstore, PETSTORE_SALT
+        ),
+        Contender(
+            "petstore-1", "the same, 1 worker", ready_petstore, partial(launch_petstore, workers=1), PETSTORE_SALT
+        ),
+        Contender(
+            "petstore-uvicorn",
+            f"the same application under uvicorn, {CORES} workers",
+            ready_asgi,
+            partial(launch_asgi, server="uvicorn"),
+            PETSTORE_SALT,
+        ),
+        Contender(
+            "petstore-granian",
+            f"the same application under Granian, {CORES} workers",
+            ready_asgi,
+            partial(launch_asgi, server="granian"),
+            PETSTORE_SALT,
+        ),
+        Contender("go", f"Go net/http + go-sqlite3, {CORES} cores", ready_go, launch_go),
         Contender("go-tuned", "the same with a page cache and group commit", ready_go, launch_tuned_go),
         Contender("fastapi", "FastAPI + SQLAlchemy + limits on uvicorn, 1 worker", ready_fastapi, launch_fastapi),
-        Contender("nginx", "nginx returning the same bytes: the ceiling", ready_nginx, launch_nginx, serves=("list",)),
+        Contender(
+            "nginx",
+            "nginx returning the bytes of one page: the ceiling",
+            ready_nginx,
+            launch_nginx,
+            serves=("list", "same"),
+        ),
         Contender(
             "petstore-cluster",
             "petstore on PostgreSQL + Redis, 1 worker",
@@ -256,68 +234,3 @@ CONTENDERS = {
         ),
     )
 }
-
-
-@contextmanager
-def started(contender: Contender, animals: int) -> Iterator[Running]:
-    """Yields when the contender is ready to serve, and ends it whatever happens. Raises Broken."""
-    BUILD.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{contender.name}-", dir=BUILD) as name:
-        folder, port = Path(name), free_port()
-        launch = contender.launch(folder, port, animals)
-        log = folder / "log"
-        with log.open("wb") as output:
-            # A session of its own: Ctrl-C reaches the race alone, which then ends what it started, in order.
-            process = subprocess.Popen(
-                launch.command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=clean_environment() | launch.environment,
-                start_new_session=True,
-            )
-        try:
-            running = Running(contender, port, launch.key, launch.spent_key, process, log)
-            wait_until_ready(running)
-            yield running
-        finally:
-            end(process)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_until_ready(running: Running) -> None:
-    """Raises Broken."""
-    deadline = time.monotonic() + READY_WITHIN
-    while time.monotonic() < deadline:
-        if running.process.poll() is not None:
-            raise Broken(f"{running.name} ended by itself:\n{running.last_words()}")
-        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=5)
-        try:
-            connection.request("GET", "/readyz")
-            if connection.getresponse().status == http.HTTPStatus.OK:
-                return
-        except OSError:
-            pass  # not listening yet
-        finally:
-            connection.close()
-        time.sleep(0.1)
-    raise Broken(f"{running.name} was not ready within {READY_WITHIN:.0f} s:\n{running.last_words()}")
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process that we started: politely, then not; workers it may have left behind go with it."""
-    if process.poll() is None:
-        process.terminate()
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # it led a group of its own, which bears its id

@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,19 +15,19 @@ from typing import Any
 
 import plot
 import report
-from contenders import BENCH, BUILD, CONTENDERS, UNLIMITED, Launch, Running, launch_petstore, started
+import seed
+from contenders import CONTENDERS, launch_petstore
 from load import run_wrk
+from running import BENCH, BUILD, Launch, Running, started
 
-from petstore.keys import digest_of, mint, new_key
-from petstore.plans import Limits
+from petstore.keys import mint
 from petstore.service import Backends
 from petstore.settings import Settings
-from petstore.store.schema import TABLES, row_of
 
 ROUNDS = 3
 ANIMALS = [1_000, 10_000, 100_000, 1_000_000, 10_000_000]
 KEYS = [10, 100, 1_000, 10_000, 100_000, 1_000_000]
-ROWS = {"animals": ["list", "cursors", "get", "create"], "keys": ["list", "keys", "create"]}
+ROWS = {"animals": ["list", "cursors", "get", "create"], "keys": ["same", "list", "create"]}
 Growth = dict[str, list[tuple[float, float]]]
 
 
@@ -49,36 +48,26 @@ def grow(what: str, sizes: list[int], seconds: float) -> Growth:
 
 
 def with_animals(count: int) -> Any:
-    return started(CONTENDERS["petstore"], count)
+    return started(CONTENDERS["petstore-1"], count)
 
 
 @contextmanager
 def with_keys(count: int) -> Iterator[Running]:
-    """The keys' secrets stand in a file beside the log, one in a line: the row `keys` sends them in turn."""
+    """Requests carry any of the keys, but for the row `same`."""
     secrets = [mint("live") for _ in range(count)]
 
     def launch(folder: Path, port: int, animals: int) -> Launch:
-        made = launch_petstore(folder, port, animals)
+        made = launch_petstore(folder, port, animals, workers=1)
         asyncio.run(add_keys(Settings(data=folder / "data"), secrets))
-        (folder / "keys").write_text("\n".join(secrets) + "\n")
-        return made
+        return replace(made, keys=secrets)
 
-    with started(replace(CONTENDERS["petstore"], launch=launch), ANIMALS[0]) as running:
+    with started(replace(CONTENDERS["petstore-1"], launch=launch), ANIMALS[0]) as running:
         yield running
 
 
 async def add_keys(settings: Settings, secrets: list[str]) -> None:
-    limits = Limits(int(UNLIMITED), int(UNLIMITED))
-    keys = [new_key("live", "enterprise", now=time.time(), limits=limits) for _ in secrets]
-    rows = {
-        "keys": [row_of(key) for key in keys],
-        "secrets": [(digest_of(secret), key.id, None) for secret, key in zip(secrets, keys, strict=True)],
-    }
     async with Backends(settings) as backends:
-        for table in TABLES:
-            ordered = sorted(rows.get(table.name, []), key=table.key_of)
-            for start in range(0, len(ordered), 20_000):
-                await backends.stores["live"].put_rows(table, ordered[start : start + 20_000])
+        await seed.add_keys(backends.stores["live"], secrets, seed.UNLIMITED)
 
 
 def main() -> None:

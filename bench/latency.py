@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import report
-from contenders import BENCH, BUILD, CONTENDERS, Running, ready_go, run, started
+from contenders import CONTENDERS, ready_go
 from load import run_wrk
+from running import BENCH, BUILD, Running, run, started
 
 ANIMALS = 100_000
 
 
 def at_rate(running: Running, rate: float, seconds: float) -> dict[str, float]:
-    command = [str(BUILD / "rate"), "-address", f"127.0.0.1:{running.port}", "-key", running.key]
+    command = [str(BUILD / "rate"), "-address", f"127.0.0.1:{running.port}", "-key", running.keys[0]]
     told: dict[str, float] = json.loads(run([*command, "-rate", f"{rate:.0f}", "-seconds", f"{seconds}"]))
     if told["failed"]:
         raise SystemExit(f"THE RUN IS VOID. {running.name}: {told['failed']:.0f} answers were not 200")

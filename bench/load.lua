@@ -1,76 +1,75 @@
 -- What wrk sends in each row of the race, and one line of JSON at the end for load.py.
--- Arguments after `--`: row, number of animals, a tag that makes this run's names its own, a file of cursors or of keys.
+-- Arguments after `--`: row, number of animals, a tag that makes this run's requests its own, a file of keys, and a
+-- file of cursors. A request is joined from parts made beforehand: wrk must not be what is measured.
 
+local random, format = math.random, string.format
 local sent = 0
+local heads, cursors, hex, queries = {}, {}, {}, {}
+local animals, tag, run
 
--- Requests made beforehand and sent in turn: wrk must not be what is measured.
-local function in_turn(ready)
-  return function()
-    sent = sent % #ready + 1
-    return ready[sent]
-  end
+-- The header lines of an instrumented client. The traceparent comes last, since its value is new in each request.
+local function head_of(key)
+  return " HTTP/1.1\r\nHost: api.example.com\r\nUser-Agent: python-httpx/0.28.1\r\nAccept: application/json\r\n"
+    .. "Accept-Encoding: gzip, deflate\r\nAccept-Language: en\r\nConnection: keep-alive\r\n"
+    .. "Authorization: Bearer " .. key .. "\r\ntraceparent: 00-"
 end
 
--- Ids spread over all animals: a get must find any of them.
-local function gets(animals)
-  local ready = {}
-  for i = 1, 4096 do
-    ready[i] = wrk.format("GET", "/v1/pets/" .. math.random(1, animals))
-  end
-  return in_turn(ready)
-end
-
--- The same for pages all over the list.
-local function pages(file)
-  local ready = {}
-  for cursor in io.lines(file) do
-    ready[#ready + 1] = wrk.format("GET", "/v1/pets?cursor=" .. cursor)
-  end
-  return in_turn(ready)
-end
-
--- Another key for each request: what is remembered of one does not help the next.
-local function keys(file)
-  local ready = {}
-  for key in io.lines(file) do
-    ready[#ready + 1] = "GET /v1/pets HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " .. key .. "\r\n\r\n"
-  end
-  return in_turn(ready)
-end
-
-local function create(tag)
+-- A message with any of the keys. The counter makes its traceparent differ from all others.
+local function message(start, rest)
   sent = sent + 1
+  return start .. heads[random(#heads)] .. hex[random(#hex)] .. format("%016x", sent) .. "-" .. hex[random(#hex)]
+    .. "-01\r\n" .. rest
+end
+
+local function list() return message(queries[random(#queries)], "\r\n") end
+
+local function get() return message("GET /v1/pets/" .. random(animals), "\r\n") end
+
+local function page() return message("GET /v1/pets?cursor=" .. cursors[random(#cursors)], "\r\n") end
+
+local function create()
   local body = '{"name":"' .. tag .. " " .. sent .. '","categoryId":7,"status":"available"}'
-  return wrk.format("POST", "/v1/pets", nil, body)
+  return message("POST /v1/pets", "Content-Type: application/json\r\nContent-Length: " .. #body
+    .. "\r\nIdempotency-Key: " .. run .. format("%016x", sent) .. "\r\n\r\n" .. body)
+end
+
+local turns = { list, list, get, list, list, list, get, list, list, create }
+
+local function mix() return turns[sent % #turns + 1]() end
+
+local function first_page() return message("GET /v1/pets", "\r\n") end
+
+local function make_parts(key_file, cursor_file)
+  for key in io.lines(key_file) do heads[#heads + 1] = head_of(key) end
+  for i = 1, 4096 do hex[i] = format("%08x%08x", random(0, 2 ^ 32 - 1), random(0, 2 ^ 32 - 1)) end
+  run = hex[1]
+  -- All have 20 animals. No parameter, one or both; both in either order; as often for each status.
+  for _, status in ipairs({ "available", "pending", "sold" }) do
+    local chosen = "status=" .. status
+    for _, query in ipairs({ "", "?limit=20", "?" .. chosen, "?limit=20&" .. chosen, "?" .. chosen .. "&limit=20" }) do
+      queries[#queries + 1] = "GET /v1/pets" .. query
+    end
+  end
+  if cursor_file then
+    for cursor in io.lines(cursor_file) do cursors[#cursors + 1] = cursor end
+  end
 end
 
 function init(args)
-  local row, animals, tag = args[1], tonumber(args[2]), args[3]
-  math.randomseed(1) -- the same ids for every contender
-  if row == "get" then
-    request = gets(animals)
-  elseif row == "cursors" then
-    request = pages(args[4])
-  elseif row == "keys" then
-    request = keys(args[4])
-  elseif row == "create" then
-    wrk.headers["Content-Type"] = "application/json"
-    request = function() return create(tag) end
-  elseif row == "mixed" then
-    wrk.headers["Content-Type"] = "application/json"
-    local list = wrk.format("GET", "/v1/pets")
-    local turn = 0
-    request = function()
-      turn = turn + 1
-      if turn % 10 == 0 then return create(tag) end
-      return list
-    end
-  end -- the others need no function: wrk repeats the request of its command line
+  local row = args[1]
+  animals, tag = tonumber(args[2]), args[3]
+  if row == "same" then return end -- without a function wrk repeats the request of its command line
+  local seed = 0 -- the same requests for every contender, others in every run
+  for i = 1, #tag do seed = (seed * 31 + tag:byte(i)) % 2 ^ 31 end
+  math.randomseed(seed)
+  make_parts(args[4], args[5])
+  local functions = { list = list, get = get, create = create, mix = mix, cursors = page }
+  request = functions[row] or first_page
 end
 
 function done(summary, latency)
   local e = summary.errors
-  io.write(string.format(
+  io.write(format(
     'RACE {"requests":%d,"microseconds":%d,"p50":%d,"p99":%d,"status":%d,"socket":%d,"timeout":%d}\n',
     summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
     e.status, e.connect + e.read + e.write, e.timeout))

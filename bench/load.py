@@ -9,8 +9,9 @@ import subprocess
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from contenders import Running
+from running import Running, keys_file, write_lines
 
 SCRIPT = Path(__file__).with_name("load.lua")
 
@@ -18,22 +19,20 @@ SCRIPT = Path(__file__).with_name("load.lua")
 @dataclass(frozen=True, slots=True)
 class Row:
     about: str
-    path: str
-    connections: int
-    key: str = "key"  # which of a contender's keys is sent
-    refused: bool = False  # every answer must be an error, instead of none
+    connections: int = 32
+    keys: Literal["all", "spent", "unknown"] = "all"  # the keys to send; but for "all", each answer is an error
 
 
 ROWS = {
-    "list": Row("GET /v1/pets, the first 20 animals", "/v1/pets", 32),
-    "cursors": Row("GET /v1/pets?cursor=…, 100,000 pages spread over all animals", "/v1/pets", 32),
-    "get": Row("GET /v1/pets/{id}, ids spread over all animals", "/v1/pets/1", 32),
-    "create": Row("POST /v1/pets, each durable before its 201", "/v1/pets", 64),
-    "mixed": Row("nine lists, then a create, and so on: every create makes the lists before it stale", "/v1/pets", 32),
-    "refused": Row("GET /v1/pets with a key that is over its limit: 429", "/v1/pets", 32, "spent_key", refused=True),
-    "unauthorised": Row("GET /v1/pets with a key that does not exist: 401", "/v1/pets", 32, "", refused=True),
+    "list": Row("GET /v1/pets, 20 animals; no parameter, limit, status, or both in either order"),
+    "get": Row("GET /v1/pets/{id}, ids spread over all animals"),
+    "create": Row("POST /v1/pets with a new Idempotency-Key, each durable before its 201", 64),
+    "mix": Row("70 % list, 20 % get, 10 % create: every create makes the lists before it stale"),
+    "cursors": Row("GET /v1/pets?cursor=…, 100,000 pages spread over all animals"),
+    "refused": Row("GET /v1/pets with a key that is over its limit: 429", keys="spent"),
+    "unauthorised": Row("GET /v1/pets with a key that does not exist: 401", keys="unknown"),
+    "same": Row("a footnote: GET /v1/pets with one key and two header lines, every request identical to the byte"),
 }
-KEYS = Row("GET /v1/pets, each request with the next of all keys (growth alone)", "/v1/pets", 32)
 CURSORS = 100_000
 
 
@@ -52,6 +51,7 @@ class LoadFailed(Exception):
 class Sample:
     """One round of one contender; latencies in milliseconds."""
 
+    processor_us: float  # microseconds of processor time per request, of all processes of the contender
     per_second: float
     p50: float
     p99: float
@@ -61,21 +61,36 @@ class Sample:
 
 def run_wrk(running: Running, row: str, *, seconds: float, animals: int, tag: str) -> Sample:
     """Raises LoadFailed."""
-    chosen = ROWS.get(row, KEYS)
-    key = getattr(running, chosen.key) if chosen.key else f"{running.key}x"
-    places = running.log.with_name("keys" if row == "keys" else "cursors")
-    if row == "cursors" and not places.exists():
-        places.write_text("\n".join(cursors(animals, running.contender.cursor_salt)) + "\n")
+    chosen = ROWS[row]
     # One thread for wrk: the cores are few, and it is not the one in the race. Ten seconds, so that a slow answer
     # counts as slow and not as a timeout.
     command = ["wrk", "-t1", f"-c{chosen.connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s"]
-    command += ["-H", f"Authorization: Bearer {key}", "-s", str(SCRIPT), running.url + chosen.path]
-    command += ["--", row, str(animals), tag, str(places)]
+    command += ["-H", f"Authorization: Bearer {running.keys[0]}", "-s", str(SCRIPT), f"{running.url}/v1/pets"]
+    command += ["--", row, str(animals), tag, str(keys_to_send(running, chosen))]
+    if row == "cursors":
+        command.append(str(cursors_to_send(running, animals)))
+    begun = running.processor_seconds()
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
-    return read_report(done.stdout, done.stderr, refused=chosen.refused)
+    used = running.processor_seconds() - begun
+    return read_report(done.stdout, done.stderr, used, refused=chosen.keys != "all")
 
 
-def read_report(output: str, errors: str = "", *, refused: bool = False) -> Sample:
+def keys_to_send(running: Running, row: Row) -> Path:
+    if row.keys == "all":
+        return keys_file(running.log.parent)
+    file = running.log.with_name(f"{row.keys}-key")
+    write_lines(file, [running.spent_key if row.keys == "spent" else f"{running.keys[0]}x"])
+    return file
+
+
+def cursors_to_send(running: Running, animals: int) -> Path:
+    file = running.log.with_name("cursors")
+    if not file.exists():
+        write_lines(file, cursors(animals, running.contender.cursor_salt))
+    return file
+
+
+def read_report(output: str, errors: str, processor_seconds: float, *, refused: bool) -> Sample:
     """Raises LoadFailed."""
     line = next((line for line in output.splitlines() if line.startswith("RACE ")), None)
     if line is None:
@@ -91,6 +106,7 @@ def read_report(output: str, errors: str = "", *, refused: bool = False) -> Samp
     if not report["requests"]:
         raise LoadFailed("not one request was answered")
     return Sample(
+        processor_us=processor_seconds / report["requests"] * 1e6,
         per_second=report["requests"] / (report["microseconds"] / 1e6),
         p50=report["p50"] / 1000,
         p99=report["p99"] / 1000,

@@ -19,11 +19,17 @@ polyline { fill: none !important; stroke-width: 2 }
 }
 """
 COLOURS = 6
-LABELS, PLOT, VALUES = 110, 480, 150  # widths: names of rows, the plot, what stands right of it
+LABELS, PLOT, VALUES = 110, 480, 210  # widths: names of rows, the plot, what stands right of it
 
 
-def bars(file: Path, title: str, rows: Mapping[str, Mapping[str, float]], notes: Mapping[str, str]) -> None:
-    """A group of bars for each row; `notes` stand under it, and tell what the names mean."""
+def bars(
+    file: Path,
+    title: str,
+    rows: Mapping[str, Mapping[str, float]],
+    labels: Mapping[str, Mapping[str, str]],
+    notes: Mapping[str, str],
+) -> None:
+    """A group of bars for each row, each with its label; `notes` stand under them, and say what the names mean."""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     everything = [value for row in rows.values() for value in row.values()]
     low, high = math.floor(math.log10(min(everything))), math.ceil(math.log10(max(everything)))
@@ -31,13 +37,11 @@ def bars(file: Path, title: str, rows: Mapping[str, Mapping[str, float]], notes:
     top = y
     for row, values in rows.items():
         parts.append(_text(LABELS - 12, y + 9 + 8 * (len(values) - 1), row, anchor="end"))
-        best = values[names[0]]
         for name, value in values.items():
             width = PLOT * (math.log10(value) - low) / (high - low)
-            times = "" if name == names[0] else f" · {names[0]} does {best / value:.2f}×"
             colour = f"c{names.index(name) % COLOURS}"
             parts.append(f'<rect class="{colour}" x="{LABELS}" y="{y}" width="{width:.1f}" height="12"/>')
-            parts.append(_text(LABELS + width + 6, y + 10, f"{name} {value:,.0f}{times}", "quiet"))
+            parts.append(_text(LABELS + width + 6, y + 10, labels[row][name], "quiet"))
             y += 16
         y += 12
     for power in range(low, high + 1):

@@ -1,4 +1,4 @@
-"""The same work: before the race every contender must give the same answers to the same questions."""
+"""The same work: before the race every contender must give the same answers to the same requests."""
 
 import http.client
 import json
@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from contenders import Running, animal
+from running import Running
+from seed import animal
 
 LIMITS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 JSON = {"Content-Type": "application/json"}
@@ -33,10 +34,10 @@ class Client:
     def ask(
         self, method: str, path: str, status: int, *, key: str = "", body: str | None = None, **headers: str
     ) -> Answer:
-        """Sends one request; `key` stands for the contender's own unless given. Raises NotTheSame."""
+        """Sends one request; `key` is the contender's first key unless given. Raises NotTheSame."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        sent["Authorization"] = f"Bearer {key or self.server.key}"
+        sent["Authorization"] = f"Bearer {key or self.server.keys[0]}"
         try:
             connection.request(method, path, body, sent | (JSON if body else {}))
             response = connection.getresponse()
@@ -63,6 +64,8 @@ def check(server: Running, animals: int) -> None:
     check_lists(client)
     check_gets(client, animals)
     check_creates(client)
+    check_idempotency_keys(client)
+    check_keys(client)
     check_refusals(client)
 
 
@@ -79,6 +82,8 @@ def check_lists(client: Client) -> None:
     client.expect(counted[0] - counted[1] == 1, f"two requests left {counted}")
     sold = client.ask("GET", "/v1/pets?limit=5&status=sold", 200)
     client.expect([pet["id"] for pet in sold.json()] == [2, 5, 8, 11, 14], "the filter by status is off")
+    other_order = client.ask("GET", "/v1/pets?status=sold&limit=5", 200)
+    client.expect(other_order.body == sold.body, "the order of parameters changes the answer")
     client.ask("GET", "/v1/pets", 304, If_None_Match=first.headers["ETag"])
 
 
@@ -109,6 +114,29 @@ def check_creates(client: Client) -> None:
     client.expect({name: pet[name] for name in new} == new, f"another animal was made: {pet}")
     client.expect(made.headers["Location"] == f"/v1/pets/{pet['id']}", "no Location")
     client.expect(client.ask("GET", made.headers["Location"], 200).json() == pet, "it cannot be read back")
+
+
+def check_idempotency_keys(client: Client) -> None:
+    new, other = '{"name":"Once","categoryId":1}', '{"name":"Twice","categoryId":1}'
+    token = {"Idempotency_Key": "probe-1"}
+    first = client.ask("POST", "/v1/pets", 201, body=new, **token)
+    client.expect("Idempotent-Replayed" not in first.headers, "the first create is called a replay")
+    again = client.ask("POST", "/v1/pets", 201, body=new, **token)
+    client.expect(again.json() == first.json(), f"a repeated create made another animal: {again.body!r}")
+    client.expect(again.headers.get("Idempotent-Replayed") == "true", "a replay that is not called one")
+    client.expect(again.headers["Location"] == first.headers["Location"], "a replay with another Location")
+    client.expect_error(client.ask("POST", "/v1/pets", 422, body=other, **token), "idempotency_mismatch")
+    made = client.ask("POST", "/v1/pets", 201, key=client.server.keys[1], body=other, **token)
+    client.expect(made.json()["id"] == first.json()["id"] + 1, "another key's token, or a refused create, left a trace")
+    client.expect_error(client.ask("POST", "/v1/pets", 400, body=new, Idempotency_Key="a b"), "invalid_parameter")
+
+
+def check_keys(client: Client) -> None:
+    """Every key has windows of its own."""
+    for key in client.server.keys[2::200]:
+        answers = [client.ask("GET", "/v1/pets", 200, key=key) for _ in range(2)]
+        left = [int(a.headers["X-RateLimit-Limit"]) - int(a.headers["X-RateLimit-Remaining"]) for a in answers]
+        client.expect(left == [1, 2], f"a new key has used {left} after its first two requests")
 
 
 def check_refusals(client: Client) -> None:

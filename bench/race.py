@@ -11,8 +11,9 @@ from typing import NoReturn
 
 import probes
 import report
-from contenders import BENCH, CONTENDERS, Broken, Missing, Running, started
+from contenders import CONTENDERS
 from load import ROWS, LoadFailed, Sample, run_wrk
+from running import BENCH, Broken, Missing, Running, started
 
 import backends
 
@@ -37,7 +38,7 @@ def read_options() -> Options:
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of {','.join(ROWS)} (default all)")
     parser.add_argument(
         "--contenders",
-        default="petstore,petstore-2,go,fastapi,nginx",
+        default="petstore,petstore-1,go,fastapi,nginx",
         help=f"of {','.join(CONTENDERS)} (the first is compared with the others)",
     )
     parser.add_argument("--out", type=Path, default=BENCH / "results/race.json", help="the file to write")
@@ -121,7 +122,10 @@ def race(options: Options, everyone: list[Running]) -> report.Results:
             for running in field[shift:] + field[:shift]:
                 sample = one_run(options, running, row, f"round {number + 1}", seconds=options.seconds)
                 samples[running.name].append(sample)
-                say(f"  round {number + 1}  {running.name:10} {sample.per_second:10,.0f}/s  p99 {sample.p99:8.2f} ms")
+                say(
+                    f"  round {number + 1}  {running.name:16} {sample.processor_us:7.1f} µs"
+                    f" {sample.per_second:10,.0f}/s  p99 {sample.p99:8.2f} ms"
+                )
         results[row] = {name: report.Result(taken) for name, taken in samples.items()}
     return results
 

@@ -7,14 +7,15 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
 import plot
-from contenders import BUILD, CONTENDERS, VENV
+from contenders import CONTENDERS, CORES, VENV
 from load import ROWS, Sample
+from running import BUILD
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,10 @@ class Result:
     """One contender in one row."""
 
     rounds: Sequence[Sample]
+
+    @property
+    def processor_us(self) -> float:
+        return statistics.median(sample.processor_us for sample in self.rounds)
 
     @property
     def per_second(self) -> float:
@@ -44,31 +49,43 @@ def first_of(row: Mapping[str, Result]) -> str:
     return next(iter(row))
 
 
-def ratio(row: Mapping[str, Result], peer: str) -> float:
+def processor_ratio(row: Mapping[str, Result], peer: str) -> float:
+    """How many times the processor time of the first contender this one needs for a request."""
+    return row[peer].processor_us / row[first_of(row)].processor_us
+
+
+def rate_ratio(row: Mapping[str, Result], peer: str) -> float:
     """How many times as many requests the first contender served as this one did."""
     return row[first_of(row)].per_second / row[peer].per_second
 
 
+HEADING = (
+    "row", "contender", "µs/request", "peer/first", "requests/s", "first/peer", "slowest-fastest round", "p50 ms",
+    "p99 ms",
+)  # fmt: skip
+
+
 def table(results: Results) -> str:
-    heading = ("first/peer", "row", "contender", "requests/s", "slowest-fastest round", "p50 ms", "p99 ms")
-    lines: list[tuple[str, ...]] = [heading]
+    lines: list[tuple[str, ...]] = [HEADING]
     for row, contenders in results.items():
         for name, result in contenders.items():
-            times = ratio(contenders, name)
+            is_first = name == first_of(contenders)
             rates = sorted(sample.per_second for sample in result.rounds)
             lines.append(
                 (
-                    "-" if name == first_of(contenders) else f"{times:.2f}x",
                     row,
                     name,
+                    f"{result.processor_us:.1f}",
+                    "-" if is_first else f"{processor_ratio(contenders, name):.2f}x",
                     f"{result.per_second:,.0f}",
+                    "-" if is_first else f"{rate_ratio(contenders, name):.2f}x",
                     f"{rates[0]:,.0f}-{rates[-1]:,.0f}",
                     f"{result.p50:.2f}",
                     f"{result.p99:.2f}",
                 )
             )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
-    left = {1, 2}
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADING))]
+    left = {0, 1}
     shown = [
         "  ".join(
             cell.ljust(width) if column in left else cell.rjust(width)
@@ -87,16 +104,15 @@ def write(file: Path, results: Results, skipped: Mapping[str, str], settings: Ma
         "settings": dict(settings),
         "contenders": {name: CONTENDERS[name].about for row in results.values() for name in row},
         "skipped": dict(skipped),
-        "ratios": {
-            row: {name: round(ratio(got, name), 2) for name in got if name != first_of(got)}
-            for row, got in results.items()
-        },
+        "processor_time_peer_to_first": ratios(results, processor_ratio),
+        "rate_first_to_peer": ratios(results, rate_ratio),
         "rows": {
             row: {
                 "about": ROWS[row].about,
                 "connections": ROWS[row].connections,
                 "contenders": {
                     name: {
+                        "processor_us_per_request": round(result.processor_us, 1),
                         "requests_per_second": round(result.per_second),
                         "p50_ms": round(result.p50, 3),
                         "p99_ms": round(result.p99, 3),
@@ -112,23 +128,37 @@ def write(file: Path, results: Results, skipped: Mapping[str, str], settings: Ma
     file.write_text(json.dumps(kept, indent=2) + "\n")
 
 
+def ratios(results: Results, ratio: Callable[[Mapping[str, Result], str], float]) -> dict[str, dict[str, float]]:
+    return {
+        row: {name: round(ratio(got, name), 2) for name in got if name != first_of(got)} for row, got in results.items()
+    }
+
+
 def draw(file: Path, results: Results) -> None:
-    rates = {row: {name: result.per_second for name, result in got.items()} for row, got in results.items()}
-    about = {name: CONTENDERS[name].about for row in results.values() for name in row}
-    plot.bars(file, f"Requests a second, the same work on {os.cpu_count()} cores", rates, about)
+    times = {row: {name: result.processor_us for name, result in got.items()} for row, got in results.items()}
+    labels = {row: {name: label(got, name) for name in got} for row, got in results.items()}
+    notes = {row: ROWS[row].about for row in results}
+    notes |= {name: CONTENDERS[name].about for row in results.values() for name in row}
+    title = f"Processor time per request in µs, the same work on {CORES} cores: shorter is better"
+    plot.bars(file, title, times, labels, notes)
+
+
+def label(row: Mapping[str, Result], name: str) -> str:
+    times = "" if name == first_of(row) else f" · {processor_ratio(row, name):.2f}× {first_of(row)}"
+    return f"{name} {row[name].processor_us:,.0f} µs{times} · {row[name].per_second:,.0f}/s"
 
 
 def machine() -> dict[str, object]:
     return {
-        "cores": os.cpu_count(),
+        "cores": CORES,
         "cpu": cpu_model(),
         "kernel": platform.release(),
         "durable_write_us": durable_write(),
         "python": platform.python_version(),
         "wrk": first_line("wrk", "-v"),
         "go": first_line("go", "version"),
-        **{name: version(name) for name in ("granian", "apsw", "lmdb", "asyncpg", "redis")},
-        **peer_versions("fastapi", "sqlalchemy", "limits", "uvicorn"),
+        **{name: version(name) for name in ("uvloop", "httptools", "apsw", "lmdb", "asyncpg", "redis")},
+        **peer_versions("fastapi", "sqlalchemy", "limits", "uvicorn", "granian"),
     }
 
 

@@ -6,23 +6,22 @@ CPU time hardly depends on what else the machine does, so these figures carry ov
 import argparse
 import asyncio
 import json
-import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import report
-from contenders import BENCH, CONTENDERS, Running, started
+from contenders import CONTENDERS
 from load import ROWS, run_wrk
 from redis import Redis as RedisClient
+from running import BENCH, Running, processor_seconds, started
 
 import backends
 from petstore.gate.redis_script import KEY_LIVE, ScriptCall, key_record
 from petstore.gate.redis_url import open_link
 from petstore.rate_limits import BanPolicy
 
-TICKS = os.sysconf("SC_CLK_TCK")
 ANIMALS = 100_000
 KEYS = 100_000
 
@@ -50,13 +49,6 @@ class Reading:
     rows: int
 
 
-def cpu_seconds(pid: int) -> float:
-    """Of a process and of all that it has started."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return (int(fields[11]) + int(fields[12])) / TICKS + sum(cpu_seconds(int(child)) for child in children)
-
-
 def read(node: Running) -> Reading:
     redis, postgres = backends.redis(), backends.postgres()
     assert redis.process is not None and postgres.process is not None
@@ -68,9 +60,9 @@ def read(node: Running) -> Reading:
         " WHERE datname LIKE 'petstore%'"
     )
     return Reading(
-        cpu_seconds(node.process.pid),
-        cpu_seconds(redis.process.pid),
-        cpu_seconds(postgres.process.pid),
+        node.processor_seconds(),
+        processor_seconds(redis.process.pid),
+        processor_seconds(postgres.process.pid),
         steps,
         row["commits"],
         row["rows"],
@@ -109,15 +101,15 @@ def redis_alone(step: int, steps: int) -> float:
 
     server = backends.redis().process
     assert server is not None
-    before = cpu_seconds(server.pid)
+    before = processor_seconds(server.pid)
     asyncio.run(ask())
-    return round((cpu_seconds(server.pid) - before) / (step * steps) * 1e6, 2)
+    return round((processor_seconds(server.pid) - before) / (step * steps) * 1e6, 2)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=5, help="length of one run (default 5)")
-    parser.add_argument("--rows", default="list,get,create,mixed", help=f"of {','.join(ROWS)}")
+    parser.add_argument("--rows", default="list,get,create,mix", help=f"of {','.join(ROWS)}")
     parser.add_argument("--out", type=Path, default=BENCH / "results/scaling.json", help="the file to write")
     options = parser.parse_args()
     try:

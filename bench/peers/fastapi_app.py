@@ -9,13 +9,14 @@ Choices, and why:
 - A plain ASGI middleware adds the headers: ``BaseHTTPMiddleware`` costs a task and a stream per request.
 - Pydantic checks the body in strict mode, and encodes the answer without a second pass through ``response_model``.
 - One engine for reads and one with a single connection for writes: SQLite has one writer. WAL, synchronous=FULL and
-  BEGIN IMMEDIATE ... COMMIT for every create: on disk before the 201.
+  BEGIN IMMEDIATE ... COMMIT for every create: on disk before the 201. An Idempotency-Key is looked up and recorded in
+  that transaction; a dependency with ``yield`` knows which keys are in flight.
 
 Generous to this peer: its counters live in this process and are gone when it dies, and its cached keys are never looked
-at again. Left out, since the race does not touch it: bans, scopes, idempotency keys, staging, logs and metrics.
+at again. Left out, since the race does not touch it: bans, scopes, staging, logs and metrics.
 
-Settings come from the environment: PEER_DB, PEER_PORT, PEER_KEY, PEER_SPENT_KEY (one request a day),
-PEER_PER_MINUTE, PEER_PER_DAY, PEER_SEED.
+Settings come from the environment: PEER_DB, PEER_PORT, PEER_KEYS (a file with one key in a line), PEER_SPENT_KEY
+(one request a day), PEER_PER_MINUTE, PEER_PER_DAY, PEER_SEED.
 """
 
 import base64
@@ -25,11 +26,13 @@ import os
 import time
 import uuid
 import zlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import uvicorn
-from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -38,7 +41,7 @@ from limits import RateLimitItem, RateLimitItemPerDay, RateLimitItemPerMinute
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
-from sqlalchemy import Connection, Engine, Index, create_engine, event, insert, select
+from sqlalchemy import Connection, Engine, Index, create_engine, delete, event, insert, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -103,6 +106,16 @@ class KeyRow(Base):
     per_day: Mapped[int]
 
 
+class IdempotencyRow(Base):
+    __tablename__ = "idempotency"
+
+    key_id: Mapped[str] = mapped_column(primary_key=True)
+    token: Mapped[str] = mapped_column(primary_key=True)
+    body_digest: Mapped[bytes]
+    pet_id: Mapped[int]
+    created: Mapped[float] = mapped_column(index=True)
+
+
 def open_engine(file: str, *, begin: str, connections: int) -> Engine:
     engine = create_engine(f"sqlite:///{file}", pool_size=connections, max_overflow=0)
 
@@ -157,7 +170,7 @@ async def authenticate(sent: Annotated[HTTPAuthorizationCredentials | None, Depe
     return key
 
 
-async def admit(request: Request, key: Annotated[Key, Depends(authenticate)]) -> None:
+async def admit(request: Request, key: Annotated[Key, Depends(authenticate)]) -> Key:
     # Nothing awaits between the test and the hits, so that the two windows move together.
     admitted = all(LIMITER.test(window, key.id) for window in key.windows)
     if admitted:
@@ -172,6 +185,40 @@ async def admit(request: Request, key: Annotated[Key, Depends(authenticate)]) ->
     if not admitted:
         wait = max(1, math.ceil(told.reset_time - time.time()))
         raise HTTPException(429, "rate_limit_exceeded", {"Retry-After": str(wait)})
+    return key
+
+
+IDEMPOTENCY_LIFE = 24 * 60 * 60.0
+PRUNE_EVERY = 60.0
+IN_FLIGHT: set[tuple[str, str]] = set()
+pruned = time.time()
+IdempotencyToken = Annotated[str | None, Header(alias="Idempotency-Key", pattern=r"^[!-~]{1,255}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An Idempotency-Key that no other request in flight uses."""
+
+    key_id: str
+    token: str
+    body_digest: bytes
+
+
+async def claim_token(
+    request: Request, key: Annotated[Key, Depends(admit)], token: IdempotencyToken = None
+) -> AsyncIterator[Claim | None]:
+    if token is None:
+        yield None
+        return
+    digest = hashlib.sha256(await request.body()).digest()
+    name = (key.id, token)
+    if name in IN_FLIGHT:
+        raise HTTPException(409, "idempotency_conflict")
+    IN_FLIGHT.add(name)
+    try:
+        yield Claim(key.id, token, digest)
+    finally:
+        IN_FLIGHT.discard(name)
 
 
 class Headers:
@@ -207,6 +254,8 @@ MESSAGES = {
     "unauthorized": "The API key is missing or invalid.",
     "pet_not_found": "There is no animal with this identifier.",
     "rate_limit_exceeded": "The rate limit is exceeded.",
+    "idempotency_conflict": "A request with this Idempotency-Key is in flight.",
+    "idempotency_mismatch": "This Idempotency-Key was used with another body.",
     "invalid_parameter": "cursor is not one that this service gave out.",
 }
 
@@ -282,29 +331,68 @@ def get_pet(pet_id: str) -> Response:
     return Response(Pet.model_validate(row).model_dump_json(), headers=DEPRECATED, media_type="application/json")
 
 
-@app.post("/v1/pets", dependencies=[Depends(admit)])
-def create_pet(new: NewPet) -> Response:
+@app.post("/v1/pets")
+def create_pet(new: NewPet, claim: Annotated[Claim | None, Depends(claim_token)]) -> Response:
     row = PetRow(name=new.name, category_id=new.categoryId, status=new.status)
     with Session(WRITES, expire_on_commit=False) as session:  # the row is all there; do not read it again
-        session.add(row)
-        session.commit()
-    body = Pet.model_validate(row).model_dump_json()
-    return Response(body, 201, headers={"Location": f"/v1/pets/{row.id}"}, media_type="application/json")
+        earlier = find_earlier(session, claim) if claim else None
+        if earlier is None:
+            session.add(row)
+            if claim:
+                session.flush()  # gives the animal its id
+                session.merge(
+                    IdempotencyRow(
+                        key_id=claim.key_id,
+                        token=claim.token,
+                        body_digest=claim.body_digest,
+                        pet_id=row.id,
+                        created=time.time(),
+                    )
+                )
+            session.commit()
+    return created(earlier or row, replayed=earlier is not None)
+
+
+def find_earlier(session: Session, claim: Claim) -> PetRow | None:
+    """The animal that an earlier request with the same token made. Deletes old records once a minute."""
+    global pruned
+    expired = time.time() - IDEMPOTENCY_LIFE
+    if time.time() - pruned > PRUNE_EVERY:
+        pruned = time.time()
+        session.execute(delete(IdempotencyRow).where(IdempotencyRow.created <= expired))
+    record = session.get(IdempotencyRow, (claim.key_id, claim.token))
+    if record is None or record.created <= expired:
+        return None
+    if record.body_digest != claim.body_digest:
+        raise HTTPException(422, "idempotency_mismatch")
+    return session.get(PetRow, record.pet_id)
+
+
+def created(row: object, *, replayed: bool) -> Response:
+    pet = Pet.model_validate(row)
+    headers = {"Location": f"/v1/pets/{pet.id}"} | ({"Idempotent-Replayed": "true"} if replayed else {})
+    return Response(pet.model_dump_json(), 201, headers=headers, media_type="application/json")
+
+
+def key_rows() -> list[dict[str, bytes | int]]:
+    """The keys of the file, and one that may make one request a day."""
+    per_minute, per_day = int(os.environ.get("PEER_PER_MINUTE", "60")), int(os.environ.get("PEER_PER_DAY", "1000"))
+    secrets = [(secret, per_minute, per_day) for secret in Path(os.environ["PEER_KEYS"]).read_text().split()]
+    return [
+        {"hash": hashlib.sha256(secret.encode()).digest(), "per_minute": minute, "per_day": day}
+        for secret, minute, day in [*secrets, (os.environ["PEER_SPENT_KEY"], 1, 1)]
+    ]
 
 
 def prepare() -> None:
-    """Makes the tables, the key and, in an empty database, the same animals that every contender gets."""
+    """Makes the tables, the keys and, in an empty database, the same animals that every contender gets."""
     Base.metadata.create_all(WRITES)
     animals = [
         {"name": f"Animal {i}", "category_id": i % 50, "status": STATUSES[i % 3]}
         for i in range(1, int(os.environ.get("PEER_SEED", "0")) + 1)
     ]
-    per_minute, per_day = os.environ.get("PEER_PER_MINUTE", "60"), os.environ.get("PEER_PER_DAY", "1000")
-    digest = hashlib.sha256(os.environ.get("PEER_KEY", "").encode()).digest()
-    spent = hashlib.sha256(os.environ.get("PEER_SPENT_KEY", "").encode()).digest()
     with Session(WRITES) as session:
-        session.merge(KeyRow(hash=digest, per_minute=int(per_minute), per_day=int(per_day)))
-        session.merge(KeyRow(hash=spent, per_minute=1, per_day=1))
+        session.execute(insert(KeyRow), key_rows())
         if animals and session.scalar(select(PetRow.id).limit(1)) is None:
             session.execute(insert(PetRow), animals)
         session.commit()

@@ -8,11 +8,13 @@ Choices, and why:
   that petstore promises is not asked of this peer.
 - ``get_window_stats`` for the headers, once per window: the library has no call that decides and tells.
 - One transaction per create, ``synchronous_commit`` on: in the database's log before the 201.
+- An Idempotency-Key is looked up and recorded in the same transaction. Its primary key decides between two requests in
+  flight: the one that comes second is a conflict.
 - Models, headers, errors and cursors are those of the peer for one machine beside this file.
 
 Generous to this peer: its cached keys are never looked at again, so that a revoked one would go on.
 
-Settings come from the environment: PEER_STORE, PEER_GATE, PEER_PORT, PEER_KEY, PEER_SPENT_KEY,
+Settings come from the environment: PEER_STORE, PEER_GATE, PEER_PORT, PEER_KEYS, PEER_SPENT_KEY,
 PEER_PER_MINUTE, PEER_PER_DAY and PEER_SEED.
 """
 
@@ -29,16 +31,20 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials
 from fastapi_app import (
     DEPRECATED,
+    IDEMPOTENCY_LIFE,
     PETS,
     STATUSES,
     Headers,
+    IdempotencyToken,
     Key,
     NewPet,
     Pet,
     PetStatus,
     bearer,
+    created,
     http_error,
     invalid,
+    key_rows,
     make_cursor,
     read_cursor,
 )
@@ -46,6 +52,7 @@ from limits import RateLimitItemPerDay, RateLimitItemPerMinute
 from limits.aio.storage import RedisStorage
 from limits.aio.strategies import FixedWindowRateLimiter
 from sqlalchemy import BigInteger, Index, insert, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -80,6 +87,16 @@ class KeyRow(Base):
     per_day: Mapped[int]
 
 
+class IdempotencyRow(Base):
+    __tablename__ = "idempotency"
+
+    key_id: Mapped[str] = mapped_column(primary_key=True)
+    token: Mapped[str] = mapped_column(primary_key=True)
+    body_digest: Mapped[bytes]
+    pet_id: Mapped[int]
+    created: Mapped[float] = mapped_column(index=True)
+
+
 async def load_key(digest: bytes) -> Key | None:
     async with AsyncSession(ENGINE) as session:
         row = await session.get(KeyRow, digest)
@@ -100,7 +117,7 @@ async def authenticate(sent: Annotated[HTTPAuthorizationCredentials | None, Depe
     return key
 
 
-async def admit(request: Request, key: Annotated[Key, Depends(authenticate)]) -> None:
+async def admit(request: Request, key: Annotated[Key, Depends(authenticate)]) -> Key:
     admitted = True
     for window in key.windows:
         admitted = admitted and await LIMITER.hit(window, key.id)
@@ -113,6 +130,7 @@ async def admit(request: Request, key: Annotated[Key, Depends(authenticate)]) ->
     if not admitted:
         wait = max(1, math.ceil(told.reset_time - time.time()))
         raise HTTPException(429, "rate_limit_exceeded", {"Retry-After": str(wait)})
+    return key
 
 
 app = FastAPI(openapi_url=None)
@@ -162,31 +180,53 @@ async def get_pet(pet_id: str) -> Response:
     return Response(Pet.model_validate(row).model_dump_json(), headers=DEPRECATED, media_type="application/json")
 
 
-@app.post("/v1/pets", dependencies=[Depends(admit)])
-async def create_pet(new: NewPet) -> Response:
+@app.post("/v1/pets")
+async def create_pet(
+    request: Request, new: NewPet, key: Annotated[Key, Depends(admit)], token: IdempotencyToken = None
+) -> Response:
     row = PetRow(name=new.name, category_id=new.categoryId, status=new.status)
     async with AsyncSession(ENGINE, expire_on_commit=False) as session:  # the row is all there; do not read it again
+        if token is not None:
+            digest = hashlib.sha256(await request.body()).digest()
+            earlier = await find_earlier(session, key.id, token, digest)
+            if earlier is not None:
+                return created(earlier, replayed=True)
         session.add(row)
-        await session.commit()
-    body = Pet.model_validate(row).model_dump_json()
-    return Response(body, 201, headers={"Location": f"/v1/pets/{row.id}"}, media_type="application/json")
+        if token is not None:
+            await session.flush()  # gives the animal its id
+            session.add(
+                IdempotencyRow(key_id=key.id, token=token, body_digest=digest, pet_id=row.id, created=time.time())
+            )
+        try:
+            await session.commit()
+        except IntegrityError:
+            raise HTTPException(409, "idempotency_conflict") from None
+    return created(row, replayed=False)
+
+
+async def find_earlier(session: AsyncSession, key_id: str, token: str, digest: bytes) -> PetRow | None:
+    """The animal that an earlier request with the same token made."""
+    record = await session.get(IdempotencyRow, (key_id, token))
+    if record is None:
+        return None
+    if record.created <= time.time() - IDEMPOTENCY_LIFE:
+        await session.delete(record)
+        await session.flush()
+        return None
+    if record.body_digest != digest:
+        raise HTTPException(422, "idempotency_mismatch")
+    return await session.get(PetRow, record.pet_id)
 
 
 async def prepare() -> None:
-    """Makes the tables, the key and, in an empty database, the same animals that every contender gets."""
+    """Makes the tables, the keys and, in an empty database, the same animals that every contender gets."""
     animals = [
         {"name": f"Animal {i}", "category_id": i % 50, "status": STATUSES[i % 3]}
         for i in range(1, int(os.environ.get("PEER_SEED", "0")) + 1)
     ]
-    per_minute, per_day = os.environ.get("PEER_PER_MINUTE", "60"), os.environ.get("PEER_PER_DAY", "1000")
-    keys = [("PEER_KEY", int(per_minute), int(per_day)), ("PEER_SPENT_KEY", 1, 1)]
-    rows = [
-        {"hash": hashlib.sha256(os.environ.get(name, "").encode()).digest(), "per_minute": minute, "per_day": day}
-        for name, minute, day in keys
-    ]
     async with ENGINE.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-        await connection.execute(insert(KeyRow), rows)
+        await connection.execute(insert(KeyRow), key_rows())
         for start in range(0, len(animals), 5_000):
             await connection.execute(insert(PetRow), animals[start : start + 5_000])
     await ENGINE.dispose()

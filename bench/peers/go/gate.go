@@ -32,6 +32,7 @@ type verdict struct {
 
 // key is an API key's record and its two windows.
 type key struct {
+	hash        [32]byte
 	mu          sync.Mutex
 	minute, day window
 }

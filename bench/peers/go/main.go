@@ -11,12 +11,13 @@
 //   - Key records live in a map under an RWMutex, by SHA-256, read from the database once.
 //   - Every list is one query: what most services do. With -tuned, tuned.go adds the two things that petstore does
 //     beyond that, a cache of rendered pages and group commit, so that one can see what they alone are worth.
+//   - An Idempotency-Key is looked up and recorded in the transaction of its create. Keys in flight are in a sync.Map.
 //   - Both windows of a key live behind one mutex: a request is counted in both or in neither.
 //
 // Generous to this peer: its counters live in this process and are gone when it dies, and its cached keys are never
 // looked at again. Petstore's counters are shared by all workers and survive kill -9, and it honours a revocation
-// from the next request on. Left out here, since the race does not touch it: bans, scopes, idempotency keys,
-// the limit per address, the staging environment, logs and metrics.
+// from the next request on. Left out here, since the race does not touch it: bans, scopes, the limit
+// per address, the staging environment, logs and metrics.
 package main
 
 import (
@@ -46,6 +47,7 @@ type server struct {
 	keys     map[[32]byte]*key
 	prefix   string // of request ids: random per process, followed by a counter
 	requests atomic.Uint64
+	inFlight sync.Map // of inFlight, the idempotency keys that are being used
 
 	// Nil unless -tuned; see tuned.go.
 	pages   *pageCache
@@ -88,7 +90,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, errRateLimit)
 		return
 	}
-	if err := s.route(w, r); err != nil {
+	if err := s.route(w, r, k); err != nil {
 		fail(w, err)
 	}
 }
@@ -124,14 +126,14 @@ func (s *server) authenticate(r *http.Request) (*key, error) {
 	return k, err
 }
 
-func (s *server) route(w http.ResponseWriter, r *http.Request) error {
+func (s *server) route(w http.ResponseWriter, r *http.Request, k *key) error {
 	reading := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if r.URL.Path == "/v1/pets" {
 		switch {
 		case reading:
 			return s.listPets(w, r)
 		case r.Method == http.MethodPost:
-			return s.createPet(w, r)
+			return s.createPet(w, r, k)
 		}
 		w.Header().Set("Allow", "GET, HEAD, POST")
 		return errMethod
@@ -150,20 +152,24 @@ func (s *server) route(w http.ResponseWriter, r *http.Request) error {
 func main() {
 	file := flag.String("db", "peer.db", "SQLite file")
 	port := flag.Int("port", 8080, "port on 127.0.0.1")
-	secret := flag.String("key", "", "the API key to accept")
-	perMinute := flag.Int64("per-minute", 60, "its requests per minute")
-	perDay := flag.Int64("per-day", 1000, "its requests per day")
-	spent := flag.String("spent-key", "", "a second API key, which may make one request a day")
+	keyFile := flag.String("keys", "keys", "a file with the API keys to accept, one in a line")
+	perMinute := flag.Int64("per-minute", 60, "requests per minute of each")
+	perDay := flag.Int64("per-day", 1000, "requests per day of each")
+	spent := flag.String("spent-key", "", "a further API key, which may make one request a day")
 	animals := flag.Int("seed", 0, "animals to insert into an empty database")
 	tuned := flag.Bool("tuned", false, "cache rendered pages and commit creates in groups, as petstore does")
 	flag.Parse()
 
+	secrets, err := os.ReadFile(*keyFile)
+	if err != nil {
+		log.Fatal(err)
+	}
 	s, err := openStore(*file)
 	if err == nil {
-		err = s.saveKey(*secret, *perMinute, *perDay)
+		err = s.saveKeys(*perMinute, *perDay, strings.Fields(string(secrets))...)
 	}
 	if err == nil && *spent != "" {
-		err = s.saveKey(*spent, 1, 1)
+		err = s.saveKeys(1, 1, *spent)
 	}
 	if err == nil {
 		err = s.seed(*animals)
@@ -171,6 +177,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	go s.prune()
 	listener, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(*port))
 	if err != nil {
 		log.Fatal(err)

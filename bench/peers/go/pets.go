@@ -133,7 +133,17 @@ func (s *server) getPet(w http.ResponseWriter, id string) error {
 	return replyJSON(w, http.StatusOK, p)
 }
 
-func (s *server) createPet(w http.ResponseWriter, r *http.Request) error {
+// creation is a new animal on its way to disk, with its idempotency key if the client sent one.
+type creation struct {
+	pet      Pet
+	keyHash  [32]byte
+	token    string // the Idempotency-Key; empty: none
+	bodyHash [32]byte
+	replayed bool  // the animal was made by an earlier request
+	err      error // of this creation alone
+}
+
+func (s *server) createPet(w http.ResponseWriter, r *http.Request, k *key) error {
 	if sent := r.Header.Get("Content-Type"); sent != "" {
 		if kind, _, err := mime.ParseMediaType(sent); err != nil || kind != "application/json" {
 			return errMediaType
@@ -151,11 +161,37 @@ func (s *server) createPet(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.add(&p); err != nil {
+	c := &creation{pet: p, keyHash: k.hash}
+	if sent, ok := r.Header["Idempotency-Key"]; ok {
+		if len(sent) != 1 || !goodToken(sent[0]) {
+			return badParameter("Idempotency-Key must be given once, with 1 to 255 visible ASCII characters.")
+		}
+		c.token, c.bodyHash = sent[0], sha256.Sum256(body)
+		claim := inFlight{k.hash, c.token}
+		if _, taken := s.inFlight.LoadOrStore(claim, nil); taken {
+			return errConflict
+		}
+		defer s.inFlight.Delete(claim)
+	}
+	if err := s.add(c); err != nil {
 		return err
 	}
-	w.Header().Set("Location", "/v1/pets/"+strconv.FormatInt(p.ID, 10))
-	return replyJSON(w, http.StatusCreated, p)
+	w.Header().Set("Location", "/v1/pets/"+strconv.FormatInt(c.pet.ID, 10))
+	if c.replayed {
+		w.Header().Set("Idempotent-Replayed", "true")
+	}
+	return replyJSON(w, http.StatusCreated, c.pet)
+}
+
+// inFlight names an idempotency key whose first request is not answered yet.
+type inFlight struct {
+	keyHash [32]byte
+	token   string
+}
+
+func goodToken(token string) bool {
+	invisible := func(c rune) bool { return c < 0x21 || c > 0x7e }
+	return len(token) >= 1 && len(token) <= 255 && strings.IndexFunc(token, invisible) < 0
 }
 
 // parsePet checks a new animal. Raw members tell an absent one from a null; encoding/json does not report

@@ -3,9 +3,12 @@ package main
 // The store: SQLite, a pool of readers and one writer.
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"database/sql"
+	"errors"
 	"fmt"
+	"log"
 	"net/url"
 	"runtime"
 	"sync"
@@ -26,12 +29,25 @@ CREATE TABLE IF NOT EXISTS api_keys (
 	hash BLOB PRIMARY KEY,
 	per_minute INTEGER NOT NULL,
 	per_day INTEGER NOT NULL
-);`
+);
+CREATE TABLE IF NOT EXISTS idempotency (
+	key_hash BLOB NOT NULL,
+	token TEXT NOT NULL,
+	body_hash BLOB NOT NULL,
+	pet_id INTEGER NOT NULL,
+	created INTEGER NOT NULL,
+	PRIMARY KEY (key_hash, token)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS idempotency_by_age ON idempotency (created);`
+
+// Records of idempotency keys are kept this long.
+const idempotencyLife = 24 * time.Hour
 
 type store struct {
-	read, write                                             *sql.DB
-	selectAll, selectByStatus, selectOne, selectKey, insert *sql.Stmt
-	writing                                                 sync.Mutex
+	read, write                                     *sql.DB
+	selectAll, selectByStatus, selectOne, selectKey *sql.Stmt
+	insert, selectToken, replaceToken               *sql.Stmt
+	writing                                         sync.Mutex
 }
 
 func openStore(file string) (*store, error) {
@@ -65,6 +81,10 @@ func openStore(file string) (*store, error) {
 	s.selectOne = prepare(s.read, columns+"WHERE id = ?")
 	s.selectKey = prepare(s.read, "SELECT per_minute, per_day FROM api_keys WHERE hash = ?")
 	s.insert = prepare(s.write, "INSERT INTO pets (name, category_id, status) VALUES (?, ?, ?)")
+	s.selectToken = prepare(s.write, "SELECT i.body_hash, p.id, p.name, p.category_id, p.status FROM idempotency i "+
+		"JOIN pets p ON p.id = i.pet_id WHERE i.key_hash = ? AND i.token = ? AND i.created > ?")
+	// REPLACE: a record older than its life may still be there.
+	s.replaceToken = prepare(s.write, "REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?)")
 	return s, err
 }
 
@@ -97,8 +117,9 @@ func (s *store) get(id int64) (p Pet, err error) {
 	return p, err
 }
 
-// add gives each animal its id; on return they are on disk, all or none.
-func (s *store) add(pets ...*Pet) error {
+// add gives each animal its id; on return they are on disk, all or none. An idempotency key is recorded in the same
+// transaction as its animal. A creation whose key was used before is a replay or has an error of its own.
+func (s *store) add(creations ...*creation) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	tx, err := s.write.Begin()
@@ -106,8 +127,28 @@ func (s *store) add(pets ...*Pet) error {
 		return err
 	}
 	defer tx.Rollback() // does nothing after a commit
-	insert := tx.Stmt(s.insert)
-	for _, p := range pets {
+	insert, selectToken, replaceToken := tx.Stmt(s.insert), tx.Stmt(s.selectToken), tx.Stmt(s.replaceToken)
+	now := time.Now()
+	for _, c := range creations {
+		p := &c.pet
+		if c.token != "" {
+			var bodyHash []byte
+			var before Pet
+			expired := now.Add(-idempotencyLife).Unix()
+			err := selectToken.QueryRow(c.keyHash[:], c.token, expired).Scan(
+				&bodyHash, &before.ID, &before.Name, &before.CategoryID, &before.Status)
+			if err == nil && bytes.Equal(bodyHash, c.bodyHash[:]) {
+				c.pet, c.replayed = before, true
+				continue
+			}
+			if err == nil {
+				c.err = errMismatch
+				continue
+			}
+			if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+		}
 		result, err := insert.Exec(p.Name, p.CategoryID, p.Status)
 		if err != nil {
 			return err
@@ -115,8 +156,25 @@ func (s *store) add(pets ...*Pet) error {
 		if p.ID, err = result.LastInsertId(); err != nil {
 			return err
 		}
+		if c.token != "" {
+			if _, err = replaceToken.Exec(c.keyHash[:], c.token, c.bodyHash[:], p.ID, now.Unix()); err != nil {
+				return err
+			}
+		}
 	}
 	return tx.Commit()
+}
+
+// prune deletes idempotency keys that are older than their life, for as long as the process runs.
+func (s *store) prune() {
+	for now := range time.Tick(time.Minute) {
+		s.writing.Lock()
+		_, err := s.write.Exec("DELETE FROM idempotency WHERE created <= ?", now.Add(-idempotencyLife).Unix())
+		s.writing.Unlock()
+		if err != nil {
+			log.Print(err)
+		}
+	}
 }
 
 // seed fills an empty table; every contender of the race gets these same animals.
@@ -125,22 +183,32 @@ func (s *store) seed(n int) error {
 	if err := s.write.QueryRow("SELECT EXISTS (SELECT 1 FROM pets)").Scan(&any); err != nil || any == 1 {
 		return err
 	}
-	pets := make([]*Pet, n)
+	pets := make([]*creation, n)
 	for i := range pets {
 		number := int64(i + 1)
-		pets[i] = &Pet{Name: fmt.Sprintf("Animal %d", number), CategoryID: number % 50, Status: statuses[number%3]}
+		p := Pet{Name: fmt.Sprintf("Animal %d", number), CategoryID: number % 50, Status: statuses[number%3]}
+		pets[i] = &creation{pet: p}
 	}
 	return s.add(pets...)
 }
 
-func (s *store) saveKey(secret string, perMinute, perDay int64) error {
-	hash := sha256.Sum256([]byte(secret))
-	_, err := s.write.Exec("INSERT OR REPLACE INTO api_keys VALUES (?, ?, ?)", hash[:], perMinute, perDay)
-	return err
+func (s *store) saveKeys(perMinute, perDay int64, secrets ...string) error {
+	tx, err := s.write.Begin()
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for _, secret := range secrets {
+		hash := sha256.Sum256([]byte(secret))
+		if _, err := tx.Exec("INSERT OR REPLACE INTO api_keys VALUES (?, ?, ?)", hash[:], perMinute, perDay); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
 }
 
 func (s *store) loadKey(hash [32]byte) (*key, error) {
-	k := &key{minute: window{length: time.Minute}, day: window{length: 24 * time.Hour}}
+	k := &key{hash: hash, minute: window{length: time.Minute}, day: window{length: 24 * time.Hour}}
 	err := s.selectKey.QueryRow(hash[:]).Scan(&k.minute.limit, &k.day.limit)
 	return k, err
 }

@@ -47,9 +47,9 @@ func (c *pageCache) get(k pageKey, render func(pageKey) (*page, error)) (*page, 
 	return p, nil
 }
 
-// create is an animal on its way to disk.
+// create is a creation that waits for its group to be on disk.
 type create struct {
-	pet  *Pet
+	*creation
 	done chan error
 }
 
@@ -60,24 +60,30 @@ func (s *server) tune() {
 }
 
 // add puts one animal on disk, in a transaction of its own or in a group.
-func (s *server) add(p *Pet) error {
+func (s *server) add(c *creation) error {
+	var err error
 	if s.creates == nil {
-		return s.store.add(p)
+		err = s.store.add(c)
+	} else {
+		waiting := &create{c, make(chan error, 1)}
+		s.creates <- waiting
+		err = <-waiting.done
 	}
-	c := &create{p, make(chan error, 1)}
-	s.creates <- c
-	return <-c.done
+	if err == nil {
+		err = c.err
+	}
+	return err
 }
 
 // write commits whatever is waiting, again and again. What it inserts is validated, so a group fails only as a whole.
 func (s *server) write(creates <-chan *create) {
 	for first := range creates {
-		group, pets := []*create{first}, []*Pet{first.pet}
+		group, creations := []*create{first}, []*creation{first.creation}
 		for waiting := len(creates); waiting > 0 && len(group) < maxGroup; waiting-- {
 			c := <-creates
-			group, pets = append(group, c), append(pets, c.pet)
+			group, creations = append(group, c), append(creations, c.creation)
 		}
-		err := s.store.add(pets...)
+		err := s.store.add(creations...)
 		s.pages.version.Add(1) // before the answers: who saw a 201 sees the animal
 		for _, c := range group {
 			c.done <- err

@@ -1,0 +1,49 @@
+"""What every contender begins with: the same animals, and keys that may make any number of requests."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from petstore.audit import AuditEntry
+from petstore.keys import digest_of, new_key
+from petstore.pets import STATUSES, NewPet
+from petstore.plans import Limits
+from petstore.service import Backends
+from petstore.settings import Settings
+from petstore.store import Store
+from petstore.store.schema import TABLES, row_of
+
+UNLIMITED = 1_000_000_000
+BATCH = 20_000
+
+
+def animal(number: int) -> dict[str, str | int]:
+    """A new animal, the same for all: the peers make these by themselves."""
+    return {"name": f"Animal {number}", "categoryId": number % 50, "status": STATUSES[number % 3]}
+
+
+async def fill(settings: Settings, animals: int, keys: Sequence[str], spent_key: str) -> None:
+    """Fill the live store of a petstore; `spent_key` may make one request a day."""
+    async with Backends(settings) as backends:
+        store = backends.stores["live"]
+        await store.import_pets(_batches(animals), AuditEntry(time.time(), "bench", "import", "bench"))
+        await add_keys(store, keys, UNLIMITED)
+        await add_keys(store, [spent_key], 1)
+
+
+async def _batches(animals: int) -> AsyncIterator[list[NewPet]]:
+    for first in range(1, animals + 1, 1_000):
+        numbers = range(first, min(first + 1_000, animals + 1))
+        yield [NewPet(f"Animal {number}", number % 50, STATUSES[number % 3]) for number in numbers]
+
+
+async def add_keys(store: Store, secrets: Sequence[str], limit: int) -> None:
+    """Rows instead of one call for each key: a million of them take seconds."""
+    keys = [new_key("live", "enterprise", now=time.time(), limits=Limits(limit, limit)) for _ in secrets]
+    rows = {
+        "keys": [row_of(key) for key in keys],
+        "secrets": [(digest_of(secret), key.id, None) for secret, key in zip(secrets, keys, strict=True)],
+    }
+    for table in TABLES:
+        ordered = sorted(rows.get(table.name, []), key=table.key_of)
+        for start in range(0, len(ordered), BATCH):
+            await store.put_rows(table, ordered[start : start + BATCH])
