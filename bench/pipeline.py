@@ -1,0 +1,207 @@
+"""The cost of a request inside one worker: the server and the application in this process, without sockets.
+
+Run as `.venv/bin/python bench/pipeline.py [--rows list,get] [--rounds 6] [--profile]`. Messages are handed to
+connections directly, so the kernel's and wrk's work is left out. Every message differs from all others, except in the
+row `same`. The figure is processor time per request, with the time of the store's writer thread. The 10th percentile
+over small batches hardly depends on what else the machine does.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import gc
+import pstats
+import random
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import seed
+import uvloop
+from running import BENCH, BUILD
+
+from petstore.keys import mint
+from petstore.server.connection import Connection
+from petstore.server.http_server import HttpServer
+from petstore.service import Service
+from petstore.settings import Settings
+from petstore.web.requests import FIELDS
+
+sys.path.insert(0, str(BENCH.parent))
+
+from tests.in_process import Transport  # from the folder above
+
+ANIMALS, KEYS, CONNECTIONS = 100_000, 1_000, 32
+BATCH = 10 * CONNECTIONS  # messages between two readings of the clock
+BATCH_TIMEOUT = 30.0
+BATCHES = 10  # of one row in one round
+PROFILED = 25  # functions to print
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Requests as clients send them; the same ones in every run, but for what must not repeat."""
+
+    keys: list[str]
+    dice: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def same(self) -> bytes:
+        return f"GET /v1/pets HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.keys[0]}\r\n\r\n".encode()
+
+    def list(self) -> bytes:
+        parameters = ["limit=20", f"status={self.dice.choice(('available', 'pending', 'sold'))}"]
+        self.dice.shuffle(parameters)
+        query = "&".join(parameters[: self.dice.randint(0, 2)])
+        return self._message("GET", f"/v1/pets?{query}" if query else "/v1/pets")
+
+    def get(self) -> bytes:
+        return self._message("GET", f"/v1/pets/{self.dice.randint(1, ANIMALS)}")
+
+    def create(self) -> bytes:
+        body = '{"name":"New","categoryId":7,"status":"available"}'
+        fields = ("Content-Type: application/json", f"Content-Length: {len(body)}")
+        return self._message("POST", "/v1/pets", *fields, f"Idempotency-Key: {secrets.token_hex(16)}", body=body)
+
+    def _message(self, method: str, target: str, *more: str, body: str = "") -> bytes:
+        lines = (
+            f"{method} {target} HTTP/1.1",
+            "Host: api.example.com",
+            "User-Agent: python-httpx/0.28.1",
+            "Accept: application/json",
+            "Accept-Encoding: gzip, deflate",
+            "Accept-Language: en",
+            "Connection: keep-alive",
+            f"Authorization: Bearer {self.dice.choice(self.keys)}",
+            f"traceparent: 00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
+            *more,
+            "",
+            body,
+        )
+        return "\r\n".join(lines).encode()
+
+
+ROWS: dict[str, Callable[[Messages], bytes]] = {
+    "list": Messages.list,
+    "get": Messages.get,
+    "create": Messages.create,
+    "same": Messages.same,
+}
+
+
+class Answered(Transport):
+    """Hands each response, which is one write, to a function."""
+
+    def __init__(self, on_response: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._on_response = on_response
+
+    def write(self, data: Any) -> None:
+        self._on_response(data)
+
+
+class Clients:
+    """Connections that send one message each and wait for all responses."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._missing = 0
+        self._failed = b""
+        self._all_answered = asyncio.Event()
+        self._connections = [Connection(server) for _ in range(CONNECTIONS)]
+        for connection in self._connections:
+            connection.connection_made(Answered(self._answered))
+
+    def _answered(self, response: bytes) -> None:
+        self._missing -= 1
+        if not response.startswith(b"HTTP/1.1 20"):
+            self._failed = response
+        if not self._missing:
+            self._all_answered.set()
+
+    async def send(self, messages: list[bytes]) -> None:
+        """Raises TimeoutError, and SystemExit for a response that is not a success."""
+        for start in range(0, len(messages), CONNECTIONS):
+            self._missing = CONNECTIONS
+            self._all_answered.clear()
+            for connection, message in zip(self._connections, messages[start : start + CONNECTIONS], strict=True):
+                connection.data_received(message)
+            await self._all_answered.wait()
+            if self._failed:
+                raise SystemExit(f"not a success: {self._failed!r}")
+
+
+async def measure(clients: Clients, messages: Messages, row: str, profile: cProfile.Profile | None) -> list[float]:
+    """Microseconds per request of each batch."""
+    taken = []
+    for _ in range(BATCHES):
+        batch = [ROWS[row](messages) for _ in range(BATCH)]
+        gc.collect()
+        with profiled(profile):
+            begun = time.process_time()
+            async with asyncio.timeout(BATCH_TIMEOUT):
+                await clients.send(batch)
+            taken.append((time.process_time() - begun) / BATCH * 1e6)
+    return taken
+
+
+@contextmanager
+def profiled(profile: cProfile.Profile | None) -> Iterator[None]:
+    if profile is None:
+        yield
+        return
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+
+
+async def run(folder: Path, rows: list[str], rounds: int, *, profiling: bool) -> None:
+    settings = Settings(data=folder / "data")
+    keys = [mint("live") for _ in range(KEYS)]
+    await seed.fill(settings, ANIMALS, keys, mint("live"))
+    service = Service(settings, supervised=False)
+    server = HttpServer(await service.start(), FIELDS)
+    service.every_second.append(server.tick)
+    clients, messages = Clients(server), Messages(keys)
+    taken: dict[str, list[float]] = {row: [] for row in rows}
+    profiles = {row: cProfile.Profile() if profiling else None for row in rows}
+    for row in rows:
+        await measure(clients, messages, row, None)  # fills the caches
+    for _ in range(rounds):
+        for row in rows:
+            taken[row] += await measure(clients, messages, row, profiles[row])
+    await service.stop()
+    for row, profile in profiles.items():
+        if profile:
+            print(f"\n{row}")
+            pstats.Stats(profile).sort_stats("tottime").print_stats(PROFILED)
+    if profiling:
+        print("The profiler slows every call down: compare functions with it, not rows.")
+    print(f"{'row':8} {'p10 µs':>8} {'p50 µs':>8}")
+    for row, times in taken.items():
+        times.sort()
+        print(f"{row:8} {times[len(times) // 10]:8.1f} {times[len(times) // 2]:8.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {','.join(ROWS)} (default all)")
+    parser.add_argument("--rounds", type=int, default=6, help=f"rounds of {BATCHES} batches for each row (default 6)")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes, function by function")
+    given = parser.parse_args()
+    rows = given.rows.split(",")
+    if unknown := set(rows) - set(ROWS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(ROWS)}")
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pipeline-", dir=BUILD) as folder:
+        uvloop.run(run(Path(folder), rows, given.rounds, profiling=given.profile))
+
+
+if __name__ == "__main__":
+    main()
