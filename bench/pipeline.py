@@ -3,7 +3,7 @@
 Run as `.venv/bin/python bench/pipeline.py [--rows list,get] [--rounds 6] [--profile]`. Messages are handed to
 connections directly, so the kernel's and wrk's work is left out. Every message differs from all others, except in the
 row `same`. The figure is processor time per request, with the time of the store's writer thread. The 10th percentile
-over small batches hardly depends on what else the machine does.
+over small batches depends little on what else the machine does.
 """
 
 import argparse

@@ -1,9 +1,11 @@
 """What every contender begins with: the same animals, and keys that may make any number of requests."""
 
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 
 from petstore.audit import AuditEntry
+from petstore.data_dir import UMASK
 from petstore.keys import digest_of, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits
@@ -23,11 +25,15 @@ def animal(number: int) -> dict[str, str | int]:
 
 async def fill(settings: Settings, animals: int, keys: Sequence[str], spent_key: str) -> None:
     """Fill the live store of a petstore; `spent_key` may make one request a day."""
-    async with Backends(settings) as backends:
-        store = backends.stores["live"]
-        await store.import_pets(_batches(animals), AuditEntry(time.time(), "bench", "import", "bench"))
-        await add_keys(store, keys, UNLIMITED)
-        await add_keys(store, [spent_key], 1)
+    umask = os.umask(UMASK)  # as the command line does: the data is for this user alone
+    try:
+        async with Backends(settings) as backends:
+            store = backends.stores["live"]
+            await store.import_pets(_batches(animals), AuditEntry(time.time(), "bench", "import", "bench"))
+            await add_keys(store, keys, UNLIMITED)
+            await add_keys(store, [spent_key], 1)
+    finally:
+        os.umask(umask)
 
 
 async def _batches(animals: int) -> AsyncIterator[list[NewPet]]:
