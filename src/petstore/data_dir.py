@@ -45,6 +45,15 @@ def os_errors_of(subject: object) -> Iterator[None]:
         raise OperatorError(f"{subject}: {error.strerror}") from error
 
 
+def exists(path: Path) -> bool:
+    """Raises PermissionError when it cannot be known. `Path.exists` answers False then, from Python 3.14 on."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def check_encoding(path: Path) -> None:
     """Raises OperatorError for a path that is not UTF-8: SQLite and LMDB could not open it."""
     try:

@@ -32,7 +32,7 @@ def check(as_json: bool, **options: Any) -> None:
     settings = settings_from(options)
     data_dir.check_encoding(settings.data)
     with data_dir.os_errors_of(f"--data {settings.data}"):
-        if not settings.data.is_dir():
+        if not data_dir.exists(settings.data) or not settings.data.is_dir():
             raise OperatorError(f"--data {settings.data}: no such directory")
     if not os.access(settings.data, os.R_OK | os.X_OK):
         raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")

@@ -43,7 +43,7 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
     """
     source = settings_from(where)
     with data_dir.os_errors_of(f"--data {source.data}"):
-        if source.store is None and not (source.data / "live.db").exists():
+        if source.store is None and not data_dir.exists(source.data / "live.db"):
             raise OperatorError(f"--data {source.data}: there is nothing to copy")
     target = _target(source, to_store, to_gate)
     began = time.monotonic()

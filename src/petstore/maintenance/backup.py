@@ -175,7 +175,7 @@ def _check_source(settings: Settings, target: Path) -> None:
     if settings.store is not None:
         raise OperatorError(how_to_back_up_postgresql(settings.store, target))
     with data_dir.os_errors_of(f"--data {settings.data}"):
-        if not all((settings.data / name).exists() for name in _stores()):
+        if not all(data_dir.exists(settings.data / name) for name in _stores()):
             raise OperatorError(f"--data {settings.data}: there is nothing to back up")
 
 
