@@ -78,8 +78,11 @@ def converse(
     return Conversation(read(data, methods), closed)
 
 
-def read(data: bytes, methods: Sequence[str]) -> list[Response]:
-    """The responses in a stream of bytes. Raises Broken for whatever RFC 9112 forbids a server to send."""
+def read(data: bytes, methods: Sequence[str], *, age: float = 5.0) -> list[Response]:
+    """The responses in a stream of bytes, at most `age` seconds old.
+
+    Raises Broken for whatever RFC 9112 forbids a server to send.
+    """
     responses: list[Response] = []
     waiting = list(methods)
     while data:
@@ -92,7 +95,7 @@ def read(data: bytes, methods: Sequence[str]) -> list[Response]:
         status = int(line[1])
         fields = [_field(text) for text in lines]
         method = "GET" if not waiting else waiting[0] if status < 200 else waiting.pop(0)
-        length = _check(status, fields)
+        length = _check(status, fields, age)
         body = b""
         if status >= 200 and status not in (204, 304) and method != "HEAD":
             body, data = data[:length], data[length:]
@@ -108,7 +111,7 @@ def _field(text: bytes) -> tuple[str, str]:
     return found[1].decode().lower(), found[2].decode("latin-1")
 
 
-def _check(status: int, fields: list[tuple[str, str]]) -> int:
+def _check(status: int, fields: list[tuple[str, str]], age: float) -> int:
     """What every response must be, whatever the request was. Returns its Content-Length."""
     names = [name for name, _ in fields]
     values = dict(fields)
@@ -123,7 +126,7 @@ def _check(status: int, fields: list[tuple[str, str]]) -> int:
     if 200 <= status < 500:
         hold(_DATE.fullmatch(values.get("date", "")), f"a {status} has a Date in the fixed form (RFC 9110, 6.6.1)")
         drift = abs(parsedate_to_datetime(values["date"]).timestamp() - time.time())
-        hold(drift < 5, "Date is the time of the message (RFC 9110, 6.6.1)")
+        hold(drift < age, "Date is the time of the message (RFC 9110, 6.6.1)")
     if status == 401:
         hold("www-authenticate" in values, "a 401 has a challenge (RFC 9110, 15.5.2)")
     if status == 405:
