@@ -57,7 +57,13 @@ def prove(scale: Scale) -> Figures:
 
 
 async def _all(clients: list["Client"], each: int) -> None:
-    await asyncio.gather(*(client.run(each) for client in clients))
+    tasks = [asyncio.ensure_future(client.run(each)) for client in clients]
+    try:
+        await asyncio.gather(*tasks)
+    finally:  # after the first wrong answer the others end too
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _keys(server: Server) -> list[Key]:
@@ -132,6 +138,18 @@ class Client:
     async def _exchange(self, pipeline: list[Message]) -> list[Response]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         reading = asyncio.ensure_future(reader.read())
+        try:
+            await self._send(writer, pipeline)
+            received = await reading
+        finally:
+            reading.cancel()
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        return read(received, [message.method for message in pipeline], age=TIMEOUT)
+
+    async def _send(self, writer: asyncio.StreamWriter, pipeline: list[Message]) -> None:
+        """In pieces of random sizes."""
         data = b"".join(message.sent for message in pipeline)
         steps = self._dice.choice([(1, 40), (1, 400), (1_000, 9_000), (10**6, 10**6)])
         while data:
@@ -143,9 +161,6 @@ class Client:
             data = data[size:]
         with contextlib.suppress(OSError):
             writer.write_eof()
-        received = await reading
-        writer.close()
-        return read(received, [message.method for message in pipeline], age=TIMEOUT)
 
     def _message(self, number: int) -> Message:
         dice, secret = self._dice, self._secret
