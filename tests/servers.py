@@ -192,13 +192,14 @@ class Server:
         """One as `key()` makes it, many at a time: to open the data takes longer than most tests."""
         if not self._stock:
             records = [new_key("live", "enterprise", now=time.time(), limits=PLENTY) for _ in range(64)]
-            self._stock = [Key(record, mint("live")) for record in records]
+            stock = [Key(record, mint("live")) for record in records]
 
             async def add(backends: Backends) -> None:
-                for made in self._stock:
+                for made in stock:
                     await backends.stores["live"].add_key(made.record, digest_of(made.secret), DEED)
 
             self.act(add)
+            self._stock = stock  # only when all of them are in the store
         return self._stock.pop()
 
     def fill(self, count: int, environment: Environment = "live", status: Any = None) -> None:
