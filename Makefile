@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NODE_TOOLS := client/tests/typescript tests/openapi-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve console test check prove mutants bench bench-quick dist release-check container-check lock clean
+.PHONY: help setup serve console test check prove bench bench-quick dist release-check container-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,9 +54,6 @@ check: $(VENV)/.installed-dev ## Lint, types, the direction of imports and known
 
 prove: $(VENV)/.installed-dev ## Try the claims where others break (two hours; about a minute with ARGS="--scale short")
 	$(BIN)/python -m prove $(ARGS)
-
-mutants: $(VENV)/.installed-dev ## Change the code in small ways: which changes does no test notice? (hours; ARGS="keys --sample 50")
-	$(BIN)/python -m prove.mutants $(ARGS)
 
 bench: $(VENV)/.installed-dev ## Race the service against Go and FastAPI doing the same work (needs wrk)
 	$(BIN)/python bench/race.py $(ARGS)

@@ -201,7 +201,9 @@ ELICIT: dict[str, Elicit] = {
     "key_banned": lambda s, e: limited(s, e, 5),
     "headers_too_large": lambda s, e: send(s, e, "X-Note: " + "a" * 60_000, key=s.key()),
     "internal_error": spoiled,
-    "transfer_encoding_not_implemented": lambda s, e: ask(s, "POST /v1/pets", "Transfer-Encoding: gzip", key=s.key()),
+    "transfer_encoding_not_implemented": lambda s, e: ask(
+        s, "POST /v1/pets", "Transfer-Encoding: gzip, chunked", key=s.key()
+    ),
     "unavailable": held_up,
     "version_not_supported": of_another_version,
 }

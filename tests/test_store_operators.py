@@ -26,8 +26,8 @@ NOW = 1_800_000_000  # a whole hour
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Searches look at ten rows a time."""
     for backend in ("sqlite", "postgres"):
-        for room in ("catalogue", "ledger"):
-            monkeypatch.setattr(f"petstore.store.{backend}.{room}.SEARCH_STEP", 10)
+        for part in ("catalogue", "audit"):
+            monkeypatch.setattr(f"petstore.store.{backend}.{part}.SEARCH_STEP", 10)
     yield
 
 

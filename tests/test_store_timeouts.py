@@ -127,7 +127,9 @@ def test_whoever_was_refused_while_another_wrote_is_not_added_afterwards(
     StorePlace(tmp_path).use(work)
 
 
-@pytest.mark.parametrize("once", [None, IdempotencyKey("key_a", "token", b"")], ids=["plain", "with a promise"])
+@pytest.mark.parametrize(
+    "idempotency_key", [None, IdempotencyKey("key_a", "token", b"")], ids=["plain", "with a promise"]
+)
 def test_of_those_who_wait_for_a_lock_together_only_the_patient_are_added_when_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotency_key: IdempotencyKey | None
 ) -> None:

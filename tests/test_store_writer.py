@@ -175,7 +175,9 @@ async def names(store: Store) -> list[str]:
     return [pet.name for pet in (await store.page(after=0, limit=9, status=None)).pets]
 
 
-@pytest.mark.parametrize("once", [None, IdempotencyKey("key_a", "token", b"")], ids=["one statement", "a transaction"])
+@pytest.mark.parametrize(
+    "idempotency_key", [None, IdempotencyKey("key_a", "token", b"")], ids=["one statement", "a transaction"]
+)
 def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
     tmp_path: Path, connections: list[apsw.Connection], idempotency_key: IdempotencyKey | None
 ) -> None:

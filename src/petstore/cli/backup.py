@@ -30,6 +30,7 @@ _file = click.Path(path_type=Path)
 def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
     """Write both environments and the gate to FILE, while the service runs.
 
+    FILE|DIR: a file or, with --keep, a directory for files that are named by their time.
     FILE has every animal that was acknowledged before the backup began, and appears only when it is complete.
     With a store in PostgreSQL the command prints which tools of PostgreSQL to use.
 

@@ -66,7 +66,7 @@ class BodyStream:
         if part:
             self._parts.append(part)
             self._held += len(part)
-            if self._held > BUFFER_MAX:
+            if self._held > BUFFER_MAX and not self.complete:
                 self._source.pause()
         self._wake()
         return rest or b""

@@ -24,7 +24,7 @@ from petstore.web.counters import BANNED_429, Operation, RequestCounters
 from petstore.web.pets import PetOperations
 from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, reply_of, request_ids, seconds
 from petstore.web.requests import Request, client_address, networks
-from petstore.web.site import PROBES, Scrape, Site
+from petstore.web.site import Scrape, Site
 
 COLLECTION_METHODS = ("GET", "HEAD", "OPTIONS", "POST")
 ITEM_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -198,8 +198,8 @@ class App:
         return request.fields.get("host", "").lower() == self._staging_host
 
     async def _answer_outside(self, request: Request, now: float) -> tuple[Reply, Decision | None]:
-        """What is not under a base address counts against the client's address; only the probes do not."""
-        if request.path in PROBES:
+        """What is not under a base address counts against the client's address; probes and scrapes do not."""
+        if self._site.is_exempt(request):
             return await self._site.answer(request), None
         decision = await self._gate.admit_address("live", self.address_of(request), now)
         if decision.outcome is LIMITED:

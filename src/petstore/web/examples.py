@@ -14,7 +14,7 @@ PAGE = PETS[:2]  # with `limit=2`
 CURSOR = write_cursor(PAGE[-1].id)
 ETAG = '"9ab05fbf479225e83c0ed97880b00ef2"'
 IDEMPOTENCY_KEY = "order-17"
-REQUEST_ID = "b5f0c1d29e7a4386"
+REQUEST_ID = "b5f0c1d29e7a43865d0c8a1f6e2b9374"
 
 HEADERS: dict[str, str | int] = {
     "X-RateLimit-Limit": 60,
@@ -70,7 +70,7 @@ ERRORS = (
     ),
     ErrorExample(
         "unauthorized", 401, "unauthorized",
-        "Send a valid API key as Authorization: Bearer.", "The request has no key",
+        "Send an API key as Authorization: Bearer <API_KEY>.", "The request has no key",
     ),
     ErrorExample(
         "insufficient_scope_read", 403, "insufficient_scope",
@@ -103,7 +103,7 @@ ERRORS = (
     ),
     ErrorExample(
         "target_too_long", 414, "malformed_request",
-        "The request target is too long.", "The query has 60,000 characters",
+        "The address of the request is too long.", "The query has 60,000 characters",
     ),
     ErrorExample(
         "unsupported_media_type", 415, "unsupported_media_type",
@@ -120,12 +120,13 @@ ERRORS = (
     ),
     ErrorExample(
         "key_banned", 429, "key_banned",
-        "This key is banned for a while: it kept asking after being refused.",
+        "This key is banned for a while, because it kept sending requests after it was refused."
+        " Wait as long as Retry-After says.",
         "The key went on after many refused requests",
     ),
     ErrorExample(
         "headers_too_large", 431, "malformed_request",
-        "The headers are too large.", "A header has 60,000 characters",
+        "The header fields of the request are too large or too many.", "A header has 60,000 characters",
     ),
     ErrorExample(
         "internal_error", 500, "internal_error",
@@ -133,7 +134,7 @@ ERRORS = (
     ),
     ErrorExample(
         "transfer_encoding_not_implemented", 501, "malformed_request",
-        "The transfer coding is not implemented.", "The Transfer-Encoding is gzip",
+        "The Transfer-Encoding of the request is not supported.", "The Transfer-Encoding is gzip, chunked",
     ),
     ErrorExample(
         "unavailable", 503, "unavailable",
@@ -141,6 +142,6 @@ ERRORS = (
     ),
     ErrorExample(
         "version_not_supported", 505, "malformed_request",
-        "The HTTP version is not supported.", "The request line ends in HTTP/2.0",
+        "The HTTP version of the request is not supported.", "The request line ends in HTTP/2.0",
     ),
 )  # fmt: skip

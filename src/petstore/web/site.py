@@ -41,6 +41,10 @@ class Site:
         self._trusted = networks(settings.trusted_proxies)
         self._documents = Documents(settings.base_url("live"), settings.base_url("staging"))
 
+    def is_exempt(self, request: Request) -> bool:
+        """Whether a request is not counted: monitoring must work while an address is over its limit."""
+        return request.path in PROBES or (request.path == "/metrics" and self._may_scrape(request))
+
     async def answer(self, request: Request) -> Reply:
         """Raises NotFound, MethodNotAllowed and, from the readiness probe, Unavailable."""
         path, method = request.path, request.method
