@@ -16,7 +16,7 @@ from petstore.errors import Unavailable
 from petstore.pets import NewPet
 from petstore.service import Backends
 from petstore.settings import Settings
-from petstore.store.sqlite.doctor import inspect
+from petstore.store.sqlite.doctor import check_file
 from prove.proof import Broken, Figures, Scale, Skipped, folder, hold
 from prove.recorder import recording
 from tests.servers import Server, started
@@ -111,7 +111,7 @@ def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant
     heals = time.monotonic() - began
     for _ in range(20):
         hold(client.create(), "it has healed for good")
-    hold(inspect(server.data / "live.db").faults == [], "integrity_check is ok")
+    hold(check_file(server.data / "live.db").faults == [], "integrity_check is ok")
     page = server.act(lambda backends: backends.stores["live"].page(after=0, limit=10**6, status=None))
     stored = {pet.id: pet.name for pet in page.pets}
     hold(stored == client.acknowledged, "what is stored is what was acknowledged, no more and no less")
@@ -149,7 +149,7 @@ async def _syncs_that_fail() -> int:
                     seen = {pet.id: pet.name for pet in page.pets}
                     hold(seen == acknowledged, "readers see what was acknowledged, whether syncs fail or not")
         hold(refused == 20, f"each of the 20 creates whose sync failed is refused, not {refused}")
-        hold(inspect(data / "live.db").faults == [], "integrity_check is ok after failed syncs")
+        hold(check_file(data / "live.db").faults == [], "integrity_check is ok after failed syncs")
         async with Backends(Settings(data=data)) as backends:
             page = await backends.stores["live"].page(after=0, limit=100, status=None)
             hold({pet.id: pet.name for pet in page.pets} == acknowledged, "nothing is lost by a failed sync")

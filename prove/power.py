@@ -17,8 +17,8 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.pets import IdempotencyKey, NewPet, Pet
 from petstore.service import Backends
 from petstore.settings import Settings
-from petstore.store.sqlite import file
-from petstore.store.sqlite.doctor import inspect
+from petstore.store.sqlite.connection import FILE_PRAGMAS
+from petstore.store.sqlite.doctor import check_file
 from prove.proof import Figures, Scale, folder, hold
 from prove.recorder import Event, after_power_cut, recording
 from tests.servers import DEED
@@ -50,11 +50,11 @@ def prove(scale: Scale) -> Figures:
 
 @contextmanager
 def _short_log() -> Iterator[None]:
-    usual, file.WAL_PAGES = file.WAL_PAGES, WAL_PAGES
+    usual, FILE_PRAGMAS["wal_autocheckpoint"] = FILE_PRAGMAS["wal_autocheckpoint"], WAL_PAGES
     try:
         yield
     finally:
-        file.WAL_PAGES = usual
+        FILE_PRAGMAS["wal_autocheckpoint"] = usual
 
 
 async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
@@ -111,7 +111,7 @@ async def _judge(image: Path, events: list[Event]) -> int:
     try:
         async with Backends(Settings(data=image)) as backends:
             store = backends.stores["live"]
-            hold(inspect(image / "live.db").faults == [], "integrity_check is ok")
+            hold(check_file(image / "live.db").faults == [], "integrity_check is ok")
             stored = {pet.id: pet.name for pet in await _all(backends)}
             lost = {name for pet_id, name in acknowledged.items() if stored.get(pet_id) != name}
             hold(not lost, f"{len(lost)} of {len(acknowledged)} acknowledged animals are lost")

@@ -1,28 +1,57 @@
-"""Where a store or a gate lies: opening the same place again finds what was left there."""
+"""Where a store or a gate is: opening it again finds what was left there. And what the tests of stores share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import apsw
+import asyncpg
+
+from petstore.audit import AuditEntry
+from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
-from petstore.store import Store, StorePolicy, Subject, open_stores
+from petstore.pets import NewPet
+from petstore.store import Store, StorePolicy, Subject, close_stores, open_stores
+from petstore.store.limits import StoreLimits
+from petstore.store.postgres.pool import PostgresPool
+from petstore.store.sqlite import SqliteStore
+from petstore.store.sqlite.connection import connect
+from tests.backends import Postgres, shared
 
 T = TypeVar("T")
+
+NOW = 1_800_000_000  # a whole hour
+ENTRY = AuditEntry(5.0, "a test", "test", "x")
+# A machine that stalls is no fault of the store's: only tests of timeouts use the usual ones.
+PATIENT = StoreLimits(request_timeout=30, busy_timeout=29, statement_timeout=29, connect_timeout=10)
+# A row that the tables refuse is a bug of the caller's, which gets the driver's own error.
+REFUSED_ROW = (apsw.ConstraintError, asyncpg.IntegrityConstraintViolationError)
 
 
 class StorePlace(NamedTuple):
     data: Path
     url: str | None = None
 
-    def open(self, changes: list[Subject] | None = None, policy: StorePolicy | None = None) -> Store:
-        """The live environment's store; `changes` collects what readers would be told of."""
+    @asynccontextmanager
+    async def open(
+        self, changes: list[Subject] | None = None, policy: StorePolicy | None = None
+    ) -> AsyncIterator[Store]:
+        """The live environment's store, when it answers; `changes` collects what `on_commit` is called with."""
 
         async def on_commit(subject: Subject) -> None:
             if changes is not None:
                 changes.append(subject)
 
-        return open_stores(self.url, self.data, policy or StorePolicy(), lambda _: on_commit)["live"]
+        stores = open_stores(self.url, self.data, policy or StorePolicy(limits=PATIENT), lambda _: on_commit)
+        try:
+            await _answering(stores["live"])
+            yield stores["live"]
+        finally:
+            await close_stores(stores.values())
 
     def use(
         self,
@@ -31,13 +60,97 @@ class StorePlace(NamedTuple):
         policy: StorePolicy | None = None,
     ) -> T:
         async def inside() -> T:
-            store = self.open(changes, policy)
-            try:
+            async with self.open(changes, policy) as store:
                 return await work(store)
-            finally:
-                await store.close()
 
         return asyncio.run(inside())
+
+    def by_hand(self, sql: str) -> list[Any]:
+        """Execute a statement beside the service; `pets` is the live environment's."""
+        if self.url is not None:
+            return shared(Postgres).execute(sql, self.url + "?options=-csearch_path%3Dpetstore_live")
+        with closing(connect(self.data / "live.db")) as connection:
+            return connection.execute(sql).fetchall()
+
+
+async def _answering(store: Store) -> None:
+    """The first call migrates the schema, which may take longer than a request waits, on a busy machine."""
+    for _ in range(20):
+        with suppress(Unavailable):
+            return await store.ping()
+    return await store.ping()
+
+
+class WatchedConnection(apsw.Connection):
+    """Calls `before` and `after` with the text of each statement; `before` may raise, or wait."""
+
+    def before(self, sql: str) -> None: ...
+
+    def after(self, sql: str) -> None: ...
+
+    def execute(self, sql: str, *values: Any, **options: Any) -> apsw.Cursor:  # type: ignore[override]  # passed on
+        self.before(sql)
+        cursor = super().execute(sql, *values, **options)
+        self.after(sql)
+        return cursor
+
+
+@asynccontextmanager
+async def sqlite_store(
+    data: Path,
+    limits: StoreLimits | None = None,
+    kind: type[apsw.Connection] = apsw.Connection,
+    changes: list[Subject] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncIterator[SqliteStore]:
+    """The live environment's store on SQLite, with limits, connections and a clock of the test's own."""
+
+    async def on_commit(subject: Subject) -> None:
+        if changes is not None:
+            changes.append(subject)
+
+    connecting = partial(connect, kind=kind)
+    store = SqliteStore(data / "live.db", "live", on_commit, limits or PATIENT, connecting, clock)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def postgres_pool(
+    place: StorePlace, size: int = 1, limits: StoreLimits | None = None, *, pgbouncer: bool = False
+) -> AsyncIterator[PostgresPool]:
+    """Connections to the same place, for statements of the test's own."""
+    assert place.url is not None
+    pool = PostgresPool(place.url, size=size, pgbouncer=pgbouncer, schemas=[], limits=limits or PATIENT)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def nobody_is_connected(place: StorePlace) -> None:
+    """Returns when no process has a connection of the store's to this place. Raises TimeoutError."""
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
+    other = await asyncpg.connect(place.url)
+    async with asyncio.timeout(10):  # the server notices when it comes to it
+        while await other.fetchval(sql) > 0:
+            await asyncio.sleep(0.01)
+    await other.close()
+
+
+async def batches(*names: str) -> AsyncIterator[list[NewPet]]:
+    for name in names:
+        yield [NewPet(name, 1)]
+
+
+async def batch(*pets: NewPet) -> AsyncIterator[list[NewPet]]:
+    yield list(pets)
+
+
+async def names(store: Store) -> list[str]:
+    return [pet.name for pet in (await store.page(after=0, limit=10**6, status=None)).pets]
 
 
 class GatePlace(NamedTuple):
@@ -45,7 +158,7 @@ class GatePlace(NamedTuple):
     url: str | None = None
 
     def open(self, policy: GatePolicy | None = None) -> Gate:
-        """A gate that believes the time it is given."""
+        """A gate that takes the time it is given."""
         chosen = policy or GatePolicy()
         return open_gate(self.url, self.data, chosen._replace(given_clock=True))
 
@@ -61,6 +174,6 @@ class GatePlace(NamedTuple):
 
 
 def opened(path: Path) -> list[str]:
-    """What this process has open of a database: the file, its log and the index of that."""
+    """What this process has open of a database: the file, its log and the log's index."""
     names = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     return [name for name in names if name.startswith(str(path))]

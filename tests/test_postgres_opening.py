@@ -1,12 +1,12 @@
-"""Opening and closing the store on PostgreSQL: several hosts, slow migrations, servers that go silent."""
+"""Opening the store on PostgreSQL: several hosts, slow migrations, servers that go silent, databases of no use."""
 
 import asyncio
 import contextlib
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from petstore.errors import OperatorError, Unavailable
@@ -14,99 +14,91 @@ from petstore.pets import NewPet
 from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy
-from petstore.store.postgres import PostgresStore
-from petstore.store.postgres import pool as pool_module
+from petstore.store.limits import StoreLimits
+from petstore.store.postgres import migrations
+from petstore.store.postgres.pool import PostgresPool, each_host, pool_options
 from tests.backends import Postgres
-from tests.places import StorePlace
-from tests.test_postgres_pool import nobody_is_connected
-from tests.test_store import NOW
+from tests.places import NOW, StorePlace, nobody_is_connected, postgres_pool
+
+
+@contextlib.contextmanager
+def deaf_host() -> Iterator[socket.socket]:
+    """A port at which connections are made and nothing is answered."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        deaf.setblocking(False)
+        yield deaf
+
+
+def tries(deaf: socket.socket) -> int:
+    """How many have connected since the last time."""
+    found = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            deaf.accept()[0].close()
+            found += 1
+    return found
+
+
+def with_first_host(deaf: socket.socket, url: str) -> str:
+    return url.replace("127.0.0.1:", f"127.0.0.1:{deaf.getsockname()[1]},127.0.0.1:", 1)
 
 
 @pytest.mark.parametrize(
     ("url", "writable"),
     [("postgresql://a,b/x", True), ("postgresql://a/x", False), ("postgresql://a/x?options=-c,y", False)],
 )
-def test_of_several_hosts_the_one_that_takes_writes_is_wanted(url: str, *, writable: bool) -> None:
-    pool = pool_module.PostgresPool(url, size=1, pgbouncer=False, schemas=[])
-    assert (pool._options().get("target_session_attrs") == "read-write") == writable
+def test_of_several_hosts_the_one_that_takes_writes_is_used(url: str, *, writable: bool) -> None:
+    options = pool_options(len(each_host(url)), 1, StoreLimits(), pgbouncer=False)
+    assert (options.get("target_session_attrs") == "read-write") == writable
 
 
-def test_a_host_that_swallows_packets_leaves_time_for_the_next(postgres: Postgres, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:  # nobody accepts
-        url = postgres.url().replace("127.0.0.1:", f"127.0.0.1:{deaf.getsockname()[1]},127.0.0.1:", 1)
-        assert "," in url
+def test_host_that_swallows_packets_leaves_time_for_the_next(postgres: Postgres, tmp_path: Path) -> None:
+    async def work(store: Store) -> None:
+        for _ in range(3):
+            await store.ping()
 
-        async def work(store: Store) -> None:
-            for _ in range(3):
-                await store.ping()
-
-        StorePlace(tmp_path, url).use(work)
+    with deaf_host() as deaf:
+        StorePlace(tmp_path, with_first_host(deaf, postgres.url())).use(work)
 
 
-def test_connections_that_are_made_at_the_same_time_all_find_the_host_that_answers(postgres: Postgres) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:  # nobody accepts
-        url = f"postgresql://pets@127.0.0.1:{deaf.getsockname()[1]},127.0.0.1:{postgres.port}/postgres"
+def test_host_that_answered_is_asked_first_from_then_on(postgres: Postgres, tmp_path: Path) -> None:
+    async def work() -> None:
+        # A longer timeout than usual: a machine that stalls is no fault of the pool's.
+        limits = StoreLimits(request_timeout=20, connect_timeout=4)
+        async with postgres_pool(StorePlace(tmp_path, with_first_host(deaf, postgres.url())), 3, limits) as pool:
+            await pool.run(lambda connection: connection.fetchval("SELECT 1"))
+            assert tries(deaf) == 1
+            busy = (pool.run(lambda connection: connection.fetchval("SELECT pg_sleep(0.3)")) for _ in range(3))
+            await asyncio.gather(*busy)  # each needs a connection of its own
+            assert tries(deaf) == 0
 
-        async def work() -> None:
-            pool = pool_module.PostgresPool(url, size=2, pgbouncer=False, schemas=[])
-            first = asyncio.create_task(pool._connect(""))
-            await asyncio.sleep(0.1)  # the first finds out while the second is at it
-            for connection in await asyncio.gather(first, pool._connect("")):
-                await connection.close()
-
+    with deaf_host() as deaf:
         asyncio.run(work())
 
 
-def test_the_host_that_answered_is_asked_first_from_then_on(postgres: Postgres) -> None:
-    def tried() -> int:
-        found = 0
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                deaf.accept()[0].close()
-                found += 1
-        return found
-
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        deaf.setblocking(False)
-        url = f"postgresql://pets@127.0.0.1:{deaf.getsockname()[1]},127.0.0.1:{postgres.port}/postgres"
-
-        async def work() -> list[int]:
-            pool = pool_module.PostgresPool(url, size=2, pgbouncer=False, schemas=[])
-            counts = []
-            for _ in range(3):
-                await (await pool._connect("")).close()
-                counts.append(tried())
-            return counts
-
-        assert asyncio.run(work()) == [1, 0, 0]
-
-
-def test_options_that_make_no_sense_are_the_operators_to_mend(tmp_path: Path) -> None:
+def test_options_that_make_no_sense_are_an_operators_error(tmp_path: Path) -> None:
     place = StorePlace(tmp_path, "postgresql://127.0.0.1:1/x?sslmode=nonsense")
     with pytest.raises(OperatorError, match="--store"):
         place.use(lambda store: store.ping())
 
 
-def test_a_schema_that_cannot_be_used_leaves_no_connection_open(postgres: Postgres, place: StorePlace) -> None:
+def test_schema_that_cannot_be_used_leaves_no_connection_open(place: StorePlace) -> None:
     place.use(lambda store: store.ping())
-    postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", place.url)
+    place.by_hand("INSERT INTO petstore_live.migrations VALUES (1000)")
 
     async def work() -> None:
-        other = await asyncpg.connect(place.url)
-        store = place.open()
         with pytest.raises(OperatorError, match="newer"):
-            await store.ping()
-        await nobody_is_connected(other)
-        await other.close()
-        await store.close()
+            async with place.open():
+                pass
+        await nobody_is_connected(place)
 
     asyncio.run(work())
 
 
-def test_requests_that_meet_a_newer_schema_are_told_of_an_outage(postgres: Postgres, place: StorePlace) -> None:
-    """A worker opens its pool when it is first asked: by then a node of the next version may have been here."""
+def test_requests_that_meet_a_newer_schema_get_an_outage(place: StorePlace) -> None:
+    """A worker opens its pool with the first request: by then a node of the next version may have been here."""
     place.use(lambda store: store.ping())
-    postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", place.url)
+    place.by_hand("INSERT INTO petstore_live.migrations VALUES (1000)")
 
     async def work() -> None:
         async with Backends(Settings(data=place.data, store=place.url), serving=True) as backends:
@@ -117,45 +109,74 @@ def test_requests_that_meet_a_newer_schema_are_told_of_an_outage(postgres: Postg
     asyncio.run(work())
 
 
-def test_a_migration_may_take_longer_than_a_request_waits(
+def test_migration_may_take_longer_than_a_request_waits(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = tmp_path / "9999_slow.sql"
-    slow.write_text("SELECT pg_sleep(0.6)")
-    monkeypatch.setattr(pool_module, "MIGRATIONS", [*pool_module.MIGRATIONS, slow])
+    slow.write_text("SELECT pg_sleep(1)")
+    monkeypatch.setattr(migrations, "MIGRATIONS", [*migrations.MIGRATIONS, slow])
 
-    async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
+    async def work() -> None:
+        assert place.url is not None
+        limits = StoreLimits(connect_timeout=10)
+        pool = PostgresPool(place.url, size=1, pgbouncer=False, schemas=["petstore_live"], limits=limits)
         with pytest.raises(Unavailable):
-            await store._pool.run(lambda connection: connection.fetchval("SELECT 1"), 0.2)
-        assert await store._pool.run(lambda connection: connection.fetchval("SELECT 1"), 5) == 1
+            await pool.run(lambda connection: connection.fetchval("SELECT 1"), 0.2)
+        assert await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20) == 1
+        await pool.close()
 
-    place.use(work)
+    asyncio.run(work())
 
 
-def test_a_first_connection_that_goes_silent_does_not_keep_the_store_from_opening(
+def test_first_connection_that_goes_silent_does_not_keep_the_store_from_opening(
     place: StorePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.use(lambda store: store.ping())
-    check, looks = pool_module._check_encoding, iter(["silence"])
+    check, silences = migrations.check_encoding, iter([60])
 
     async def checked(connection: Any) -> None:
-        if next(looks, None):
-            await connection.fetchval("SELECT pg_sleep(60)")
+        await connection.fetchval(f"SELECT pg_sleep({next(silences, 0)})")
         await check(connection)
 
-    monkeypatch.setattr(pool_module, "_check_encoding", checked)
+    monkeypatch.setattr(migrations, "check_encoding", checked)
 
-    async def work(store: Store) -> None:
-        with pytest.raises(Unavailable):
-            await store.ping()
-        await store.ping()
+    async def work() -> None:
+        async with postgres_pool(
+            place, limits=StoreLimits(), pgbouncer=True
+        ) as pool:  # so without a timeout on the server
+            with pytest.raises(Unavailable):
+                await pool.run(lambda connection: connection.fetchval("SELECT 1"))
+            assert await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20) == 1
 
-    place.use(work, policy=StorePolicy(pgbouncer=True))  # no time limit on the server
+    asyncio.run(work())
 
 
-def test_a_database_that_has_no_room_for_all_names_is_refused(postgres: Postgres, tmp_path: Path) -> None:
+def test_database_whose_encoding_cannot_hold_all_names_is_refused(postgres: Postgres, tmp_path: Path) -> None:
     postgres.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
     with pytest.raises(OperatorError, match="LATIN1"):
-        StorePlace(tmp_path, postgres.url_of("latin")).use(lambda store: store.ping())
+        StorePlace(tmp_path, postgres.url_of("latin")).use(lambda store: store.ping(), policy=StorePolicy())
     postgres.execute("DROP DATABASE latin")
+
+
+def test_connection_settings_reach_the_server(place: StorePlace) -> None:
+    async def work() -> list[str]:
+        async with postgres_pool(place, limits=StoreLimits()) as pool:
+            limits = ("statement_timeout", "idle_in_transaction_session_timeout", "application_name")
+            return [await pool.run(lambda c, limit=limit: c.fetchval(f"SHOW {limit}"), 20) for limit in limits]  # type: ignore[misc]  # of this turn
+
+    assert asyncio.run(work()) == ["1350ms", "5s", "petstore"]
+
+
+def test_pool_that_is_closed_first_finishes_its_work(place: StorePlace) -> None:
+    async def work() -> None:
+        async with postgres_pool(place) as pool:
+            reading = asyncio.create_task(
+                pool.run(lambda connection: connection.fetchval("SELECT 7 FROM pg_sleep(0.2)"))
+            )
+            await asyncio.sleep(0)
+        assert await reading == 7
+        with pytest.raises(Unavailable, match="closed"):
+            await pool.run(lambda connection: connection.fetchval("SELECT 1"))
+        await nobody_is_connected(place)
+
+    asyncio.run(work())

@@ -1,9 +1,10 @@
 """The connections to PostgreSQL: who waits for one and how long, which are kept after a fault, and what is left."""
 
 import asyncio
+import contextlib
 import signal
 import time
-from functools import partial
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,122 +16,95 @@ from petstore.observability import health as health_module
 from petstore.observability.health import Health
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
-from petstore.store.postgres import PostgresStore
-from petstore.store.postgres import pool as pool_module
-from petstore.store.postgres import writer as writer_module
-from petstore.store.postgres.base import watched
+from petstore.store.limits import StoreLimits
+from petstore.store.postgres.database import watched
+from petstore.store.postgres.pool import PostgresPool, long_transaction
 from tests.backends import Postgres, running
-from tests.places import StorePlace
-from tests.test_store import NOW
+from tests.places import NOW, PATIENT, StorePlace, nobody_is_connected, postgres_pool
 
 ONE = StorePolicy(pool_size=1)
-OURS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
 
 
-def nobody_is_left(store: Store) -> bool:
-    """Whether the pool knows of no request that waits for a connection or has one."""
-    assert isinstance(store, PostgresStore)
-    return store._pool._waiting == 0 and not store._pool._running
+@contextlib.asynccontextmanager
+async def table_locked(place: StorePlace) -> AsyncIterator[None]:
+    """Somebody else has all animals to itself."""
+    other = await asyncpg.connect(place.url)
+    await other.execute("BEGIN; LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
+    try:
+        yield
+    finally:
+        await other.close()
 
 
-def test_nobody_waits_longer_for_a_connection_than_patience_allows(place: StorePlace) -> None:
+# Waiting
+
+
+def test_nobody_waits_longer_for_a_connection_than_the_timeout(place: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.ping()
-        hog = await asyncpg.connect(place.url)
-        await hog.execute("BEGIN; LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
-        began = time.monotonic()
-        outcomes = await asyncio.gather(
-            *(store.pet(number) for number in range(20)), store.add(NewPet("Rex", 1), NOW), return_exceptions=True
-        )
-        assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
-        assert time.monotonic() - began < 2.5  # 1.5 s, and room for a busy machine
-        await hog.close()
+        async with table_locked(place):
+            began = time.monotonic()
+            outcomes = await asyncio.gather(
+                *(store.pet(number) for number in range(20)), store.add(NewPet("Rex", 1), NOW), return_exceptions=True
+            )
+            assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
+            assert time.monotonic() - began < 2.5  # 1.5 s, and some for a busy machine
         assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
-        assert nobody_is_left(store)
 
     place.use(work, policy=ONE)
 
 
-def test_nobody_waits_longer_behind_a_batch_that_takes_long_than_patience_allows(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "TICK", 0.01)
+def test_nobody_waits_longer_behind_a_batch_than_the_timeout(place: StorePlace) -> None:
+    limits = StoreLimits(check_interval=0.01, batch=1, request_timeout=0.6, commit_timeout=20, statement_timeout=30)
 
     async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        await store.ping()
-        hog = await asyncpg.connect(place.url)
-        await hog.execute("BEGIN; LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
-        slow = store._writer.add(NewPet("slow", 1), NOW, None)
-        while store._writer._waiting:
-            await asyncio.sleep(0)
-        monkeypatch.setattr(writer_module, "PATIENCE", 0.1)
-        with pytest.raises(Unavailable, match="in time"):
-            await store._writer.add(NewPet("behind it", 1), NOW, None)
-        assert not slow.done()
-        await hog.close()
-        assert (await slow).pet.name == "slow"
-        assert sum((await store.count()).values()) == 1
+        async with table_locked(place):
+            slow = asyncio.ensure_future(store.add(NewPet("slow", 1), NOW))
+            await asyncio.sleep(0.3)
+            began = time.monotonic()
+            behind = [asyncio.ensure_future(store.add(NewPet("behind it", 1), NOW)) for _ in range(2)]
+            outcomes = await asyncio.gather(*behind, return_exceptions=True)
+            assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
+            assert time.monotonic() - began < 10
+        await asyncio.wait([slow])
+        assert sum((await store.count()).values()) <= 1
 
-    place.use(work)
+    place.use(work, policy=StorePolicy(limits=limits))
 
 
-def test_whoever_has_waited_too_long_is_refused_before_a_batch_begins(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        await store.ping()
-        with monkeypatch.context() as hurry:
-            hurry.setattr(writer_module, "PATIENCE", -1)
-            late = store._writer.add(NewPet("late", 1), NOW, None)
-        assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
-        with pytest.raises(Unavailable, match="in time"):
-            await late
-        assert sum((await store.count()).values()) == 1
-
-    place.use(work)
-
-
-def test_what_is_refused_with_little_time_left_is_not_added_when_the_lock_comes(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "PATIENCE", 1.3)  # less than a connection's statements have
+def test_add_that_is_refused_with_little_time_left_is_not_added_when_the_lock_is_free(place: StorePlace) -> None:
+    limits = StoreLimits(request_timeout=1.3)  # less than a connection's statements have
 
     async def work(store: Store) -> None:
-        await store.ping()
-        hog = await asyncpg.connect(place.url)
-        await hog.execute("BEGIN; LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
-        for _ in range(5):
-            with pytest.raises(Unavailable) as refused:
-                await store.add(NewPet("late", 1), NOW)
-            if "QueryCanceled" in str(refused.value):
-                break  # the server has given up first, as it does unless the machine stalls
-        else:
-            raise AssertionError(str(refused.value))
-        await hog.close()
+        async with table_locked(place):
+            for _ in range(5):
+                with pytest.raises(Unavailable) as refused:
+                    await store.add(NewPet("late", 1), NOW)
+                if "QueryCanceled" in str(refused.value):
+                    break  # the server has given up first, as it does unless the machine stalls
+            else:
+                raise AssertionError(str(refused.value))
         idempotency_key = IdempotencyKey("key_a", "token", bytes(32))
         added = [await store.add(NewPet("Rex", 1), NOW, idempotency_key) for _ in range(2)]
         assert [each.replayed for each in added] == [False, True]
         assert sum((await store.count()).values()) == 1
 
-    place.use(work)
+    place.use(work, policy=StorePolicy(limits=limits))
 
 
-def test_the_queue_for_connections_is_finite(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "WAITING_MAX", 10)
+def test_queue_for_connections_is_finite(place: StorePlace) -> None:
+    async def work() -> None:
+        async with postgres_pool(place, limits=PATIENT._replace(queued_reads=10)) as pool:
+            calls = (pool.run(lambda connection: connection.fetchval("SELECT 1")) for _ in range(50))
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            refused = [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
+            assert len(refused) == 40 and all("too many" in str(outcome) for outcome in refused)
+            assert pool.in_use == 0
+            assert await pool.run(lambda connection: connection.fetchval("SELECT 1")) == 1
 
-    async def work(store: Store) -> None:
-        outcomes = await asyncio.gather(*(store.pet(number) for number in range(50)), return_exceptions=True)
-        refused = [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
-        assert len(refused) == 40 and all("too many" in str(outcome) for outcome in refused)
-        assert nobody_is_left(store)
-        assert await store.pet(1) is None
-
-    place.use(work, policy=ONE)
+    asyncio.run(work())
 
 
-def test_a_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace) -> None:
+def test_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in range(1, 31):
             await store.add(NewPet(f"Pet {number}", number), NOW)
@@ -143,56 +117,53 @@ def test_a_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace
             for number, pet in enumerate(found, 1):
                 assert isinstance(pet, asyncio.CancelledError) or getattr(pet, "category_id", None) == number
 
-    place.use(work, policy=StorePolicy(pool_size=2))
+    place.use(work, policy=StorePolicy(pool_size=2, limits=PATIENT))
 
 
-async def nobody_is_connected(other: Any) -> None:
-    async with asyncio.timeout(10):  # the server notices when it comes to it
-        while await other.fetchval(OURS) > 0:
-            await asyncio.sleep(0.01)
+# Faults
 
 
-async def who_serves(store: Store, times: int = 1) -> set[int]:
+async def backends_of(pool: PostgresPool, times: int = 1) -> set[int]:
     """The processes of the server that answer so many requests at once."""
-    assert isinstance(store, PostgresStore)
-    pool, sql = store._pool, f"SELECT pg_backend_pid() FROM pg_sleep({0.2 if times > 1 else 0})"
-    return set(await asyncio.gather(*(pool.run(lambda c: c.fetchval(sql)) for _ in range(times))))
+    sql = f"SELECT pg_backend_pid() FROM pg_sleep({0.2 if times > 1 else 0})"
+    return set(await asyncio.gather(*(pool.run(lambda connection: connection.fetchval(sql), 20) for _ in range(times))))
 
 
-def test_a_connection_is_kept_after_a_complaint_and_not_after_a_timeout(place: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        before = await who_serves(store)
-        with pytest.raises(Unavailable, match="DivisionByZero"):
-            await store._pool.run(lambda connection: connection.fetch("SELECT 1 / 0"))
-        assert await who_serves(store) == before
-        with pytest.raises(Unavailable, match="in time"):
-            await store._pool.run(lambda connection: connection.fetch("SELECT pg_sleep(30)"), 0.2)
-        assert await who_serves(store) != before
+def test_connection_is_kept_after_an_error_and_not_after_a_timeout(place: StorePlace) -> None:
+    async def work() -> None:
+        async with postgres_pool(place) as pool:
+            before = await backends_of(pool)
+            with pytest.raises(Unavailable, match="LockNotAvailable"):
+                await pool.run(lambda c: c.execute("DO $$ BEGIN RAISE EXCEPTION SQLSTATE '55P03'; END $$"), 20)
+            with pytest.raises(asyncpg.DivisionByZeroError):
+                await pool.run(lambda connection: connection.fetch("SELECT 1 / 0"), 20)
+            assert await backends_of(pool) == before
+            with pytest.raises(Unavailable, match="in time"):
+                await pool.run(lambda connection: connection.fetch("SELECT pg_sleep(30)"), 0.2)
+            assert await backends_of(pool) != before
 
-    place.use(work, policy=ONE)
+    asyncio.run(work())
 
 
-def test_a_statement_that_takes_too_long_is_ended_unless_it_is_an_operators(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+def test_statement_that_takes_too_long_is_ended_unless_it_is_an_operators(place: StorePlace) -> None:
+    async def long(connection: Any) -> int:
+        async with long_transaction(connection):
+            return int(await connection.fetchval("SELECT 7 FROM pg_sleep(0.3)"))
+
+    async def work() -> None:
+        async with postgres_pool(place, limits=PATIENT._replace(statement_timeout=0.1)) as pool:
+            before = await backends_of(pool)
+            with pytest.raises(Unavailable, match="QueryCanceled"):
+                await pool.run(lambda connection: connection.fetchval("SELECT pg_sleep(1)"), 20)
+            assert await pool.run(long, 20) == 7
+            assert await backends_of(pool) == before  # nothing was wrong with the connection
+
+    asyncio.run(work())
+
+
+def test_client_that_is_silent_within_a_transaction_soon_holds_no_lock_unless_it_is_an_operator(
+    place: StorePlace,
 ) -> None:
-    monkeypatch.setattr(pool_module, "STATEMENT_MILLISECONDS", 100)
-
-    async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        before = await who_serves(store)
-        with pytest.raises(Unavailable, match="QueryCanceled"):
-            await store._rows("SELECT pg_sleep(1)")
-        await store._rows_at_leisure("SELECT pg_sleep(0.2)")
-        assert await who_serves(store) == before  # nothing was wrong with the connection
-
-    place.use(work, policy=ONE)
-
-
-def test_who_falls_silent_within_a_transaction_soon_holds_no_lock_unless_it_is_an_operator(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool_module, "IDLE_MILLISECONDS", 200)
     served = asyncio.Event()
 
     async def silent(connection: Any) -> None:
@@ -202,76 +173,57 @@ def test_who_falls_silent_within_a_transaction_soon_holds_no_lock_unless_it_is_a
             await connection.fetchval("SELECT 1")
 
     async def pausing(connection: Any) -> int:
-        async with pool_module.at_leisure(connection):
+        async with long_transaction(connection):
             await asyncio.sleep(0.4)  # what nobody else may do
             return int(await connection.fetchval("SELECT 1"))
 
     async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        await store.ping()
-        lost = asyncio.create_task(store._pool.run(silent, 10))
-        assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
-        served.set()
-        with pytest.raises(Unavailable):
-            await lost
-        assert await store._pool.run(pausing) == 1
+        async with postgres_pool(place, 2, PATIENT._replace(idle_transaction_timeout=0.2)) as pool:
+            lost = asyncio.create_task(pool.run(silent, 20))
+            assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
+            served.set()
+            with pytest.raises(Unavailable):
+                await lost
+            assert await pool.run(pausing, 20) == 1
 
-    place.use(work, policy=StorePolicy(pool_size=2))
+    place.use(work)
 
 
-def test_where_one_connection_meets_a_demoted_primary_none_is_kept(place: StorePlace) -> None:
+def test_after_one_connection_meets_a_demoted_primary_none_is_kept(place: StorePlace) -> None:
     async def change(connection: Any) -> None:
         await connection.execute("SET default_transaction_read_only = on")
         await connection.execute("CREATE TABLE demoted ()")
 
-    async def work(store: Store) -> None:
-        assert isinstance(store, PostgresStore)
-        before = await who_serves(store, 2)
-        with pytest.raises(Unavailable, match="ReadOnly"):
-            await store._pool.run(change)
-        after = await who_serves(store, 2)
-        assert len(before) == len(after) == 2 and not before & after
-
-    place.use(work, policy=StorePolicy(pool_size=2))
-
-
-def test_a_store_that_is_closed_has_let_go_of_its_connections(place: StorePlace) -> None:
     async def work() -> None:
-        other = await asyncpg.connect(place.url)
-        store = place.open()
-        await store.ping()
-        assert await other.fetchval(OURS) == 1
-        await store.close()
-        await nobody_is_connected(other)
-        await other.close()
+        async with postgres_pool(place, 2) as pool:
+            before = await backends_of(pool, 2)
+            with pytest.raises(Unavailable, match="ReadOnly"):
+                await pool.run(change, 20)
+            after = await backends_of(pool, 2)
+            assert len(before) == len(after) == 2 and not before & after
 
     asyncio.run(work())
 
 
-def test_a_store_that_is_closed_first_does_what_it_was_asked_to(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "BATCH_MAX", 3)
+def test_transaction_ends_although_the_server_hangs(tmp_path: Path) -> None:
+    async def work(server: Postgres) -> None:
+        async def hang(connection: Any) -> None:
+            async with connection.transaction():
+                server.hang()
+                await connection.fetchval("SELECT 1")
 
-    async def work() -> None:
-        store = place.open(policy=ONE)
-        await store.ping()
-        adds = [asyncio.ensure_future(store.add(NewPet(f"Pet {n}", n), NOW)) for n in range(10)]
-        await asyncio.sleep(0)
-        await store.close()
-        assert [added.pet.category_id for added in await asyncio.gather(*adds)] == list(range(10))
+        async with postgres_pool(StorePlace(tmp_path, server.url()), limits=StoreLimits()) as pool:
+            await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20)
+            with pytest.raises(Unavailable):
+                await asyncio.wait_for(pool.run(hang), 10)
+            server.signal(signal.SIGCONT)
+            assert await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20) == 1
 
-        store = place.open(policy=ONE)
-        await store.ping()
-        reads = [asyncio.create_task(store.count()) for _ in range(5)]  # one of them at a time
-        await asyncio.sleep(0)
-        await store.close()
-        assert [counts["available"] for counts in await asyncio.gather(*reads)] == [10] * 5
-
-    asyncio.run(work())
+    with running(Postgres()) as server:
+        asyncio.run(work(server))
 
 
-def test_an_outage_begins_with_a_call_that_fails_and_ends_with_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_begins_with_a_call_that_fails_and_ends_with_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_module, "STEADY", 0)
     health = Health("store", "live", "read")
 
@@ -289,30 +241,31 @@ def test_an_outage_begins_with_a_call_that_fails_and_ends_with_one_that_works(mo
     asyncio.run(work())
 
 
-def test_a_transaction_ends_although_the_server_hangs(tmp_path: Path) -> None:
-    with running(Postgres()) as server:
-        StorePlace(tmp_path, server.url()).use(partial(hanging, server))
+# Closing
 
 
-async def hanging(server: Postgres, store: Store) -> None:
-    assert isinstance(store, PostgresStore)
-    await store.ping()
+def test_closed_store_has_closed_its_connections(place: StorePlace) -> None:
+    async def work() -> None:
+        async with place.open():
+            other = await asyncpg.connect(place.url)
+            ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'"
+            assert await other.fetchval(f"{ours} AND datname = current_database()") == 1
+            await other.close()
+        await nobody_is_connected(place)
 
-    async def work(connection: Any) -> None:
-        async with connection.transaction():
-            server.hang()
-            await connection.fetchval("SELECT 1")
-
-    with pytest.raises(Unavailable):
-        await asyncio.wait_for(store._pool.run(work), 10)
-    server.signal(signal.SIGCONT)
-    await store.ping()
+    asyncio.run(work())
 
 
-def test_statements_have_a_time_limit_on_the_server_too(place: StorePlace) -> None:
-    async def work(store: Store) -> list[str]:
-        assert isinstance(store, PostgresStore)
-        limits = ("statement_timeout", "idle_in_transaction_session_timeout")
-        return [str((await store._rows(f"SHOW {limit}"))[0][0]) for limit in limits]
+def test_store_that_is_closed_first_answers_what_was_asked(place: StorePlace) -> None:
+    async def work() -> None:
+        async with place.open(policy=StorePolicy(pool_size=1, limits=PATIENT._replace(batch=3))) as store:
+            adds = [asyncio.ensure_future(store.add(NewPet(f"Pet {n}", n), NOW)) for n in range(10)]
+            await asyncio.sleep(0)
+        assert [added.pet.category_id for added in await asyncio.gather(*adds)] == list(range(10))
 
-    assert place.use(work) == ["1350ms", "5s"]
+        async with place.open(policy=StorePolicy(pool_size=1, limits=PATIENT)) as store:
+            reads = [asyncio.create_task(store.count()) for _ in range(5)]  # one of them at a time
+            await asyncio.sleep(0)
+        assert [counts["available"] for counts in await asyncio.gather(*reads)] == [10] * 5
+
+    asyncio.run(work())

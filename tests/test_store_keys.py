@@ -1,4 +1,4 @@
-"""API keys in the store, and rows on their way to another store, on every backend."""
+"""API keys in the store, on every backend."""
 
 import asyncio
 
@@ -6,15 +6,12 @@ import msgspec
 import pytest
 
 from petstore.audit import AuditEntry
-from petstore.errors import Unavailable
-from petstore.keys import ApiKey, digest_of, new_key
-from petstore.pets import NewPet
+from petstore.keys import ApiKey, KeyChanges, digest_of, new_key
 from petstore.plans import Limits
 from petstore.store import Store, Subject
-from petstore.store.schema import COUNTERS, TABLES, Row, Table, row_of
-from tests.places import StorePlace
+from petstore.store.schema import TABLES, row_of
+from tests.places import NOW, StorePlace
 
-NOW = 1_800_000_000.0
 FIRST, SECOND, THIRD = digest_of("first"), digest_of("second"), digest_of("third")
 
 
@@ -27,7 +24,12 @@ def entry(action: str) -> AuditEntry:
     return AuditEntry(NOW, "a test", action, "key_000", "some detail")
 
 
-def test_a_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> None:
+async def entries(store: Store) -> list[AuditEntry]:
+    """The newest first."""
+    return [found for _, found in (await store.find_entries()).entries]
+
+
+def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> None:
     added = key(expires=NOW + 50, scopes=("read",))
     changes: list[Subject] = []
 
@@ -37,34 +39,36 @@ def test_a_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> N
         assert await store.find_key(FIRST) == added == await store.key("key_000")
         assert await store.find_key(SECOND) is None
         assert await store.key("key_001") is None
-        assert [found for _, found in (await store.find_entries()).entries] == [entry("create key")]
+        assert await entries(store) == [entry("create key")]
 
     store_at.use(work, changes)
 
 
-def test_of_those_who_add_a_first_key_at_once_one_does(store_at: StorePlace) -> None:
+def test_of_several_first_keys_at_once_one_is_added(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        stores = [store, *(store_at.open() for _ in range(4))]
-        await asyncio.gather(*(each.ping() for each in stores))  # connected, so that they do come at once
-        adding = (
-            each.add_key(key(number), digest_of(f"secret {number}"), entry("create key"), only_first=True)
-            for number, each in enumerate(stores)
-        )
-        assert sorted(await asyncio.gather(*adding)) == [False] * 4 + [True]
-        assert len(await store.keys()) == len((await store.find_entries()).entries) == 1
+        async with store_at.open() as second, store_at.open() as third:
+            stores = [store, second, third]
+            await asyncio.gather(*(each.ping() for each in stores))  # connected, so that they do come at once
+            adding = (
+                each.add_key(key(number), digest_of(f"secret {number}"), entry("create key"), only_first=True)
+                for number, each in enumerate(stores * 2)
+            )
+            assert sorted(await asyncio.gather(*adding)) == [False] * 5 + [True]
+        assert len(await store.keys()) == len(await entries(store)) == 1
         assert await store.add_key(key(9), SECOND, entry("create key"))
-        for each in stores[1:]:
-            await each.close()
 
     store_at.use(work)
+
+
+# Rotation
 
 
 @pytest.mark.parametrize(
     ("own_end", "as_found"),
     [(None, NOW + 60), (NOW + 50, NOW + 50), (NOW + 60, NOW + 60), (NOW + 70, NOW + 60)],
-    ids=["endless", "sooner", "the same", "later"],
+    ids=["never", "sooner", "the same", "later"],
 )
-def test_an_old_secret_ends_when_it_was_told_to_or_with_its_key(
+def test_old_secret_expires_after_the_overlap_or_with_its_key(
     store_at: StorePlace, own_end: float | None, as_found: float
 ) -> None:
     changes: list[Subject] = []
@@ -76,12 +80,12 @@ def test_an_old_secret_ends_when_it_was_told_to_or_with_its_key(
         old, new = await store.find_key(FIRST), await store.find_key(SECOND)
         assert old is not None and old.expires == as_found
         assert new == key(expires=own_end)
-        assert (await store.find_entries(limit=1)).entries[0][1] == entry("rotate key")
+        assert (await entries(store))[0] == entry("rotate key")
 
     store_at.use(work, changes)
 
 
-def test_of_rotations_at_once_one_secret_is_left_for_good(store_at: StorePlace) -> None:
+def test_of_several_rotations_at_once_one_secret_stays(store_at: StorePlace) -> None:
     secrets = [bytes([number]) * 32 for number in range(8)]
 
     async def work(store: Store) -> None:
@@ -93,7 +97,7 @@ def test_of_rotations_at_once_one_secret_is_left_for_good(store_at: StorePlace) 
     store_at.use(work)
 
 
-def test_a_further_rotation_never_lengthens_an_old_secrets_life(store_at: StorePlace) -> None:
+def test_further_rotation_never_lengthens_an_old_secrets_life(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         await store.add_key(key(), FIRST, entry("create key"))
         await store.rotate_key("key_000", SECOND, NOW + 60, entry("rotate key"))
@@ -104,7 +108,10 @@ def test_a_further_rotation_never_lengthens_an_old_secrets_life(store_at: StoreP
     store_at.use(work)
 
 
-def test_a_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
+# Changes
+
+
+def test_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
@@ -114,9 +121,57 @@ def test_a_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
         assert changes == ["keys"] * 3
         assert await store.find_key(FIRST) == key(revoked=NOW)
         assert await store.find_key(SECOND) == key(1)
-        assert (await store.find_entries(limit=1)).entries[0][1] == entry("revoke key")
+        assert (await entries(store))[0] == entry("revoke key")
 
     store_at.use(work, changes)
+
+
+def test_update_changes_the_given_fields_of_one_key(store_at: StorePlace) -> None:
+    changes: list[Subject] = []
+    pro = key(name="Another", plan="pro", per_minute=300, per_day=10_000)
+    own_limits = KeyChanges(
+        name="", plan="enterprise", per_minute=5, per_day=50, scopes=("read", "write"), expires=None
+    )
+    updates = [
+        (KeyChanges(name="Another"), key(name="Another")),
+        (KeyChanges(plan="pro", per_minute=300, per_day=10_000), pro),
+        (
+            KeyChanges(scopes=("read",), expires=NOW + 9),
+            msgspec.structs.replace(pro, scopes=("read",), expires=NOW + 9),
+        ),
+        (own_limits, key(name="")),
+    ]
+
+    async def work(store: Store) -> None:
+        await store.add_key(key(), FIRST, entry("create key"))
+        await store.add_key(key(1), SECOND, entry("create key"))
+        for number, (update, expected) in enumerate(updates, 1):
+            assert await store.update_key("key_000", update, entry(f"update {number}")) == expected
+            assert await store.find_key(FIRST) == expected == await store.key("key_000")
+            assert changes == ["keys"] * (2 + number)
+            assert (await entries(store))[0] == entry(f"update {number}")
+        assert await store.key("key_001") == key(1)
+        assert await store.update_key("key_none", KeyChanges(name="x", suspended=NOW), entry("update")) is None
+        assert len(await entries(store)) == 2 + len(updates)
+
+    store_at.use(work, changes)
+
+
+def test_suspended_key_is_found_as_suspended_until_it_is_resumed(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.add_key(key(), FIRST, entry("create key"))
+        suspended = await store.update_key("key_000", KeyChanges(suspended=NOW + 1.0), entry("suspend key"))
+        assert suspended == key(suspended=NOW + 1.0) == await store.find_key(FIRST) == (await store.keys())[0]
+        assert not suspended.usable(NOW) and suspended.state(NOW) == "suspended"
+        await store.update_key("key_000", KeyChanges(suspended=NOW + 2.0), entry("suspend key"))
+        resumed = await store.update_key("key_000", KeyChanges(suspended=None), entry("resume key"))
+        assert resumed == key() == await store.find_key(FIRST) == (await store.newest_keys())[0]
+        assert resumed.usable(NOW) and resumed.state(NOW) == "active"
+
+    store_at.use(work)
+
+
+# Lists
 
 
 def test_keys_come_in_the_order_of_their_ids_and_by_their_ids(store_at: StorePlace) -> None:
@@ -132,65 +187,28 @@ def test_keys_come_in_the_order_of_their_ids_and_by_their_ids(store_at: StorePla
     store_at.use(work)
 
 
-def test_the_newest_hundred_keys_are_told_at_a_time(store_at: StorePlace) -> None:
+def test_keys_come_newest_first_page_by_page(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.put_rows(table("keys"), [row_of(key(number)) for number in range(101)])
+        keys = [key(number, created=NOW + number // 2) for number in range(11)]  # two of each age
+        for each in keys:
+            await store.add_key(each, digest_of(each.id), entry("create key"))
+        seen: list[ApiKey] = []
+        while page := await store.newest_keys(before=(seen[-1].created, seen[-1].id) if seen else None, limit=3):
+            seen += page
+        assert seen == keys[::-1]
+        assert await store.newest_keys(text="kEY 7") == [keys[7]]
+        assert await store.newest_keys(text="Y_001") == [keys[1]]
+        assert await store.newest_keys(text="%") == []
+        assert await store.newest_keys(text="\x00") == []
+
+    store_at.use(work)
+
+
+def test_hundred_keys_are_listed_by_default(store_at: StorePlace) -> None:
+    (table,) = [table for table in TABLES if table.name == "keys"]
+
+    async def work(store: Store) -> None:
+        await store.put_rows(table, [row_of(key(number)) for number in range(101)])
         assert await store.newest_keys() == [key(number) for number in range(100, 0, -1)]
-
-    store_at.use(work)
-
-
-def table(name: str) -> Table:
-    return next(table for table in TABLES if table.name == name)
-
-
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("pets", [(number, f"Pet {number}", -number, "sold") for number in (3, 5, 1_000)]),
-        ("usage", [(f"key_{n}", hour, "ok", 7) for hour in (0, 3600) for n in range(2)]),
-    ],
-    ids=["pets", "usage"],
-)
-def test_rows_arrive_as_they_are_and_come_out_in_order(store_at: StorePlace, name: str, rows: list[Row]) -> None:
-    moved = table(name)
-    *most, last = rows
-
-    async def work(store: Store) -> None:
-        assert await store.last_row(moved) is None
-        await store.put_rows(moved, most)
-        with pytest.raises(Unavailable):
-            await store.put_rows(moved, [last, most[0]])  # one is there already, so neither is added
-        assert await store.last_row(moved) == most[-1]
-        await store.put_rows(moved, [last])
-        assert await store.last_row(moved) == rows[-1]
-        assert await store.rows(moved, None, 100) == rows
-        assert await store.rows(moved, None, 2) == rows[:2]
-        assert await store.rows(moved, moved.key_of(rows[1]), 100) == rows[2:]
-        assert await store.rows(moved, moved.key_of(rows[-1]), 100) == []
-
-    store_at.use(work)
-
-
-def test_ids_go_on_behind_the_last_one_that_was_given_out_elsewhere(store_at: StorePlace) -> None:
-    async def work(store: Store) -> list[int]:
-        await store.put_rows(COUNTERS, [("pets", 100), ("deeds", 7)])
-        await store.put_rows(COUNTERS, [("pets", 50), ("deeds", 7)])  # never back
-        assert sorted(await store.rows(COUNTERS, None, 10)) == [("deeds", 7), ("pets", 100)]
-        ids = [(await store.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
-        await store.put_rows(table("pets"), [(150, "Mia", 1, "sold"), (200, "Bo", 1, "sold")])
-        return [*ids, (await store.add(NewPet("Max", 1), NOW)).pet.id]
-
-    assert store_at.use(work) == [101, 102, 201]
-
-
-def test_a_copy_that_is_under_way_is_noted(store_at: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        assert await store.copying_from() is None
-        await store.set_copying_from("there")
-        await store.set_copying_from("elsewhere")
-        assert await store.copying_from() == "elsewhere"
-        await store.set_copying_from(None)
-        assert await store.copying_from() is None
 
     store_at.use(work)

@@ -1,4 +1,4 @@
-"""What is special about the PostgreSQL store: its pool, its batches, its migrations, and PgBouncer in front of it."""
+"""What is special about the PostgreSQL store: batches, the order of ids, migrations, and PgBouncer in front of it."""
 
 import asyncio
 import contextlib
@@ -11,62 +11,74 @@ from typing import Any
 import asyncpg
 import pytest
 
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import IdempotencyConflict, OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
 from petstore.observability.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
-from petstore.store.postgres import PostgresStore
-from petstore.store.postgres import writer as writer_module
-from petstore.store.postgres.pool import MIGRATIONS
-from petstore.usage import Usage
+from petstore.store.postgres.database import lock_pet_ids
+from petstore.store.postgres.errors import is_gone, translate
+from petstore.store.postgres.migrations import MIGRATIONS
+from petstore.store.sql.pets import page_sql
+from petstore.usage import OperationUsage
 from tests.backends import ANONYMOUS, Postgres, Process, missing, running
-from tests.places import StorePlace
-from tests.test_store import DEED, NOW
+from tests.places import ENTRY, NOW, PATIENT, StorePlace, batch
 
-ONE = StorePolicy(pool_size=1)
-
-
-def rows(postgres: Postgres, place: StorePlace, sql: str) -> list[Any]:
-    return postgres.execute(sql, place.url)
+# Reading
 
 
-@pytest.mark.parametrize("status", ["", "status = 'sold' AND "])
-def test_a_page_is_found_by_index_alone(postgres: Postgres, place: StorePlace, status: str) -> None:
+def plan_of(place: StorePlace, sql: str, *values: object) -> str:
+    for number, value in enumerate(values, 1):
+        sql = sql.replace(f"${number}", repr(value))
+    return "\n".join(row[0] for row in place.by_hand(f"EXPLAIN {sql}"))
+
+
+@pytest.mark.parametrize("by_status", [False, True], ids=["all", "by status"])
+def test_a_page_is_found_by_index_alone(place: StorePlace, by_status: bool) -> None:
     place.use(lambda store: store.ping())
-    rows(
-        postgres,
-        place,
-        "INSERT INTO petstore_live.pets SELECT n, 'x', 1, (ARRAY['available', 'pending', 'sold'])[n % 3 + 1]"
-        " FROM generate_series(1, 20000) AS n",
+    place.by_hand(
+        "INSERT INTO pets SELECT n, 'x', 1, (ARRAY['available', 'pending', 'sold'])[n % 3 + 1]"
+        " FROM generate_series(1, 20000) AS n"
     )
-    rows(postgres, place, "ANALYZE petstore_live.pets")
-    plan = rows(
-        postgres, place, f"EXPLAIN SELECT * FROM petstore_live.pets WHERE {status}id > 9000 ORDER BY id LIMIT 21"
-    )
-    text = "\n".join(row[0] for row in plan)
+    place.by_hand("ANALYZE pets")
+    text = plan_of(place, page_sql("petstore_live", by_status=by_status), 9_000, 21, "sold")
     assert "Index Scan" in text and "Sort" not in text and "Seq Scan" not in text, text
 
 
-def test_concurrent_adds_share_statements_and_each_gets_its_own_animal(postgres: Postgres, place: StorePlace) -> None:
+@pytest.mark.parametrize("by_status", [False, True], ids=["all", "by status"])
+def test_a_page_while_an_import_is_moved_reads_its_rows_by_their_key(place: StorePlace, by_status: bool) -> None:
+    place.use(lambda store: store.ping())
+    place.by_hand(
+        "INSERT INTO import_rows SELECT 'imp_x', (ARRAY['available', 'pending', 'sold'])[n % 3 + 1], n, 'x', 1"
+        " FROM generate_series(0, 20000) AS n"
+    )
+    place.by_hand("INSERT INTO imports VALUES ('imp_x', 1, 'ada', 'x', '', 20001, 1, 20001, 'moving', 1)")
+    place.by_hand("ANALYZE import_rows")
+    text = plan_of(place, page_sql("petstore_live", by_status=by_status, moving=True), 9_000, 21, "sold")
+    assert "Seq Scan on import_rows" not in text and "using import_rows_pkey" in text, text
+
+
+# Writing
+
+
+def test_concurrent_adds_share_statements_and_each_gets_its_own_animal(place: StorePlace) -> None:
     async def work(store: Store) -> list[Added]:
         return await asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(500)))
 
     added = place.use(work)
     assert [(a.pet.name, a.pet.category_id) for a in added] == [(f"Pet {i}", i) for i in range(500)]
-    (found,) = rows(postgres, place, "SELECT count(DISTINCT xmin::text) AS n, count(*) AS all FROM petstore_live.pets")
+    (found,) = place.by_hand("SELECT count(DISTINCT xmin::text) AS n, count(*) AS all FROM pets")
     assert found["all"] == 500 and found["n"] <= 3  # transactions that wrote them
 
 
 def test_a_bad_row_never_fails_its_neighbours(place: StorePlace) -> None:
-    """No request can get so far with a name like that: it is what a bug would look like."""
+    """No request can get so far with a name like that: this is what a bug would look like."""
 
     async def work(store: Store) -> None:
-        names = ["Rex", "a\0b", "Mia"]
         first, bad, last = await asyncio.gather(
-            *(store.add(NewPet(name, 1), NOW) for name in names), return_exceptions=True
+            *(store.add(NewPet(name, 1), NOW) for name in ("Rex", "a\0b", "Mia")), return_exceptions=True
         )
-        assert isinstance(first, Added) and isinstance(last, Added) and isinstance(bad, Unavailable)
+        assert isinstance(first, Added) and isinstance(last, Added) and isinstance(bad, asyncpg.DataError)
         assert sum((await store.count()).values()) == 2
 
     place.use(work)
@@ -78,26 +90,27 @@ def test_ids_are_drawn_and_committed_in_the_same_order(place: StorePlace) -> Non
         WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted"""
 
     async def work(store: Store) -> None:
-        await store.ping()
         other = await asyncpg.connect(place.url)
         async with other.transaction():
-            await other.execute(f"SELECT {writer_module.turn_of('petstore_live')}")
-            adding = asyncio.gather(store.add(NewPet("Rex", 1), NOW), store.add_by_hand(NewPet("Ada", 1), DEED))
-            while await other.fetchval(waiting) < 2:
+            await other.execute(f"SELECT {lock_pet_ids('petstore_live')}")
+            adding = asyncio.gather(
+                store.add(NewPet("Rex", 1), NOW),
+                store.add_by_hand(NewPet("Ada", 1), ENTRY),
+                store.import_pets(batch(NewPet("Bo", 1)), ENTRY),
+            )
+            while await other.fetchval(waiting) < 3:
                 assert not adding.done()
-                await asyncio.sleep(0.01)  # the poll of a condition, bounded by the patience of both
+                await asyncio.sleep(0.01)  # the poll of a condition, bounded by the timeouts of all three
             insert = "INSERT INTO petstore_live.pets VALUES (DEFAULT, 'Mia', 1, 'sold') RETURNING id"
             first = await other.fetchval(insert)
-        added, by_hand = await adding
-        assert min(added.pet.id, by_hand.id) > first
+        added, by_hand, imported = await adding
+        assert min(added.pet.id, by_hand.id, imported.first_id or 0) > first
         await other.close()
 
-    place.use(work)
+    place.use(work, policy=StorePolicy(limits=PATIENT))
 
 
-def test_the_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "QUEUE_MAX", 10)
-    monkeypatch.setattr(writer_module, "BATCH_MAX", 4)
+def test_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[float] = []
     queues: list[float] = []
     monkeypatch.setattr(STORE_BATCH, "observe", lambda size, environment: batches.append(size))
@@ -111,73 +124,102 @@ def test_the_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytes
         assert STORE_ERRORS.cells["live", "write"] == errors + 20
         assert (batches, queues) == ([4, 4, 2], [10, 6, 2, 0])
 
-    place.use(work)
+    place.use(work, policy=StorePolicy(limits=PATIENT._replace(queued_writes=10, batch=4)))
 
 
-def test_promises_of_long_ago_are_forgotten_some_at_a_time_once_a_minute(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "PRUNE_MAX", 2)
+# Idempotency records
 
+
+def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(place: StorePlace) -> None:
     async def work(store: Store) -> None:
-        async def promise(token: str, now: float, times: int = 2) -> str:
-            """Forgetting comes after the answer: whoever asks again finds that it is over."""
+        async def tokens_after(token: str, now: float, times: int = 2) -> str:
+            """Pruning comes after the answer: a second request finds that it is over."""
             for _ in range(times):
                 await store.add(NewPet("Rex", 1), now, IdempotencyKey("key_a", token, b"x" * 32))
             return "".join(row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token"))
 
-        await store.ping()
         other = await asyncpg.connect(place.url, server_settings={"search_path": "petstore_live"})
         for token in "abc":
-            await promise(token, NOW)
+            await tokens_after(token, NOW)
         await other.execute("UPDATE idempotency SET created = 1")
-        assert await promise("d", NOW + 59) == "abcd"
-        assert await promise("e", NOW + 60, times=3) == "de"  # there were more, so twice
+        assert await tokens_after("d", NOW + 59) == "abcd"
+        assert await tokens_after("e", NOW + 60, times=3) == "de"  # there were more, so twice
         await other.execute("UPDATE idempotency SET created = 1 WHERE token = 'd'")
-        assert await promise("f", NOW + 119) == "def"
-        assert await promise("g", NOW + 120) == "efg"
+        assert await tokens_after("f", NOW + 119) == "def"
+        assert await tokens_after("g", NOW + 120) == "efg"
         await other.execute("UPDATE idempotency SET created = 1 WHERE token = 'e'")
-        await promise("h", NOW + 180, times=1)
+        await tokens_after("h", NOW + 180, times=1)
         await store.close()  # what was begun is ended
         assert [row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token")] == ["f", "g", "h"]
         await other.close()
 
-    place.use(work)
+    place.use(work, policy=StorePolicy(limits=PATIENT._replace(pruned_records=2)))
 
 
-def test_two_nodes_keep_one_promise(place: StorePlace) -> None:
+def test_two_nodes_answer_one_idempotency_key_with_one_animal(place: StorePlace) -> None:
     async def work(store: Store) -> None:
-        other = place.open()
-        for number in range(30):
-            idempotency_key = IdempotencyKey("key_a", f"t{number}", b"body")
-            both = await asyncio.gather(*(each.add(NewPet("Rex", 1), NOW, idempotency_key) for each in (store, other)))
-            assert sorted(added.replayed for added in both) == [False, True]
-            assert both[0].pet == both[1].pet
-        await other.close()
+        async with place.open() as other:
+            for number in range(30):
+                key = IdempotencyKey("key_a", f"t{number}", b"body")
+                both = await asyncio.gather(*(each.add(NewPet("Rex", 1), NOW, key) for each in (store, other)))
+                assert sorted(added.replayed for added in both) == [False, True]
+                assert both[0].pet == both[1].pet
         assert sum((await store.count()).values()) == 30
 
     place.use(work)
 
 
-def test_a_database_of_a_newer_version_is_refused_with_a_clear_message(postgres: Postgres, place: StorePlace) -> None:
+def test_idempotency_record_whose_animal_is_missing_is_an_outage(place: StorePlace) -> None:
+    """Nobody but a person at the database can have removed the animal: there is nothing to answer with."""
+
+    async def work(store: Store) -> None:
+        key = IdempotencyKey("key_a", "token", bytes(32))
+        await store.add(NewPet("Rex", 1), NOW, key)
+        place.by_hand("DELETE FROM pets")
+        with pytest.raises(Unavailable, match="idempotency record"):
+            await store.add(NewPet("Rex", 1), NOW, key)
+
+    place.use(work)
+
+
+# Errors
+
+
+def test_what_the_server_reports_is_an_outage_and_ours_and_bugs_stay_themselves() -> None:
+    for same in (IdempotencyConflict("in flight"), asyncpg.UniqueViolationError("x"), asyncpg.PostgresSyntaxError("x"),
+                 asyncpg.CharacterNotInRepertoireError("x"), ValueError("x")):  # fmt: skip
+        assert translate(same) is same
+    for reported in (asyncpg.AdminShutdownError("x"), asyncpg.DeadlockDetectedError("x"), ConnectionResetError("x"),
+                     asyncpg.InsufficientPrivilegeError("x"), asyncpg.UndefinedTableError("x"), TimeoutError(),
+                     asyncpg.ReadOnlySQLTransactionError("x"), asyncpg.InterfaceError("x")):  # fmt: skip
+        assert isinstance(translate(reported), Unavailable), reported
+    assert isinstance(translate(asyncpg.ClientConfigurationError("x")), OperatorError)
+    assert is_gone(asyncpg.ReadOnlySQLTransactionError("x")) and is_gone(ConnectionResetError())
+    assert not is_gone(asyncpg.QueryCanceledError("x")) and not is_gone(asyncpg.DeadlockDetectedError("x"))
+
+
+def test_database_of_a_newer_version_is_refused_with_a_clear_message(place: StorePlace) -> None:
     place.use(lambda store: store.ping())
-    rows(postgres, place, f"INSERT INTO petstore_staging.migrations VALUES ({len(MIGRATIONS) + 1})")
+    place.by_hand(f"INSERT INTO petstore_staging.migrations VALUES ({len(MIGRATIONS) + 1})")
     with pytest.raises(OperatorError, match=r"newer Petstore.*upgrade"):
         place.use(lambda store: store.ping())
 
 
-def test_missing_rights_are_told_with_what_to_do(postgres: Postgres, place: StorePlace) -> None:
+def test_missing_rights_are_reported_with_what_to_do(place: StorePlace) -> None:
     assert place.url is not None
-    rows(postgres, place, "DROP ROLE IF EXISTS guest")
-    rows(postgres, place, "CREATE ROLE guest LOGIN")
+    place.by_hand("DROP ROLE IF EXISTS guest")
+    place.by_hand("CREATE ROLE guest LOGIN")
     with pytest.raises(OperatorError, match="GRANT CREATE"):
         StorePlace(place.data, place.url.replace("pets@", "guest@")).use(lambda store: store.ping())
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "postgres", "sqlite:///x"])
-def test_an_unknown_scheme_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
+def test_unknown_scheme_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
     with pytest.raises(OperatorError, match="--store"):
         StorePlace(tmp_path, url).use(lambda store: store.ping())
+
+
+# PgBouncer
 
 
 class PgBouncer(Process):
@@ -226,28 +268,15 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
 
     async def work(store: Store) -> None:
         key = new_key("live", "free", now=NOW)
-        await store.add_key(key, digest_of(mint("live")), DEED)
+        await store.add_key(key, digest_of(mint("live")), ENTRY)
         added = await asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(300)))
         found = await asyncio.gather(*(store.pet(each.pet.id) for each in added))
         assert [pet and pet.name for pet in found] == [f"Pet {i}" for i in range(300)]
-        await store.set_status([added[0].pet.id], "sold", DEED)
-        await store.add_usage([Usage(key.id, 0, "ok", 1)], {key.id: NOW})
+        await store.set_status([added[0].pet.id], "sold", ENTRY)
+        await store.add_usage([OperationUsage(key.id, 0, "ok", 1, "listPets")], {key.id: NOW})
         again = [await store.add(NewPet("Rex", 1), NOW, IdempotencyKey(key.id, "t", b"")) for _ in range(2)]
         assert again[0].pet == again[1].pet
-        assert sum((await store.count()).values()) == 301
+        await store.import_pets(batch(*[NewPet("x", 1)] * 100), ENTRY)
+        assert sum((await store.count()).values()) == 401
 
     StorePlace(tmp_path, through).use(work, policy=StorePolicy(pool_size=20, pgbouncer=True))
-
-
-def test_a_promise_that_vanishes_while_it_is_looked_for_is_an_outage(place: StorePlace) -> None:
-    """The writer was told that the record exists; when it looks, another node has pruned it."""
-
-    async def work(store: Store) -> list[Any]:
-        assert isinstance(store, PostgresStore)
-        job = writer_module._Job(
-            asyncio.Future(), 0.0, NewPet("Rex", 1), NOW, IdempotencyKey("key_a", "once", bytes(32))
-        )
-        return await store._pool.run(lambda connection: store._writer._earlier(connection, [job]))
-
-    (outcome,) = place.use(work)
-    assert isinstance(outcome, Unavailable)

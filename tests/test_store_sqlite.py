@@ -1,33 +1,29 @@
-"""What is special about the SQLite store: files, migrations, copies, reads."""
+"""What is special about the SQLite store: files, settings, migrations, snapshots, checks."""
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
-from petstore.audit import AuditEntry
 from petstore.errors import IdempotencyConflict, OperatorError, Unavailable
+from petstore.observability import health
+from petstore.observability.metrics import STORE_DOWN
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store
-from petstore.store.sqlite import SqliteStore
+from petstore.store.limits import StoreLimits
 from petstore.store.sqlite.backup import Snapshot
-from petstore.store.sqlite.doctor import inspect
-from petstore.store.sqlite.file import FILE_PRAGMAS, MIGRATIONS, PRAGMAS, connect, migrate, translated
-from tests.places import StorePlace, opened
+from petstore.store.sqlite.catalogue import PAGE, PAGE_BY_STATUS, PAGE_BY_STATUS_WHILE_MOVING, PAGE_WHILE_MOVING
+from petstore.store.sqlite.connection import FILE_PRAGMAS, PRAGMAS, WAL_PAGES, connect
+from petstore.store.sqlite.doctor import FileReport, check_file
+from petstore.store.sqlite.errors import translate
+from petstore.store.sqlite.migrations import MIGRATIONS, migrate
+from petstore.store.sqlite.writer import WAL_MAX
+from tests.places import ENTRY, NOW, PATIENT, StorePlace, WatchedConnection, batch, opened, sqlite_store
 from tests.users import as_nobody, folder_of_nobody, only_as_root
-
-DEED = AuditEntry(5.0, "a test", "test", "x")
-NOW = 1_800_000_000.0
-
-
-async def batches(*names: str) -> AsyncIterator[list[NewPet]]:
-    for name in names:
-        yield [NewPet(name, 1)]
 
 
 def test_an_id_is_never_reused_even_when_the_newest_animal_is_gone(tmp_path: Path) -> None:
@@ -35,29 +31,43 @@ def test_an_id_is_never_reused_even_when_the_newest_animal_is_gone(tmp_path: Pat
         return (await store.add(NewPet("Rex", 1), NOW)).pet.id
 
     newest = StorePlace(tmp_path).use(add)
-    with sqlite3.connect(tmp_path / "live.db") as by_hand:
-        by_hand.execute("DELETE FROM pets")
-    by_hand.close()
+    StorePlace(tmp_path).by_hand("DELETE FROM pets")
     assert StorePlace(tmp_path).use(add) > newest
 
 
-@pytest.mark.parametrize("sql", ["_PAGE", "_PAGE_BY_STATUS"])
-def test_a_page_is_found_by_index_alone(tmp_path: Path, sql: str) -> None:
-    from petstore.store.sqlite import catalogue as sqlite
+# Reading
 
+
+@pytest.mark.parametrize(
+    ("sql", "bindings"),
+    [(PAGE, (0, 21)), (PAGE_BY_STATUS, (0, 21, "sold"))],
+    ids=["all", "by status"],
+)
+def test_a_page_is_found_by_index_alone(tmp_path: Path, sql: str, bindings: tuple[object, ...]) -> None:
     StorePlace(tmp_path).use(lambda store: store.ping())
-    connection = connect(tmp_path / "live.db", readonly=True)
-    bindings = (0, 21) if sql == "_PAGE" else ("sold", 0, 21)
-    plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + getattr(sqlite, sql), bindings)]
-    connection.close()
+    with closing(connect(tmp_path / "live.db", readonly=True)) as connection:
+        plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + sql, bindings)]
     assert plan and all(step.startswith("SEARCH") for step in plan), plan
 
 
+@pytest.mark.parametrize(
+    ("sql", "bindings"),
+    [(PAGE_WHILE_MOVING, (0, 21)), (PAGE_BY_STATUS_WHILE_MOVING, (0, 21, "sold"))],
+    ids=["all", "by status"],
+)
+def test_a_page_while_an_import_is_moved_scans_no_table(tmp_path: Path, sql: str, bindings: tuple[object, ...]) -> None:
+    StorePlace(tmp_path).use(lambda store: store.ping())
+    with closing(connect(tmp_path / "live.db", readonly=True)) as connection:
+        plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + sql, bindings)]
+    assert not [step for step in plan if step.startswith("SCAN") and not step.startswith(("SCAN part", "SCAN page"))], (
+        plan
+    )
+
+
 def test_files_are_durable_and_use_a_write_ahead_log(tmp_path: Path) -> None:
-    connection = connect(tmp_path / "live.db")
-    as_set = {name: connection.pragma(name) for name in (*FILE_PRAGMAS, *PRAGMAS)}
-    stable_plans = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1)
-    connection.close()
+    with closing(connect(tmp_path / "live.db")) as connection:
+        as_set = {name: connection.pragma(name) for name in (*FILE_PRAGMAS, *PRAGMAS)}
+        stable_plans = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1)
     assert stable_plans == 1
     assert as_set == {
         "journal_mode": "wal", "synchronous": 2, "wal_autocheckpoint": 4096, "journal_size_limit": 16 * 1024 * 1024,
@@ -65,23 +75,95 @@ def test_files_are_durable_and_use_a_write_ahead_log(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_timeouts_and_sizes_fit_together() -> None:
+    limits = StoreLimits()
+    assert limits.busy_timeout < limits.request_timeout
+    assert limits.request_timeout + limits.commit_timeout + limits.check_interval < 2  # seconds to a 503
+    assert WAL_MAX == 2 * WAL_PAGES * 4096  # only then the writer insists
+
+
 def test_reads_cannot_write_and_need_no_waiting(tmp_path: Path) -> None:
-    async def work(store: Store) -> None:
-        assert isinstance(store, SqliteStore)
-        assert store.immediate
-        assert store._read.pragma("busy_timeout") == 1_200  # less than the 1.5 s after which nobody waits
-        with pytest.raises(apsw.ReadOnlyError):
-            store._read.execute("DELETE FROM pets")
+    readers: list[apsw.Connection] = []
 
-    StorePlace(tmp_path).use(work)
+    class Kept(apsw.Connection):
+        def __init__(self, *values: object, **options: object) -> None:
+            super().__init__(*values, **options)  # type: ignore[arg-type]  # passed on
+            readers.append(self)
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, kind=Kept) as store:
+            assert store.immediate
+            (reader,) = readers  # the writer connects when it is needed
+            with pytest.raises(apsw.ReadOnlyError):
+                reader.execute("DELETE FROM pets")
+
+    asyncio.run(work())
 
 
-def test_what_sqlite_says_is_an_outage_and_what_we_say_stays() -> None:
-    ours, theirs = IdempotencyConflict("in hand"), apsw.IOError("disk I/O error")
-    assert translated(ours) is ours
-    outage = translated(theirs)
-    assert isinstance(outage, Unavailable) and outage.__cause__ is theirs
-    assert str(outage) == "the store failed: IOError: disk I/O error"
+def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "STEADY", 0.0)
+
+    class Failing(WatchedConnection):
+        fails = False
+
+        def before(self, sql: str) -> None:
+            if Failing.fails and sql.startswith("SELECT"):
+                raise apsw.IOError("disk I/O error")
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, kind=Failing) as store:
+            Failing.fails = True
+            with pytest.raises(Unavailable, match="disk I/O error"):
+                await store.ping()
+            assert STORE_DOWN.cells["live", "read"] == 1
+            Failing.fails = False
+            await store.ping()
+            assert STORE_DOWN.cells["live", "read"] == 0
+
+    asyncio.run(work())
+
+
+# Errors
+
+
+def test_what_sqlite_reports_is_an_outage_and_ours_and_bugs_stay_themselves() -> None:
+    for same in (
+        IdempotencyConflict("in flight"),
+        apsw.ConstraintError("a row"),
+        apsw.SQLError("syntax"),
+        ValueError(),
+    ):
+        assert translate(same) is same
+    for reported in (apsw.IOError("disk I/O error"), apsw.FullError("full"), OSError("no space left on device")):
+        outage = translate(reported)
+        assert isinstance(outage, Unavailable) and outage.__cause__ is reported
+    assert str(translate(apsw.IOError("disk I/O error"))) == "the store failed: IOError: disk I/O error"
+    assert "petstore check" in str(translate(apsw.CorruptError("malformed")))
+
+
+def test_file_of_a_newer_version_is_refused_with_a_clear_message(tmp_path: Path) -> None:
+    StorePlace(tmp_path).use(lambda store: store.ping())
+    StorePlace(tmp_path).by_hand(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    with pytest.raises(OperatorError, match=r"newer Petstore.*upgrade"):
+        StorePlace(tmp_path).use(lambda store: store.ping())
+
+
+def test_file_that_is_no_database_is_refused_with_a_clear_message(tmp_path: Path) -> None:
+    (tmp_path / "live.db").write_bytes(b"something else entirely, longer than a header" * 50)
+    with pytest.raises(OperatorError, match="no database of Petstore's; bring a backup back with petstore restore"):
+        StorePlace(tmp_path).use(lambda store: store.ping())
+
+
+@only_as_root
+def test_file_that_may_only_be_read_is_refused_with_a_clear_message() -> None:
+    with folder_of_nobody() as folder:
+        StorePlace(folder).use(lambda store: store.ping())
+        (folder / "live.db-turn").unlink(missing_ok=True)
+        said = as_nobody(lambda: migrate(folder / "live.db"))
+        assert said.startswith(f"OperatorError: {folder}/live.db: cannot be opened for writing")
+
+
+# Idempotency records
 
 
 def test_idempotency_records_are_pruned_after_a_day(tmp_path: Path) -> None:
@@ -91,88 +173,73 @@ def test_idempotency_records_are_pruned_after_a_day(tmp_path: Path) -> None:
         await store.add(NewPet("Rex", 1), NOW + 100_000, IdempotencyKey("key_a", "new", b""))
 
     StorePlace(tmp_path).use(work)
-    connection = connect(tmp_path / "live.db", readonly=True)
-    assert connection.execute("SELECT token FROM idempotency").fetchall() == [("new",)]
-    connection.close()
+    assert StorePlace(tmp_path).by_hand("SELECT token FROM idempotency") == [("new",)]
 
 
-def test_a_file_of_a_newer_version_is_refused_with_a_clear_message(tmp_path: Path) -> None:
-    StorePlace(tmp_path).use(lambda store: store.ping())
-    by_hand = sqlite3.connect(tmp_path / "live.db")
-    by_hand.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-    by_hand.close()
-    with pytest.raises(OperatorError, match=r"newer Petstore.*upgrade"):
-        StorePlace(tmp_path).use(lambda store: store.ping())
+def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with sqlite_store(tmp_path, PATIENT._replace(pruned_records=2)) as store:
+            other = connect(tmp_path / "live.db")
+
+            async def tokens_after(token: str, now: float) -> str:
+                await store.add(NewPet("Rex", 1), now, IdempotencyKey("key_a", token, b""))
+                return "".join(str(row[0]) for row in other.execute("SELECT token FROM idempotency ORDER BY token"))
+
+            for token in "abc":
+                await tokens_after(token, NOW)
+            other.execute("UPDATE idempotency SET created = 1")
+            assert await tokens_after("d", NOW + 59) == "abcd"
+            assert await tokens_after("e", NOW + 60) == "cde"
+            assert await tokens_after("f", NOW + 61) == "def"  # there were more
+            other.execute("UPDATE idempotency SET created = 1 WHERE token IN ('d', 'e')")
+            assert await tokens_after("g", NOW + 120) == "defg"
+            assert await tokens_after("h", NOW + 121) == "fgh"
+            other.close()
+
+    asyncio.run(work())
 
 
-def test_a_file_that_is_no_database_is_refused_with_a_clear_message(tmp_path: Path) -> None:
-    (tmp_path / "live.db").write_bytes(b"something else entirely, longer than a header" * 50)
-    with pytest.raises(OperatorError, match="no database of Petstore's; bring a backup back with petstore restore"):
-        StorePlace(tmp_path).use(lambda store: store.ping())
+# Snapshots and checks
 
 
-@only_as_root
-def test_a_file_that_may_only_be_read_is_refused_with_a_clear_message() -> None:
-    with folder_of_nobody() as folder:
-        StorePlace(folder).use(lambda store: store.ping())
-        (folder / "live.db-turn").unlink(missing_ok=True)
-        said = as_nobody(lambda: migrate(folder / "live.db"))
-        assert said.startswith(f"OperatorError: {folder}/live.db: cannot be opened for writing")
+def many(count: int, length: int) -> list[NewPet]:
+    return [NewPet("x" * length, 1)] * count
 
 
-def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("petstore.observability.health.STEADY", 0.0)
-
-    async def work(store: Store) -> None:
-        assert isinstance(store, SqliteStore)
-        good = store._read
-        store._read = connect(tmp_path / "live.db")
-        store._read.close()
-        with pytest.raises(Unavailable, match="ConnectionClosed"):
-            await store.ping()
-        assert store._reads.down
-        store._read = good
-        await store.ping()
-        assert not store._reads.down
-
-    StorePlace(tmp_path).use(work)
-
-
-def test_a_copy_tells_of_every_byte_once_and_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("petstore.store.sqlite.backup.STEP", 10)
-    StorePlace(tmp_path).use(lambda store: store.import_pets(batches(*("x" * 250 for _ in range(1_000))), DEED))
-    snapshot = Snapshot(tmp_path / "live.db")
-    assert snapshot._source.pragma("busy_timeout") == 1_200
-    told: list[int] = []
+def test_snapshot_reports_every_byte_once_and_is_of_one_moment(tmp_path: Path) -> None:
+    StorePlace(tmp_path).use(lambda store: store.import_pets(batch(*many(1_000, 250)), ENTRY))
+    snapshot = Snapshot(tmp_path / "live.db", step=10)
+    reported: list[int] = []
     meanwhile = connect(tmp_path / "live.db")
 
     def progress(size: int) -> None:
-        told.append(size)
+        reported.append(size)
         meanwhile.execute("UPDATE pets SET name = 'later' WHERE id = 1000")
 
     snapshot.copy(tmp_path / "copy.db", progress)
     meanwhile.close()
-    copied = connect(tmp_path / "copy.db", readonly=True)
-    assert copied.execute("SELECT count(*), min(name) FROM pets").fetchall() == [(1_000, "x" * 250)]
-    copied.close()
+    with closing(connect(tmp_path / "copy.db", readonly=True)) as copied:
+        assert copied.execute("SELECT count(*), min(name) FROM pets").fetchall() == [(1_000, "x" * 250)]
     assert opened(tmp_path / "live.db")
     snapshot.close()
     assert not opened(tmp_path / "live.db")
-    assert sum(told) == snapshot.bytes == (tmp_path / "copy.db").stat().st_size
-    assert len(told) > 5 and max(told) == 10 * 4096
+    assert sum(reported) == snapshot.bytes == (tmp_path / "copy.db").stat().st_size
+    assert len(reported) > 5 and max(reported) == 10 * 4096
 
 
-def test_integrity_check_finds_damage(tmp_path: Path) -> None:
-    StorePlace(tmp_path).use(lambda store: store.import_pets(batches(*["x" * 200] * 500), DEED))
+def test_check_finds_damage(tmp_path: Path) -> None:
+    StorePlace(tmp_path).use(lambda store: store.import_pets(batch(*many(500, 200)), ENTRY))
     path = tmp_path / "live.db"
-    assert inspect(path).faults == []
+    report = check_file(path)
+    assert (report.faults, report.schema, report.rows["pets"]) == ([], len(MIGRATIONS), 500)
     content = bytearray(path.read_bytes())
-    content[-3 * 4096 :] = bytes(3 * 4096)
+    third = len(content) // 3 // 4096 * 4096
+    content[third:] = bytes(len(content) - third)
     path.write_bytes(content)
-    assert inspect(path).faults != []
+    assert check_file(path).faults != []
 
 
-def test_a_look_waits_for_whoever_has_the_file_to_itself(tmp_path: Path) -> None:
+def test_check_waits_for_a_process_that_has_the_file_to_itself(tmp_path: Path) -> None:
     StorePlace(tmp_path).use(lambda store: store.ping())
     other = apsw.Connection(str(tmp_path / "live.db"))
     other.pragma("locking_mode", "EXCLUSIVE")
@@ -181,68 +248,16 @@ def test_a_look_waits_for_whoever_has_the_file_to_itself(tmp_path: Path) -> None
         apsw.Connection(str(tmp_path / "live.db")).pragma("user_version")
     soon = threading.Timer(0.2, other.close)
     soon.start()
-    assert inspect(tmp_path / "live.db").faults == []
+    assert check_file(tmp_path / "live.db").faults == []
     soon.join()
 
 
-def test_a_look_at_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path) -> None:
+def test_check_of_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_bytes(b"something else entirely, longer than a header" * 50)
-    (fault,), *nothing = inspect(tmp_path / "text.db")
-    assert fault.startswith("it is no database; bring a backup back") and nothing == [0, {}, None]
-    (fault,), *rest = inspect(tmp_path)
-    assert fault.startswith("it cannot be read: ") and rest == [0, {}, None]
-
-
-def test_an_import_that_is_given_up_while_it_is_written_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reading, go_on = threading.Event(), threading.Event()
-
-    async def batches() -> AsyncIterator[list[NewPet]]:
-        yield [NewPet("x", 1)] * 5_000
-
-    def pausing(_: object, row: Any) -> Any:
-        reading.set()
-        go_on.wait(timeout=10)
-        return row
-
-    async def work(store: Store) -> None:
-        await store.add(NewPet("Rex", 1), NOW)  # so that the writer has its connection
-        staging = apsw.Connection("")
-        staging.set_row_trace(pausing)
-        with monkeypatch.context() as slow:
-            slow.setattr(apsw, "Connection", lambda _: staging)
-            importing = asyncio.create_task(store.import_pets(batches(), DEED))
-            assert await asyncio.to_thread(reading.wait, 10)
-        importing.cancel()
-        try:
-            done, _ = await asyncio.wait([importing], timeout=0.1)
-            assert not done  # the writer's thread still has the rows
-        finally:
-            go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await importing
-        assert await store.newest() == 1
-        with pytest.raises(apsw.ConnectionClosedError):
-            staging.pragma("page_count")
-
-    StorePlace(tmp_path).use(work)
-
-
-def test_an_import_without_room_for_its_rows_is_an_outage_that_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def batches() -> AsyncIterator[list[NewPet]]:
-        yield [NewPet("x" * 255, 1)] * 1_000
-
-    async def work(store: Store) -> None:
-        small = apsw.Connection("")
-        small.pragma("max_page_count", 10)
-        with monkeypatch.context() as fault, pytest.raises(Unavailable, match="database or disk is full"):
-            fault.setattr(apsw, "Connection", lambda _: small)
-            await store.import_pets(batches(), AuditEntry(1.0, "a test", "import", "x"))
-        assert await store.newest() == 0
-        with pytest.raises(apsw.ConnectionClosedError):
-            small.pragma("page_count")
-
-    StorePlace(tmp_path).use(work)
+    report = check_file(tmp_path / "text.db")
+    assert report.faults[0].startswith("it is no database; bring a backup back") and report == FileReport(report.faults)
+    report = check_file(tmp_path)
+    assert report.faults[0].startswith("it cannot be read: ") and report == FileReport(report.faults)
+    sqlite3.connect(tmp_path / "empty.db").close()
+    (tmp_path / "empty.db").touch()
+    assert check_file(tmp_path / "empty.db").faults == ["it has no tables"]

@@ -1,213 +1,243 @@
-"""How long anyone waits for the writer of the SQLite store, and that what was refused is not written."""
+"""How long a caller waits for the writer of the SQLite store, and that a write that was refused is not written.
+
+Time is passed in: a write has 100 s by a clock that only the tests move, so a machine that stalls changes nothing.
+"""
 
 import asyncio
 import contextlib
 import threading
-import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from petstore.errors import Unavailable
 from petstore.observability import metrics
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store import PATIENCE, Store
-from petstore.store.sqlite import SqliteStore
-from petstore.store.sqlite import writer as writer_module
-from petstore.store.sqlite.file import connect
-from tests.places import StorePlace
-from tests.test_store_writer import NOW, names
+from petstore.store import Store
+from petstore.store.limits import StoreLimits
+from petstore.store.schema import TABLES
+from petstore.store.sqlite.connection import connect
+from tests.places import NOW, WatchedConnection, names, sqlite_store
+
+LIMITS = StoreLimits(request_timeout=100, commit_timeout=10, check_interval=0.01, busy_timeout=30)
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Hangs while it is clear."""
-    hangs, commit = threading.Event(), writer_module.Writer._commit
-    hangs.set()
+class Disk(WatchedConnection):
+    """Hangs before something is written, while `works` is clear."""
 
-    def slow(self: writer_module.Writer, *rest: Any) -> Any:
-        hangs.wait(timeout=30)
-        return commit(self, *rest)
+    works = threading.Event()
+    hanging = threading.Event()
+    locks_wanted = 0  # how often a transaction was begun, or tried to
 
-    monkeypatch.setattr(writer_module.Writer, "_commit", slow)
-    return hangs
-
-
-def test_whoever_finds_the_queue_full_is_told_at_once(
-    tmp_path: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "QUEUE_MAX", 3)
-    monkeypatch.setattr(writer_module, "BATCH_MAX", 2)
-    monkeypatch.setattr(writer_module, "TICK", 0.001)
-
-    async def work(store: Store) -> None:
-        assert isinstance(store, SqliteStore)
-        disk.clear()
-        adding = [asyncio.ensure_future(store.add(NewPet(name, 1), NOW)) for name in ("Rex", "Max")]
-        for _ in range(3):  # turns of the loop: submitted, handed over, and not again
-            await asyncio.sleep(0)
-        assert len(store._writer._in_flight) == 2
-        adding += [asyncio.ensure_future(store.add(NewPet(f"Pet {i}", 1), NOW)) for i in range(3)]
-        await asyncio.sleep(0)
-        before = metrics.STORE_ERRORS.cells["live", "write"]
-        with pytest.raises(Unavailable, match="queue is full"):
-            await store.add(NewPet("too many", 1), NOW)
-        assert metrics.STORE_ERRORS.cells["live", "write"] == before + 1
-        assert not store._writer._health.down
-        async with asyncio.timeout(10):
-            while metrics.STORE_QUEUE.cells.get(("live",)) != 2 + 3:
-                await asyncio.sleep(0)
-        disk.set()
-        assert [added.pet.name for added in await asyncio.gather(*adding)] == ["Rex", "Max", "Pet 0", "Pet 1", "Pet 2"]
-
-    StorePlace(tmp_path).use(work)
+    def before(self, sql: str) -> None:
+        if sql.startswith(("BEGIN", "INSERT INTO pets")) and not self.in_transaction:
+            Disk.locks_wanted += sql.startswith("BEGIN")
+            if not Disk.works.is_set():
+                Disk.hanging.set()
+                Disk.works.wait(timeout=60)
 
 
-def test_nobody_waits_longer_than_the_patience_for_a_disk_that_hangs(
-    tmp_path: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "TICK", 0.02)
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
 
-    async def work(store: Store) -> None:
-        assert isinstance(store, SqliteStore)
-        await store.add(NewPet("Rex", 1), NOW)
-        disk.clear()
-        with monkeypatch.context() as hurry:
-            hurry.setattr(writer_module, "PATIENCE", 0.1)
-            in_hand = asyncio.ensure_future(store.add(NewPet("in hand", 1), NOW))
-            while not store._writer._in_flight:
-                await asyncio.sleep(0)
-            waiting = store.add(NewPet("waiting", 1), NOW)
-            for result in await asyncio.gather(in_hand, waiting, return_exceptions=True):
-                assert isinstance(result, Unavailable) and "in time" in str(result)
-        assert store._writer._health.down
-        disk.set()
-        assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
-        assert await names(store) == ["Rex", "in hand", "Max"]  # what was given up while it waited is not written
+    def __call__(self) -> float:
+        return self.now
 
-    StorePlace(tmp_path).use(work)
+
+@pytest.fixture(autouse=True)
+def disk() -> Iterator[None]:
+    Disk.works.set()
+    Disk.locks_wanted = 0
+    yield
+    Disk.works.set()
+
+
+@contextlib.asynccontextmanager
+async def hanging_disk() -> AsyncIterator[None]:
+    Disk.hanging.clear()
+    Disk.works.clear()
+    yield
+    Disk.works.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)  # the poll of a condition, bounded
 
 
 @contextlib.contextmanager
-def another_writing(data: Path) -> Iterator[None]:
-    """Somebody else has the lock, and changes nothing."""
+def another_process_writing(data: Path) -> Iterator[None]:
+    """It has the lock, and changes nothing."""
     other = connect(data / "live.db")
     other.execute("BEGIN IMMEDIATE")
-    yield
-    other.execute("ROLLBACK")
-    other.close()
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
 
 
-async def refused(*adding: Awaitable[Added]) -> bool:
-    return all(isinstance(each, Unavailable) for each in await asyncio.gather(*adding, return_exceptions=True))
+def adding(store: Store, name: str, idempotency_key: IdempotencyKey | None = None) -> "asyncio.Task[Added]":
+    return asyncio.create_task(store.add(NewPet(name, 1), NOW, idempotency_key))
 
 
-def test_whoever_was_refused_while_another_wrote_is_not_added_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "PATIENCE", 0.3)
-    monkeypatch.setattr(writer_module, "BUSY_MILLISECONDS", 240)
-    monkeypatch.setattr(writer_module, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(writer_module, "TICK", 0.01)
+async def refused(*writes: Awaitable[object]) -> bool:
+    outcomes = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), 60)
+    return all(isinstance(outcome, Unavailable) and "in time" in str(outcome) for outcome in outcomes)
 
-    async def work(store: Store) -> None:
-        assert isinstance(store, SqliteStore)
-        await store.add(NewPet("Rex", 1), NOW)
-        with another_writing(tmp_path):
-            in_hand = asyncio.ensure_future(store.add(NewPet("in hand", 1), NOW))
-            while not store._writer._in_flight:
+
+def test_write_that_finds_the_queue_full_is_refused_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with sqlite_store(tmp_path, LIMITS._replace(queued_writes=3, batch=2), Disk, clock=Clock()) as store:
+            async with hanging_disk():
+                writes = [adding(store, name) for name in ("Rex", "Max")]
+                await until(Disk.hanging.is_set)
+                writes += [adding(store, f"Pet {i}") for i in range(3)]
                 await asyncio.sleep(0)
-            assert await refused(in_hand, store.add(NewPet("waiting behind", 1), NOW))
-        monkeypatch.setattr(writer_module, "PATIENCE", PATIENCE)
-        await store.add(NewPet("Max", 1), NOW)
-        assert await names(store) == ["Rex", "Max"]
+                before = metrics.STORE_ERRORS.cells["live", "write"]
+                with pytest.raises(Unavailable, match="queue is full"):
+                    await store.add(NewPet("too many", 1), NOW)
+                assert metrics.STORE_ERRORS.cells["live", "write"] == before + 1
+                assert not metrics.STORE_DOWN.cells["live", "write"]
+                await until(lambda: metrics.STORE_QUEUE.cells.get(("live",)) == 2 + 3)
+            added = [each.pet.name for each in await asyncio.gather(*writes)]
+            assert added == ["Rex", "Max", "Pet 0", "Pet 1", "Pet 2"]
 
-    StorePlace(tmp_path).use(work)
+    asyncio.run(work())
+
+
+def test_disk_that_hangs_keeps_nobody_waiting_longer_than_the_timeout(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, LIMITS, Disk, clock=clock) as store:
+            async with hanging_disk():
+                in_flight = adding(store, "in flight")
+                await until(Disk.hanging.is_set)
+                waiting = adding(store, "waiting")
+                await asyncio.sleep(0.05)  # several checks
+                clock.now += 101
+                assert await refused(waiting)
+                assert not in_flight.done()  # it has some more time, for its commit
+                clock.now += 10
+                assert await refused(in_flight)
+                assert metrics.STORE_DOWN.cells["live", "write"]
+            await store.add(NewPet("Rex", 1), NOW)
+            assert "waiting" not in await names(store)
+
+    asyncio.run(work())
+
+
+def test_write_that_was_refused_while_another_process_wrote_is_not_written_afterwards(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def work() -> None:
+        limits = LIMITS._replace(commit_timeout=0)
+        async with sqlite_store(tmp_path, limits, Disk, clock=clock) as store:
+            with another_process_writing(tmp_path):
+                in_flight = adding(store, "in flight")
+                await until(lambda: Disk.locks_wanted == 1)  # its insert found the lock taken
+                waiting = adding(store, "waiting behind")
+                await asyncio.sleep(0)
+                clock.now += 101
+                assert await refused(in_flight, waiting)
+            await store.add(NewPet("Max", 1), NOW)
+            assert await names(store) == ["Max"]
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize(
-    "idempotency_key", [None, IdempotencyKey("key_a", "token", b"")], ids=["plain", "with a promise"]
+    "idempotency_key", [None, IdempotencyKey("key_a", "token", b"")], ids=["plain", "with an idempotency key"]
 )
-def test_of_those_who_wait_for_a_lock_together_only_the_patient_are_added_when_it_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotency_key: IdempotencyKey | None
+def test_of_writes_that_wait_for_a_lock_together_only_those_in_time_are_written(
+    tmp_path: Path, idempotency_key: IdempotencyKey | None
 ) -> None:
-    monkeypatch.setattr(writer_module, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(writer_module, "TICK", 0.01)
+    clock = Clock()
 
-    async def work(store: Store) -> None:
-        assert isinstance(store, SqliteStore)
-        await store.add(NewPet("Rex", 1), NOW)
-        with another_writing(tmp_path):
-            with monkeypatch.context() as hurry:
-                hurry.setattr(writer_module, "PATIENCE", 0.1)
-                late = store._writer.add(NewPet("late", 1), NOW, None)
-            patient = store._writer.add(NewPet("patient", 2), NOW, idempotency_key)
-            assert await refused(late)
-            assert not patient.done()
-        assert (await patient).pet.name == "patient"
-        assert await names(store) == ["Rex", "patient"]
+    async def work() -> None:
+        async with sqlite_store(tmp_path, LIMITS._replace(commit_timeout=0), Disk, clock=clock) as store:
+            with another_process_writing(tmp_path):
+                async with hanging_disk():
+                    first = adding(store, "first")
+                    await until(Disk.hanging.is_set)
+                    clock.now += 20
+                    late = adding(store, "late")
+                    await asyncio.sleep(0)
+                    clock.now += 50
+                    in_time = adding(store, "in time", idempotency_key)
+                    await asyncio.sleep(0)
+                    clock.now += 31
+                    assert await refused(first)
+                # The thread gives up the first, then waits with the other two for the lock.
+                await until(lambda: Disk.locks_wanted == (3 if idempotency_key else 2))
+                clock.now += 20
+                assert await refused(late)
+                assert not in_time.done()
+            assert (await in_time).pet.name == "in time"
+            assert await names(store) == ["in time"]
 
-    StorePlace(tmp_path).use(work)
-
-
-def test_whoever_the_thread_comes_to_too_late_is_refused_and_not_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the watch: the thread itself must find out, for some of a batch and for all of it."""
-    monkeypatch.setattr(writer_module, "TICK", 60)
-
-    async def work(store: Store) -> None:
-        assert isinstance(store, SqliteStore)
-        monkeypatch.setattr(writer_module, "PATIENCE", -1)
-        late = [store._writer.add(NewPet("late", 1), NOW, None) for _ in range(2)]
-        monkeypatch.setattr(writer_module, "PATIENCE", PATIENCE)
-        assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
-        assert await refused(*late)
-        monkeypatch.setattr(writer_module, "PATIENCE", -1)
-        assert await refused(store.add(NewPet("late", 1), NOW))
-        assert await names(store) == ["Rex"]
-
-    StorePlace(tmp_path).use(work)
+    asyncio.run(work())
 
 
-def test_whoever_is_being_committed_when_its_time_is_over_is_added_and_told_so(
-    tmp_path: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "TICK", 0.01)
-    monkeypatch.setattr(writer_module, "COMMIT_SECONDS", 30)
+def test_thread_skips_what_comes_to_it_too_late(tmp_path: Path) -> None:
+    """Without the event loop's own check: the thread itself finds out, for some of a batch and for all of it."""
+    clock = Clock()
 
-    async def work(store: Store) -> None:
-        assert isinstance(store, SqliteStore)
-        disk.clear()
-        with monkeypatch.context() as hurry:
-            hurry.setattr(writer_module, "PATIENCE", 0.1)
-            adding = store._writer.add(NewPet("Rex", 1), NOW, None)
-        async with asyncio.timeout(10):
-            while not store._writer._in_flight or store._writer._in_flight[0].due > time.monotonic() - 0.1:
-                await asyncio.sleep(0.01)  # as often as the watch looks
-        disk.set()
-        assert (await adding).pet.name == "Rex"
+    async def work() -> None:
+        async with sqlite_store(tmp_path, LIMITS._replace(check_interval=3600), Disk, clock=clock) as store:
+            for in_time in ("in time", None):
+                async with hanging_disk():
+                    first = adding(store, "first")
+                    await until(Disk.hanging.is_set)
+                    late = [adding(store, "late") for _ in range(2)]
+                    await asyncio.sleep(0)
+                    clock.now += 101
+                    others = [adding(store, in_time)] if in_time else []
+                    await asyncio.sleep(0)
+                assert (await first).pet.name == "first"
+                assert await refused(*late)
+                assert [(await each).pet.name for each in others] == ([in_time] if in_time else [])
+            assert await names(store) == ["first", "in time", "first"]
 
-    StorePlace(tmp_path).use(work)
+    asyncio.run(work())
 
 
-def test_whoever_waits_for_a_long_write_is_not_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "PATIENCE", 0.1)
-    monkeypatch.setattr(writer_module, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(writer_module, "TICK", 0.01)
-    ending = threading.Event()
+def test_write_whose_time_ends_during_its_commit_is_written_and_its_caller_told_so(tmp_path: Path) -> None:
+    clock = Clock()
 
-    async def work(store: Store) -> None:
-        assert isinstance(store, SqliteStore)
-        before = store._writer.add(NewPet("before", 1), NOW, None)
-        long = store._writer.call(lambda _: ending.wait(timeout=30), patience=60)
-        after = store._writer.add(NewPet("after", 1), NOW, None)
-        assert (await before).pet.name == "before"
-        assert await refused(after)
-        ending.set()
-        assert await long
-        assert await names(store) == ["before"]
+    async def work() -> None:
+        async with sqlite_store(tmp_path, LIMITS, Disk, clock=clock) as store:
+            async with hanging_disk():
+                writing = adding(store, "Rex")
+                await until(Disk.hanging.is_set)
+                clock.now += 105
+                await asyncio.sleep(0.05)  # several checks
+                assert not writing.done()
+            assert (await writing).pet.name == "Rex"
 
-    StorePlace(tmp_path).use(work)
+    asyncio.run(work())
+
+
+def test_write_that_waits_for_a_long_one_is_not_part_of_it(tmp_path: Path) -> None:
+    (traffic,) = [table for table in TABLES if table.name == "traffic"]
+    clock = Clock()
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, LIMITS, Disk, clock=clock) as store:
+            await store.add(NewPet("before", 1), NOW)
+            async with hanging_disk():
+                long = asyncio.create_task(store.put_rows(traffic, [(60, 0, "ok", 1)]))
+                await until(Disk.hanging.is_set)
+                after = adding(store, "after")
+                await asyncio.sleep(0)
+                clock.now += 101
+                assert await refused(after)
+                assert not long.done()
+            await long
+            assert await names(store) == ["before"]
+
+    asyncio.run(work())

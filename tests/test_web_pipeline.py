@@ -41,11 +41,10 @@ def test_the_first_to_show_a_new_animal_raises_the_version_once(tmp_path: Path, 
             assert passed is not None
             return passed[1]
 
-        other = StorePlace(tmp_path).open()  # a process that dies between its commit and the new version
         (key,) = await running.store.keys()
         idempotency_key = IdempotencyKey(key.id, "again", hashlib.sha256(body).digest())
-        animal = (await other.add(NewPet("Rex", 1), NOW, idempotency_key)).pet.id
-        await other.close()
+        async with StorePlace(tmp_path).open() as other:  # a process that dies between its commit and the new version
+            animal = (await other.add(NewPet("Rex", 1), NOW, idempotency_key)).pet.id
 
         async def ask() -> int:
             if first_seen == "in a replay":

@@ -12,7 +12,7 @@ from petstore.keys import ApiKey, new_key
 from petstore.rate_limits import ADMITTED, Decision
 from petstore.server.bodies import BodyStream
 from petstore.server.messages import Request
-from petstore.usage import ResponseClass, Usage
+from petstore.usage import OperationUsage, ResponseClass
 from petstore.web.counters import BANNED_429, ROWS_MAX, RequestCounters
 from petstore.web.replies import common_headers, request_ids, seconds
 from petstore.web.requests import (
@@ -233,11 +233,11 @@ class RecordedUsage:
     """A usage store that keeps what it is given, or fails."""
 
     def __init__(self) -> None:
-        self.transactions: list[list[Usage]] = []
+        self.transactions: list[list[OperationUsage]] = []
         self.last_used: dict[str, float] = {}
         self.down = False
 
-    async def add_usage(self, rows: list[Usage], last_used: dict[str, float]) -> None:
+    async def add_usage(self, rows: list[OperationUsage], last_used: dict[str, float]) -> None:
         if self.down:
             raise Unavailable("a test")
         self.transactions.append(rows)
@@ -260,7 +260,7 @@ def test_the_class_of_a_status(status: int, response: ResponseClass) -> None:
         counters.count(key, "listPets", status, 0.001)
     counters.settle(NOW)
     asyncio.run(counters.flush(NOW + 5))
-    assert store.transactions == [[Usage(key.id, int(NOW + 5), response, 3)]]
+    assert store.transactions == [[OperationUsage(key.id, int(NOW + 5), response, 3, "listPets")]]
     assert store.last_used == {key.id: NOW}
 
 

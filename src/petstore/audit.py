@@ -6,11 +6,12 @@ import msgspec
 
 # Every action of an operator, by its name in the audit log.
 ACTIONS = (
-    "create key", "rotate key", "revoke key", "set limits", "lift ban",
-    "add animal", "set status", "import",
+    "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "revoke key", "lift ban",
+    "add animal", "update animal", "set status", "remove animal", "restore animal", "import", "undo import",
     "sign in", "sign-in failed", "sign out", "sign out everywhere",
-    "add operator", "revoke operator",
+    "add operator", "set role", "revoke operator",
     "backup", "restore", "copy",
+    "set limits",  # of older versions; now a part of "update key"
 )  # fmt: skip
 
 
@@ -38,9 +39,17 @@ class AuditLog(Protocol):
     async def record(self, entry: AuditEntry) -> None: ...
 
     async def find_entries(
-        self, *, before: int | None = None, limit: int = 100, actor: str = "", action: str = "", text: str = ""
+        self,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+        actor: str = "",
+        action: str = "",
+        subject: str = "",
+        text: str = "",
     ) -> FoundEntries:
-        """Entries whose actor contains `actor`, whose action is `action`, and whose subject or detail contains `text`.
+        """Entries whose actor contains `actor`, whose action is `action`, whose subject is `subject`, and whose subject
+        or detail contains `text`.
 
         One call searches at most SEARCH_STEP entries.
         """

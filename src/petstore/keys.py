@@ -9,7 +9,7 @@ import re
 import secrets
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
@@ -19,9 +19,11 @@ from petstore.plans import PLANS, Limits, Plan
 
 Environment = Literal["live", "staging"]
 Scope = Literal["read", "write"]
+KeySort = Literal["created", "name", "last-used"]
 
 ENVIRONMENTS: tuple[Environment, ...] = ("live", "staging")
 SCOPES: tuple[Scope, ...] = ("read", "write")
+KEY_SORTS: tuple[KeySort, ...] = get_args(KeySort)
 PREFIXES: dict[Environment, str] = {"live": "pets_live_", "staging": "pets_test_"}
 
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -48,25 +50,53 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     expires: float | None = None
     revoked: float | None = None
     last_used: float | None = None
+    suspended: float | None = None
 
     @property
     def limits(self) -> Limits:
         return Limits(self.per_minute, self.per_day)
 
     def usable(self, now: float) -> bool:
-        return self.revoked is None and (self.expires is None or now < self.expires)
+        return self.revoked is None and self.suspended is None and (self.expires is None or now < self.expires)
 
-    def state(self, now: float) -> str:
+    def state(self, now: float) -> Literal["active", "suspended", "expired", "revoked"]:
+        """The state without regard to a ban, which only the gate knows."""
         if self.revoked is not None:
             return "revoked"
-        return "active" if self.usable(now) else "expired"
+        if self.expires is not None and now >= self.expires:
+            return "expired"
+        return "active" if self.suspended is None else "suspended"
+
+
+class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator changes in a key; UNSET leaves a field as it is. `suspended` is a time, or None to resume."""
+
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    plan: Plan | msgspec.UnsetType = msgspec.UNSET
+    per_minute: int | msgspec.UnsetType = msgspec.UNSET
+    per_day: int | msgspec.UnsetType = msgspec.UNSET
+    scopes: tuple[Scope, ...] | msgspec.UnsetType = msgspec.UNSET
+    expires: float | msgspec.UnsetType | None = msgspec.UNSET
+    suspended: float | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class KeyQuery(NamedTuple):
+    """Which keys to find. `text` is a part of the name or of the id. `ids` and `except_ids` select keys by id."""
+
+    text: str = ""
+    plan: Plan | None = None
+    state: Literal["active", "suspended", "expired", "revoked"] | None = None
+    ids: Sequence[str] | None = None
+    except_ids: Sequence[str] = ()
 
 
 class KeyStore(Protocol):
     """The keys of one environment. Every method raises Unavailable when the store cannot answer."""
 
     async def find_key(self, digest: bytes) -> ApiKey | None:
-        """The key that has a secret with this hash; `expires` is the earlier of the key's and the secret's."""
+        """The key one of whose secrets has this hash, usable or not; `expires` is the earlier of the key's and the
+        secret's.
+        """
 
     async def key(self, key_id: str) -> ApiKey | None: ...
 
@@ -76,20 +106,30 @@ class KeyStore(Protocol):
     async def newest_keys(
         self, *, before: tuple[float, str] | None = None, limit: int = 100, text: str = ""
     ) -> list[ApiKey]:
-        """Keys whose name or id contains `text`, newest first; `before` is `created` and `id` of the last one seen."""
+        """Keys whose name or id contains `text`, the newest first; `before` is the time of creation and the id of the
+        last key on the previous page.
+        """
+
+    async def find_keys(
+        self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
+    ) -> list[ApiKey]:
+        """Keys in the order of `sort`: newest first, by name, or last used first. `after` is the last key of the
+        previous page.
+        """
 
     async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
         """The keys of these ids that exist."""
 
     async def add_key(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
-        """Whether the key was added. With `only_first` it is not added when the store has a key already."""
+        """Whether the key was added: with `only_first`, only when there is no key yet."""
+
+    async def update_key(self, key_id: str, changes: KeyChanges, entry: AuditEntry) -> ApiKey | None:
+        """The changed key; None when there is none of this id."""
 
     async def rotate_key(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
-        """Add a secret to the key; its earlier secrets are valid until `old_until`."""
+        """Give the key a new secret; the old secrets work until `old_until`."""
 
     async def revoke_key(self, key_id: str, entry: AuditEntry) -> None: ...
-
-    async def set_limits(self, key_id: str, limits: Limits, entry: AuditEntry) -> None: ...
 
 
 def new_key(
@@ -103,8 +143,7 @@ def new_key(
     expires: float | None = None,
 ) -> ApiKey:
     """A key with a new id. Raises OperatorError for an invalid name, and for limits that the plan does not allow."""
-    if len(name) > NAME_MAX or _NAME_FAULT(name):
-        raise OperatorError(f"a key's name has at most {NAME_MAX} characters and no control characters")
+    checked_name(name)
     fixed = PLANS[plan]
     if fixed is None and limits is None:
         raise OperatorError("an enterprise key needs its own limits: per minute and per day")
@@ -122,6 +161,13 @@ def new_key(
         created=now,
         expires=expires,
     )
+
+
+def checked_name(name: str) -> str:
+    """The name itself. Raises OperatorError when the audit log or a terminal could not show it."""
+    if len(name) > NAME_MAX or _NAME_FAULT(name):
+        raise OperatorError(f"a key's name has at most {NAME_MAX} characters and no control characters")
+    return name
 
 
 def checked_limits(limits: Limits | None) -> Limits:

@@ -43,15 +43,22 @@ class Operators(Protocol):
     async def add_operator(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
         """False when an operator of that name exists and is not revoked."""
 
+    async def set_role(self, name: str, role: Role, entry: AuditEntry) -> bool:
+        """False when no operator of that name exists, or the operator is revoked."""
+
     async def revoke_operator(self, name: str, entry: AuditEntry) -> bool:
         """False when no operator of that name exists, or the operator is revoked already."""
 
 
-def new_operator(name: str, now: float) -> Operator:
+def is_operator_name(name: str) -> bool:
+    return len(name) <= NAME_MAX and _NAME(name) is not None and name.isprintable()
+
+
+def new_operator(name: str, now: float, role: Role = "operator") -> Operator:
     """Raises OperatorError for a name that the audit log could not show plainly."""
-    if len(name) > NAME_MAX or not _NAME(name) or not name.isprintable():
+    if not is_operator_name(name):
         raise OperatorError(f"an operator's name has 1 to {NAME_MAX} printable characters and no space at its ends")
-    return Operator(name, now)
+    return Operator(name, now, role=role)
 
 
 def mint_token() -> str:

@@ -2,8 +2,10 @@
 
 import json
 import re
+import secrets
+import string
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, TypeGuard, get_args
 
@@ -14,8 +16,8 @@ from petstore.errors import InvalidBody
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 255
-# As a regular expression for readers of the schema: no control character, and at least one that is not white space.
-# That is spelled out, since languages do not agree on what \s stands for.
+# For readers of the OpenAPI document: no control character, and at least one character that is not white space, which
+# is spelled out because languages do not agree on what \s matches.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
 
@@ -45,22 +47,30 @@ class Pet(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Page(NamedTuple):
-    """Some animals in the order of their ids, and whether there are more behind them."""
+    """Animals in the order of their ids, and whether more follow."""
 
     pets: list[Pet]
     more: bool
 
 
 class Found(NamedTuple):
-    """Animals that fit, among those that were looked at. When there may be more, they are behind `searched_to`."""
+    """Animals that a search found. With `more`, the search continues from the id `searched_to`."""
 
     pets: list[Pet]
     searched_to: int
     more: bool
 
 
+class PetChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator changes in an animal; None leaves a field as it is."""
+
+    name: str | None = None
+    category_id: int | None = None
+    status: PetStatus | None = None
+
+
 class IdempotencyKey(NamedTuple):
-    """A client's promise that a repeated request is the same one: its idempotency key, and a hash of the body."""
+    """An API key's idempotency key, and the hash of the body that came with it."""
 
     key_id: str
     token: str
@@ -68,14 +78,43 @@ class IdempotencyKey(NamedTuple):
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):
-    """The animal as it was when it was added, and whether this answer repeats an earlier one."""
+    """The animal as it was when it was added; `replayed` when an earlier request has added it."""
 
     pet: Pet
     replayed: bool
 
 
+# loading: no reader sees its animals yet. moving and done: every reader sees them all.
+ImportState = Literal["loading", "moving", "done", "undoing", "undone", "discarded"]
+
+
+class Import(msgspec.Struct, frozen=True):
+    """Animals that were added together, under the ids from `first_id` to `last_id`. `at` is in Unix seconds."""
+
+    id: str
+    at: float
+    actor: str
+    name: str  # of the file
+    sha256: str  # of its bytes
+    count: int
+    first_id: int | None
+    last_id: int | None
+    state: ImportState
+
+
+class Undone(NamedTuple):
+    """How many animals of an import were removed, and how many stay because an operator has changed them."""
+
+    removed: int
+    kept: int
+
+
 class Catalogue(Protocol):
-    """The animals of one environment. Every method raises Unavailable when the store cannot answer."""
+    """The animals of one environment. Every method raises Unavailable when the store cannot answer.
+
+    Every change that `page` and `pet` return has been announced: the catalogue's version was raised after its commit.
+    So no client sees a change that another client, served from a cache, cannot see afterwards.
+    """
 
     immediate: bool  # whether reads return without waiting for anything
 
@@ -83,7 +122,14 @@ class Catalogue(Protocol):
         """Animals with an id above `after`, ascending: the same cost wherever the page lies."""
 
     async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
-        """Animals with an id above `after` whose name has `text` in it; at most SEARCH_STEP animals are looked at."""
+        """Animals with an id above `after` whose name contains `text`, ascending. One call reads at most
+        SEARCH_STEP animals.
+        """
+
+    async def newest_pets(
+        self, *, before: int | None = None, limit: int, status: PetStatus | None = None, text: str = ""
+    ) -> Found:
+        """The same from the highest id downwards: animals with an id below `before`."""
 
     async def pet(self, pet_id: int) -> Pet | None: ...
 
@@ -91,26 +137,58 @@ class Catalogue(Protocol):
         """The highest id there is; 0 when there is none."""
 
     async def stamp(self) -> object:
-        """Something that is equal to an earlier one only if no animal has changed since then."""
+        """Something that is equal to an earlier stamp only if no animal has changed since."""
 
     async def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None = None) -> Added:
-        """On disk and visible to every reader when it returns.
+        """Returns when the animal is on disk and visible to every reader.
 
         Raises IdempotencyMismatch when `idempotency_key` was used with another body, IdempotencyConflict while its
         first request is in flight.
         """
 
     async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
-        """The same for an operator: the animal, and a entry like the one given with it as the subject, or neither."""
+        """Add an animal together with an audit entry whose subject is its id."""
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        """The animals of these that exist, all changed at once; each is the subject of a entry like the one given."""
+        """Change those of the animals that exist, all at once, with an audit entry for each. Returns them, changed."""
 
-    async def import_pets(self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry) -> int:
-        """Adds all or, when the iterator raises, nothing. Returns how many."""
+    async def update_pet(self, pet_id: int, changes: PetChanges, entry: AuditEntry) -> Pet | None:
+        """The changed animal; None when there is none of this id."""
+
+    async def remove_pets(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
+        """Remove those of the animals that exist, all at once, with an audit entry for each. Returns them.
+
+        Their ids are never given out again. A repeated create of one is still answered with the original.
+        """
+
+    async def restore_pets(self, pets: Sequence[Pet], entry: AuditEntry) -> list[Pet]:
+        """Add removed animals again under their ids, with an audit entry for each. Returns those that were missing."""
+
+    async def import_pets(
+        self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry, sha256: Callable[[], str] = lambda: ""
+    ) -> Import:
+        """Add all animals, which appear at one moment; or none, when the iterator raises.
+
+        `entry` names the file as its subject. `sha256` is called after the last batch.
+        """
+
+    async def find_import(self, import_id: str) -> Import | None: ...
+
+    async def imports(self, *, before: tuple[float, str] | None = None, limit: int = 100) -> list[Import]:
+        """The newest first; `before` is the time and the id of the last one on the previous page."""
+
+    async def undo_import(self, import_id: str, entry: AuditEntry) -> Undone | None:
+        """Remove the animals of an import that no operator has changed since. None when it cannot be undone."""
+
+    async def tidy(self) -> None:
+        """Finish or remove what imports have left that were interrupted; to be called about once a minute."""
 
     async def count(self) -> dict[PetStatus, int]:
         """Takes the longer the more animals there are: not for a request's path."""
+
+
+def new_import_id() -> str:
+    return "imp_" + "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(12))
 
 
 def is_status(value: object) -> TypeGuard[PetStatus]:
@@ -123,8 +201,8 @@ def parse_new_pet(body: bytes) -> NewPet:
         plain = _decode_plain(body)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return _strictly(body)
-    # msgspec is several times faster than the strict parser but takes duplicate members. Without escapes, name and
-    # categoryId have six quotes and status four more: one more quote is a duplicate, or something else worth a look.
+    # msgspec is several times faster than the strict parser, but accepts duplicate members. Without escapes, name and
+    # categoryId take six quotes and status four more. Any other number may be a duplicate: the strict parser tells.
     if b"\\" in body or body.count(b'"') != (6 if plain.status is msgspec.UNSET else 10):
         return _strictly(body)
     name = plain.name
@@ -143,7 +221,7 @@ _decode_plain = msgspec.json.Decoder(_Plain).decode
 
 
 def _strictly(body: bytes) -> NewPet:
-    """UTF-8, an object, no NaN, no member twice. Raises InvalidBody."""
+    """Accepts UTF-8, an object, no NaN, no member twice. Raises InvalidBody."""
     if not body:
         raise InvalidBody("The body is missing: send a JSON object with name and categoryId.")
     repeated = _Repeated()
@@ -164,13 +242,13 @@ def _strictly(body: bytes) -> NewPet:
 
 
 class _Repeated:
-    """Members that came more than once: those of the outermost object by their names, others without."""
+    """Collects duplicate members: of the outermost object by name, of objects inside it as the empty name."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
 
     def members_of(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Called for each object after those within it."""
+        """The decoder calls this for each object, after those inside it."""
         within = {""} if self.names else set()
         members = dict(pairs)
         if len(members) != len(pairs):
@@ -185,7 +263,7 @@ def new_pet(members: Mapping[str, Any], repeated: Set[str] = frozenset()) -> New
     name = members.get("name", _MISSING)
     category_id = members.get("categoryId", _MISSING)
     status = members.get("status", "available")
-    # One pass over what is nearly always right; what is wrong is told apart only where something is.
+    # One test for the usual case; the message is put together only when something is wrong.
     if (
         type(name) is str
         and 0 < len(name) <= NAME_MAX
@@ -198,11 +276,11 @@ def new_pet(members: Mapping[str, Any], repeated: Set[str] = frozenset()) -> New
     ):
         return NewPet(name, category_id, status)
     faults = {"name": _name_fault(name), "categoryId": _category_fault(category_id), "status": _status_fault(status)}
-    told = [f"{member} {fault}" for member, fault in faults.items() if fault and member not in repeated]
-    told += [f"{member} must be given at most once" for member in faults if member in repeated]
+    reasons = [f"{member} {fault}" for member, fault in faults.items() if fault and member not in repeated]
+    reasons += [f"{member} must be given at most once" for member in faults if member in repeated]
     if repeated - faults.keys():
-        told.append("a member must be given at most once")
-    raise InvalidBody("; ".join(told) + ".")
+        reasons.append("a member must be given at most once")
+    raise InvalidBody("; ".join(reasons) + ".")
 
 
 def _name_fault(name: object) -> str | None:
@@ -236,15 +314,15 @@ def _no_constant(_: str) -> NoReturn:
     raise InvalidBody("The body is not valid JSON: NaN and Infinity are not JSON.")
 
 
-_BEYOND = 2**64  # any limit, so that it does not matter which number it is
+_BEYOND = 2**64  # stands for every number outside int64
 
 
 def _integer(digits: str) -> int:
-    return int(digits) if len(digits) < 40 else _BEYOND  # Python refuses to convert thousands of digits
+    return int(digits) if len(digits) < 40 else _BEYOND  # int() raises for thousands of digits
 
 
 def _number(text: str) -> int | float:
-    """With a point or an exponent. By JSON Schema's reading 1.0 and 1e2 are integers; floats could not tell."""
+    """A number with a point or an exponent. JSON Schema counts 1.0 and 1e2 as integers; a float would lose digits."""
     try:
         exact = Decimal(text)
         return int(exact) if abs(exact) < _BEYOND and exact == int(exact) else float(text)

@@ -33,12 +33,14 @@ from petstore.server.sockets import open_sockets
 from petstore.server.tls import tls_context
 from petstore.server.workers import Sockets, Succession, Supervisor
 from petstore.settings import Settings
-from petstore.store import OnCommit, Store, StorePolicy, Subject, open_stores
+from petstore.store import OnCommit, Store, StorePolicy, Subject, close_stores, open_stores
+from petstore.store.limits import StoreLimits
 from petstore.web import asgi
 from petstore.web.app import App
 from petstore.web.requests import FIELDS, is_in, networks
 
 FLUSH_EVERY = 5  # seconds between two writes of usage to the store
+TIDY_EVERY = 60  # seconds between two looks for interrupted imports
 DESCRIPTORS_MAX = 65_536
 DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
 
@@ -46,19 +48,29 @@ DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
 class Backends:
     """The stores of both environments and the gate, opened inside a running event loop."""
 
-    def __init__(self, settings: Settings, *, alone: bool = False, serving: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        alone: bool = False,
+        serving: bool = False,
+        locked: bool = True,
+        limits: StoreLimits | None = None,
+    ) -> None:
         """`alone`: no other process may use the data directory meanwhile. `serving`: the callers are clients.
 
-        Raises OperatorError and Unavailable.
+        Without `locked` the data directory is not used, and need not exist. Raises OperatorError and Unavailable.
         """
         self._settings = settings
+        self._locked = locked
         self._lock = contextlib.ExitStack()
-        recover_gate(settings)
-        self._lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
+        if locked:
+            recover_gate(settings)
+            self._lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
         try:
             self.gate = open_gate_for(settings)
             try:
-                self.stores = open_stores_for(settings, self.gate, serving=serving)
+                self.stores = open_stores_for(settings, self.gate, serving=serving, limits=limits)
             except BaseException:
                 _close_soon(self.gate)
                 raise
@@ -76,12 +88,12 @@ class Backends:
 
     async def close(self) -> None:
         try:
-            for store in self.stores.values():
-                await store.close()
+            await close_stores(self.stores.values())
         finally:
             await self.gate.close()
             self._lock.close()
-            mark_gate_clean(self._settings)
+            if self._locked:
+                mark_gate_clean(self._settings)
 
 
 def _close_soon(gate: Gate) -> None:
@@ -105,6 +117,7 @@ class Service:
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self._flushing = asyncio.create_task(self._flush_usage())
+        self._tidying = asyncio.create_task(self._tidy_stores())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
         # Everything that is loaded by now stays loaded, so the garbage collector need not scan it again.
         gc.collect()
@@ -120,6 +133,7 @@ class Service:
         with contextlib.suppress(asyncio.CancelledError):
             await self._housekeeping
         await self._flushing
+        await self._tidying
         self.app.settle(math.inf)
         await self._flush_usage()
         await self._backends.close()
@@ -150,11 +164,18 @@ class Service:
                 await self._backends.gate.sweep(self._clock())
             if tick % FLUSH_EVERY == 0 and self._flushing.done():
                 self._flushing = asyncio.create_task(self._flush_usage())
+            if tick % TIDY_EVERY == 0 and self._tidying.done():
+                self._tidying = asyncio.create_task(self._tidy_stores())
 
     async def _flush_usage(self) -> None:
         for counters in self.app.counters:
             with _bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
                 await counters.flush(self._clock())
+
+    async def _tidy_stores(self) -> None:
+        for store in self._backends.stores.values():
+            with _bugs_logged(), contextlib.suppress(Unavailable):  # the next time comes in a minute
+                await store.tidy()
 
 
 @contextlib.contextmanager
@@ -212,7 +233,9 @@ def open_gate_for(settings: Settings) -> Gate:
     return open_gate(settings.gate, settings.data, policy)
 
 
-def open_stores_for(settings: Settings, gate: Gate | None, *, serving: bool = False) -> dict[Environment, Store]:
+def open_stores_for(
+    settings: Settings, gate: Gate | None, *, serving: bool = False, limits: StoreLimits | None = None
+) -> dict[Environment, Store]:
     """Stores that raise the gate's versions with every commit. Raises OperatorError."""
 
     def on_commit(environment: Environment) -> OnCommit:
@@ -222,7 +245,7 @@ def open_stores_for(settings: Settings, gate: Gate | None, *, serving: bool = Fa
 
         return raise_version
 
-    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving)
+    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, limits or StoreLimits())
     return open_stores(settings.store, settings.data, policy, on_commit)
 
 

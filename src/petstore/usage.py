@@ -9,6 +9,7 @@ RESPONSE_CLASSES: tuple[ResponseClass, ...] = (
     "ok", "client_error", "unauthorized", "refused", "banned", "server_error"
 )  # fmt: skip
 ANONYMOUS = ""  # the key id of requests without a valid key
+Operation = Literal["listPets", "createPet", "getPet", "other"]
 
 Interval = Literal[60, 3600, 86_400]
 MINUTE: Literal[60] = 60
@@ -30,8 +31,18 @@ class Usage(NamedTuple):
     requests: int
 
 
+class OperationUsage(NamedTuple):
+    """The same for one operation."""
+
+    key_id: str
+    start: int
+    response: ResponseClass
+    requests: int
+    operation: Operation
+
+
 class TotalUsage(NamedTuple):
-    """The same for all keys together, and for requests without a valid key."""
+    """The requests of all keys together and of callers without a valid key, with one class of response."""
 
     start: int
     response: ResponseClass
@@ -75,18 +86,25 @@ SPANS: dict[SpanName, Span] = {
 
 
 class UsageStore(Protocol):
-    """Every method raises Unavailable when the store cannot answer."""
+    """Every method raises Unavailable when the store cannot answer.
 
-    async def add_usage(self, rows: Sequence[Usage], last_used: dict[str, float]) -> None:
+    With an `operation`, usage counts from the version on that first kept it by operation.
+    """
+
+    async def add_usage(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> None:
         """Add each row to the minute, the hour and the day that contain its `start`, and delete rows past their age.
 
         Rows of ANONYMOUS count only in the total.
         """
 
-    async def usage_of(self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int]) -> list[Usage]:
+    async def usage_of(
+        self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: Operation | None = None
+    ) -> list[Usage]:
         """The usage of these keys in the intervals that began at `starts`."""
 
-    async def busiest(self, *, interval: Interval, since: int, limit: int, after: str = "") -> list[KeyTotal]:
+    async def busiest(
+        self, *, interval: Interval, since: int, limit: int, after: str = "", operation: Operation | None = None
+    ) -> list[KeyTotal]:
         """Keys by their number of requests, most first; `after` is the last key of the previous page."""
 
     async def total_usage(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]: ...

@@ -3,10 +3,9 @@
 PostgreSQL and Redis have tools of their own. For them this module only tells the operator the commands.
 """
 
+import calendar
 import contextlib
 import datetime
-import itertools
-import re
 import secrets
 import shutil
 import tempfile
@@ -27,11 +26,11 @@ from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import archive
 from petstore.maintenance.archive import Manifest, Member, Progress
 from petstore.settings import Settings, without_password
-from petstore.store.sqlite.backup import Snapshot, note, take_over_ids
-from petstore.store.sqlite.doctor import NEWEST_SCHEMA, inspect
+from petstore.store.sqlite.backup import Snapshot, record_entry, take_over_ids
+from petstore.store.sqlite.doctor import NEWEST_SCHEMA, check_file
 
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # called with the number of bytes
-_BACKUP_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z\.zip").fullmatch
+_TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 
 
 class Restored(NamedTuple):
@@ -59,10 +58,10 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
         if directory.exists() and not directory.is_dir():
             raise OperatorError(f"{directory}: is a file; --keep takes a directory")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = _free_name(directory)
+    target = _next_name(directory)
     entry = msgspec.structs.replace(entry, subject=target.name)
     manifest = back_up(settings, target, entry, bar, verified=True)
-    older = sorted(path for path in directory.iterdir() if _BACKUP_NAME(path.name) and path != target)
+    older = sorted(path for path in directory.iterdir() if _time_of(path.name) and path != target)
     removed = older[: max(0, len(older) - keep + 1)]
     with data_dir.os_errors_of(directory):
         for path in removed:
@@ -70,13 +69,19 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
     return Kept(target, manifest, removed)
 
 
-def _free_name(directory: Path) -> Path:
-    """Named by the present time, or by the next second that no backup has."""
-    for second in itertools.count(int(time.time())):
-        path = directory / time.strftime("%Y%m%dT%H%M%SZ.zip", time.gmtime(second))
-        if not path.exists():
-            return path
-    raise AssertionError("a count has no end")
+def _next_name(directory: Path) -> Path:
+    """The present time, or the second after the newest backup: names sort by age, and none is used twice."""
+    newest = max((_time_of(path.name) for path in directory.iterdir()), default=0)
+    return directory / time.strftime(_TIME_FORMAT, time.gmtime(max(int(time.time()), newest + 1)))
+
+
+def _time_of(name: str) -> int:
+    """Zero for a file that is not named by a time."""
+    try:
+        second = calendar.timegm(time.strptime(name, _TIME_FORMAT))
+    except ValueError:
+        return 0
+    return second if name == time.strftime(_TIME_FORMAT, time.gmtime(second)) else 0
 
 
 def back_up(
@@ -117,7 +122,7 @@ def back_up(
         # The backup is complete: a failure to record it must not fail the command.
         with contextlib.suppress(Unavailable, OSError):
             (settings.data / data_dir.LAST_BACKUP).touch(mode=0o600)
-            note(settings.data / "live.db", entry)
+            record_entry(settings.data / "live.db", entry)
     return manifest
 
 
@@ -174,9 +179,7 @@ def _check_source(settings: Settings, target: Path) -> None:
     """Raises OperatorError when there is nothing that this command can back up."""
     if settings.store is not None:
         raise OperatorError(how_to_back_up_postgresql(settings.store, target))
-    with data_dir.os_errors_of(f"--data {settings.data}"):
-        if not all(data_dir.exists(settings.data / name) for name in _stores()):
-            raise OperatorError(f"--data {settings.data}: there is nothing to back up")
+    data_dir.check_data(settings.data)
 
 
 def _check_target(target: Path, force: bool) -> None:
@@ -211,7 +214,7 @@ def _described(path: Path) -> Member:
         if not readable(path):
             raise OperatorError(f"{GATE_FILE} is damaged; the next petstore serve renames it and starts a new one")
         return Member(GATE_FILE, path.stat().st_size, archive.sha256_of(path))
-    found = inspect(path)
+    found = check_file(path)
     if found.faults:
         raise OperatorError(f"{path.name} is damaged, so no backup was made: {found.faults[0]}")
     return Member(path.name, path.stat().st_size, archive.sha256_of(path), found.schema, found.rows)
@@ -230,7 +233,7 @@ def _check_manifest(source: Path, manifest: Manifest) -> None:
 
 
 def _check_member(source: Path, path: Path) -> None:
-    faults = inspect(path).faults if path.name != GATE_FILE else [] if readable(path) else ["it cannot be read"]
+    faults = check_file(path).faults if path.name != GATE_FILE else [] if readable(path) else ["it cannot be read"]
     if faults:
         raise archive.Damaged(f"{source}: {path.name} is damaged: {faults[0]}")
 
@@ -244,7 +247,7 @@ def _prepare(source: Path, path: Path, replaced: Path, entry: AuditEntry) -> boo
     if path.name == GATE_FILE:
         renew_versions(path)
         return True
-    note(path, entry)
+    record_entry(path, entry)
     return not replaced.exists() or take_over_ids(path, replaced)
 
 

@@ -59,7 +59,7 @@ async def findings(settings: Settings, thresholds: Thresholds | None = None, mou
 async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
     if settings.store is not None:
         return await _postgresql(settings, settings.store, clocks)
-    from petstore.store.sqlite.doctor import NEWEST_SCHEMA, inspect
+    from petstore.store.sqlite.doctor import NEWEST_SCHEMA, check_file
 
     found = []
     for environment in ENVIRONMENTS:
@@ -68,9 +68,10 @@ async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
             missing = [] if not data_dir.contents(settings.data) else [f"{path} is missing"]
             found.append(Finding(f"store, {environment}", missing, "no file yet; the service creates it"))
             continue
-        seen = inspect(path)
+        seen = check_file(path)
         later = "" if seen.schema >= NEWEST_SCHEMA else f", the next start upgrades it to {NEWEST_SCHEMA}"
-        about = f"schema {seen.schema}{later}; {seen.rows.get('pets', 0):,} animals, {seen.rows.get('keys', 0):,} keys"
+        counts = [_counted(seen.rows.get(f"{noun}s", 0), shown) for noun, shown in (("pet", "animal"), ("key", "key"))]
+        about = f"schema {seen.schema}{later}; {', '.join(counts)}"
         found.append(Finding(f"store, {environment}", seen.faults, about))
         ahead = (seen.newest or 0.0) - time.time()
         if ahead > FUTURE:
@@ -82,12 +83,12 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
     try:
         import asyncpg
 
-        from petstore.store.postgres.doctor import inspect
+        from petstore.store.postgres.doctor import check_server
     except ImportError as error:
         return [Finding("postgresql", [str(MissingPackage("--store", error.name, "cluster"))])]
     try:
         check_url(url)
-        seen = await inspect(url, settings.workers * settings.postgres_pool)
+        seen = await check_server(url, settings.workers * settings.postgres_pool)
     except OperatorError as error:
         return [Finding("postgresql", [str(error)])]
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -107,6 +108,10 @@ async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
         return [Finding("gate", [str(error)])]
     _compare_clocks("Redis", ahead, clocks)
     return [Finding("gate", faults, about)]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _compare_clocks(server: str, ahead: float, clocks: list[str]) -> None:
@@ -166,7 +171,7 @@ def _free_space(data: Path, thresholds: Thresholds) -> tuple[list[str], str]:
             f"only {free // 2**20} MiB are free; old backups, replaced-… and gate.mdb.damaged-… can be deleted"
         )
     if system.f_files and system.f_favail < thresholds.free_files:
-        faults.append(f"only {system.f_favail} more files can be created; delete some")
+        faults.append(f"only {_counted(system.f_favail, 'more file')} can be created; delete some")
     return faults, f"{free // 2**20:,} MiB"
 
 
@@ -186,21 +191,33 @@ def _last_backup(data: Path, age_max: float) -> Finding:
 
 
 def _certificate(settings: Settings) -> tuple[list[str], str]:
-    """Learns the end of the certificate from a handshake in memory: OpenSSL decodes it, no other library is needed."""
+    assert settings.tls_cert is not None and settings.tls_key is not None
+    try:
+        days = (certificate_expiry(settings.tls_cert, settings.tls_key) - time.time()) / 86_400
+    except OperatorError as error:
+        return [str(error)], ""
+    left = _counted(round(days), "day")
+    faults = [f"{settings.tls_cert}: expires in {left}"] if days < CERTIFICATE_DAYS else []
+    return faults, f"valid for {left}"
+
+
+def certificate_expiry(cert: Path, key: Path) -> float:
+    """The last second of a certificate, in Unix seconds. Raises OperatorError when it cannot be used or is not valid.
+
+    A handshake in memory: OpenSSL decodes the certificate, no other library is needed.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # accept this certificate itself, not only its issuer
     try:
-        server.load_cert_chain(str(settings.tls_cert), str(settings.tls_key))
-        client.load_verify_locations(str(settings.tls_cert))
-        days = (_not_after(server, client) - time.time()) / 86_400
+        server.load_cert_chain(cert, key)
+        client.load_verify_locations(cert)
+        return _not_after(server, client)
     except ssl.SSLCertVerificationError as error:
-        return [f"{settings.tls_cert}: {error.verify_message}"], ""
+        raise OperatorError(f"{cert}: {error.verify_message}") from error
     except OSError as error:
-        return [f"{settings.tls_cert} and {settings.tls_key} cannot be used: {error}"], ""
-    faults = [f"{settings.tls_cert}: expires in {days:.0f} days"] if days < CERTIFICATE_DAYS else []
-    return faults, f"valid for {days:.0f} days"
+        raise OperatorError(f"{cert} and {key} cannot be used: {error}") from error
 
 
 def _not_after(server: ssl.SSLContext, client: ssl.SSLContext) -> float:

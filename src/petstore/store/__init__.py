@@ -1,27 +1,23 @@
-"""The store: animals, keys, deeds, usage and operators of one environment, behind one contract and chosen by URL."""
+"""The store: animals, keys, the audit log, usage and operators of one environment, behind one contract, by URL."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from petstore.audit import AuditLog
 from petstore.errors import MissingPackage, OperatorError
-from petstore.keys import ENVIRONMENTS, Environment, KeyStore
+from petstore.keys import Environment, KeyStore
 from petstore.operators import Operators
 from petstore.pets import Catalogue
+from petstore.store.limits import StoreLimits
 from petstore.store.schema import Row, Table
 from petstore.usage import UsageStore
 
 Subject = Literal["catalogue", "keys"]
-# Called after a commit and before anyone is told of it, with what has changed.
+# Called after a commit and before its caller gets an answer, with what has changed.
 OnCommit = Callable[[Subject], Awaitable[None]]
-
-PRUNE_MAX = 1_000  # records of idempotency keys that are forgotten at once
-IDEMPOTENCY_LIFE = 86_400.0
-PATIENCE = 1.5  # seconds a write may wait for its turn: an answer is due within two
-COMMIT_SECONDS = 0.3  # and so long it may take then, before it is given up
-TICK = 0.1  # seconds between two looks at who has waited too long
 
 
 class Transfer(Protocol):
@@ -50,42 +46,51 @@ class Store(Catalogue, KeyStore, AuditLog, UsageStore, Operators, Transfer, Prot
     async def ping(self) -> None:
         """Returns when the store can be read."""
 
-    async def close(self) -> None: ...
+    async def drain(self) -> None:
+        """Returns when every write that was accepted is answered."""
+
+    async def close(self) -> None:
+        """Drains and closes. Stores that were opened together share connections: use `close_stores`."""
 
 
 class StorePolicy(NamedTuple):
-    """What the operator may set for PostgreSQL. `serving`: those who call are clients, not an operator."""
+    """What the operator may set for PostgreSQL. `serving`: the callers are clients, not an operator."""
 
     pool_size: int = 8
     pgbouncer: bool = False
     serving: bool = False
+    limits: StoreLimits = StoreLimits()
 
 
 def open_stores(
     url: str | None, data: Path, policy: StorePolicy, on_commit: Callable[[Environment], OnCommit]
 ) -> dict[Environment, Store]:
-    """The stores behind a URL; without one, SQLite files in the data folder. To be called inside the event loop.
+    """The stores behind a URL; without one, SQLite files in the data directory. To be called inside the event loop.
 
-    Raises OperatorError for a URL that it cannot understand, or for a store that a newer version has written.
+    Raises OperatorError for a URL that it cannot understand, or for a store that a newer version has written; then
+    nothing is left open.
     """
     if url is None:
-        from petstore.store.sqlite import SqliteStore
+        from petstore.store import sqlite
 
-        return {each: SqliteStore(data / f"{each}.db", each, on_commit(each)) for each in ENVIRONMENTS}
+        return sqlite.open_stores(data, policy.limits, on_commit)
     scheme = check_url(url)
     try:
-        from petstore.store.postgres import PostgresStore
-        from petstore.store.postgres.base import schema_of
-        from petstore.store.postgres.pool import PostgresPool
+        from petstore.store import postgres
     except ImportError as error:
         raise MissingPackage(f"--store {scheme}", error.name, "cluster") from None
-    schemas = [schema_of(each) for each in ENVIRONMENTS]
-    pool = PostgresPool(url, size=policy.pool_size, pgbouncer=policy.pgbouncer, schemas=schemas, serving=policy.serving)
-    return {each: PostgresStore(pool, each, on_commit(each)) for each in ENVIRONMENTS}
+    return postgres.open_stores(url, policy, on_commit)
+
+
+async def close_stores(stores: Iterable[Store]) -> None:
+    """Close stores that were opened together: no connection is closed while one of them has a write in flight."""
+    each = list(stores)
+    await asyncio.gather(*(store.drain() for store in each))
+    await asyncio.gather(*(store.close() for store in each))
 
 
 def check_url(url: str) -> str:
-    """Its scheme. Raises OperatorError, without the password: whoever else reads such a URL may tell part of it."""
+    """The URL's scheme. Raises OperatorError, with a message that never contains the password."""
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):
         raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
@@ -100,5 +105,5 @@ def _hosts(url: str) -> list[str]:
     """Raises OperatorError."""
     try:
         return urlsplit(url).netloc.rpartition("@")[2].split(",")
-    except ValueError:  # its text may have the password in it
+    except ValueError:  # whose text may contain the password
         raise OperatorError("--store: cannot be understood; give postgresql://user@host/database") from None

@@ -5,7 +5,6 @@ route → authenticate and pass the gate → method and scope → the operation 
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -89,9 +88,7 @@ class App:
         return Api(
             environment,
             Admission(environment, store, self._gate, self.address_of),
-            PetOperations(
-                store, partial(self._gate.raise_version, environment, "catalogue"), settings.base_url(environment)
-            ),
+            PetOperations(store, settings.base_url(environment)),
             RequestCounters(environment, store),
         )
 

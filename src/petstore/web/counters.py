@@ -9,7 +9,8 @@ from typing import Literal
 
 from petstore.keys import ApiKey, Environment
 from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS
-from petstore.usage import ANONYMOUS, ResponseClass, Usage, UsageStore
+from petstore.usage import ANONYMOUS, OperationUsage, ResponseClass, UsageStore
+from petstore.usage import Operation as UsageOperation
 
 Operation = Literal["listPets", "createPet", "getPet", "other", "site"]
 BANNED_429 = 4290  # the status under which a ban is counted, apart from other 429s
@@ -28,7 +29,7 @@ class RequestCounters:
         self._usage_store = usage_store
         self._counts: defaultdict[tuple[str, str, Operation, int], int] = defaultdict(int)
         self._durations: dict[Operation, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
-        self._usage: defaultdict[tuple[str, ResponseClass], int] = defaultdict(int)
+        self._usage: defaultdict[tuple[str, UsageOperation, ResponseClass], int] = defaultdict(int)
         self._last_used: dict[str, float] = {}
 
     def count(self, key: ApiKey | None, operation: Operation, status: int, duration: float) -> None:
@@ -58,8 +59,8 @@ class RequestCounters:
         response = _response_class(status)
         shown = "429" if status == BANNED_429 else str(status)
         REQUESTS.add(self._environment, operation, shown, plan, by=n)
-        if self._usage_store is not None:
-            self._usage[key_id or ANONYMOUS, response] += n
+        if self._usage_store is not None and operation != "site":
+            self._usage[key_id or ANONYMOUS, operation, response] += n
         if key_id or (operation != "site" and response != "server_error"):
             outcome = response if response in ("refused", "banned") else "admitted"
             ADMISSIONS.add(self._environment, "key" if key_id else "address", outcome, by=n)
@@ -75,8 +76,8 @@ class RequestCounters:
         self._usage, self._last_used = defaultdict(int), {}
         try:
             while cells := list(islice(usage, ROWS_MAX)):
-                rows = [Usage(key_id, int(now), response, usage[key_id, response]) for key_id, response in cells]
-                used = {key_id: last_used[key_id] for key_id, _ in cells if key_id in last_used}
+                rows = [OperationUsage(cell[0], int(now), cell[2], usage[cell], cell[1]) for cell in cells]
+                used = {key_id: last_used[key_id] for key_id, *_ in cells if key_id in last_used}
                 await self._usage_store.add_usage(rows, used)
                 for cell in cells:
                     del usage[cell]

@@ -1,7 +1,6 @@
 """The three operations of one environment: list, add, get. Values in, a Reply out; errors are raised."""
 
 import hashlib
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import partial
@@ -31,11 +30,8 @@ encode = msgspec.json.encode
 
 
 class PetOperations:
-    def __init__(self, catalogue: Catalogue, announce: Callable[[], Awaitable[None]], base_url: str) -> None:
-        """`announce` raises the version of the catalogue for all workers and nodes."""
+    def __init__(self, catalogue: Catalogue, base_url: str) -> None:
         self._catalogue = catalogue
-        self._announce = announce
-        self._announced = -1  # the newest animal that all readers everywhere are known to see
         self._pets_url = f"{base_url}/pets"
         self.pages = PageCache(catalogue.stamp)
         # On every response of the deprecated operation, whatever its status.
@@ -77,17 +73,12 @@ class PetOperations:
         new = parse_new_pet(body)
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
         added = await self._catalogue.add(new, now, idempotency_key)
-        pet = added.pet
-        if added.replayed:
-            await self._show(pet.id)
-        elif pet.id > self._announced:
-            self._announced = pet.id  # the store announced it before it answered
         headers = JSON
         if now < SUNSET:  # later, nothing is at that address
-            headers += line("location", f"{self._pets_url}/{pet.id}")
+            headers += line("location", f"{self._pets_url}/{added.pet.id}")
         if added.replayed:
             headers += line("idempotent-replayed", "true")
-        return Reply(201, headers, encode(pet))
+        return Reply(201, headers, encode(added.pet))
 
     async def _read(self, name: ListQuery | int, version: int, now: float) -> Rendered:
         """What the cache did not have: from the store, and into the cache."""
@@ -108,30 +99,15 @@ class PetOperations:
             pet = await self._catalogue.pet(name)
             if pet is None:
                 raise PetNotFound("There is no such animal.")
-            await self._show(name)
             return Rendered("", encode(pet))
         limit, status, after = name
         pets, more = await self._catalogue.page(after=after, limit=limit, status=status)
-        if pets:
-            await self._show(pets[-1].id)
         body = encode(pets)
         link = self._next_link(limit, status, pets[-1].id) if more else ""
         # The link is part of what the client sees, so a page that gains a successor gets a new tag.
         etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
         headers = f"etag: {etag}\r\ncache-control: private, no-cache\r\nvary: Authorization\r\n"
         return Rendered(headers + line("link", link) if more else headers, body, etag)
-
-    async def _show(self, pet_id: int) -> None:
-        """To be called before a client is shown an animal from the store.
-
-        One that is new to this worker may have been committed a moment ago, by a process that has not raised the
-        version yet. One client could see it here, and another one later, from a page in another worker's cache, could
-        not: reads would go back in time. So the version is raised first, as the other process is about to do itself.
-        """
-        if pet_id > self._announced:
-            newest = await self._catalogue.newest()
-            await self._announce()
-            self._announced = max(self._announced, newest)
 
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
         kept = f"&status={status}" if status else ""

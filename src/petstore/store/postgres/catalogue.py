@@ -1,120 +1,103 @@
-"""Animals in PostgreSQL: a read takes a connection, new animals go to the writer."""
+"""The requests of clients on PostgreSQL: a read takes a connection, new animals go to the writer."""
 
-from collections.abc import AsyncIterator, Sequence
+from asyncio import Future
+from typing import Any, NamedTuple
 
-import msgspec
-
-from petstore.audit import AuditEntry
 from petstore.keys import Environment
-from petstore.pets import STATUSES, Added, Found, IdempotencyKey, NewPet, Page, Pet, PetStatus
+from petstore.pets import Added, IdempotencyKey, NewPet, Page, Pet, PetStatus
 from petstore.store import OnCommit
-from petstore.store.postgres.base import PostgresBase, any_in
-from petstore.store.postgres.pool import LONG, Connection, PostgresPool, at_leisure
-from petstore.store.postgres.writer import PostgresWriter, turn_of
-from petstore.store.schema import SEARCH_STEP, InFlight, pets_of, spellings
+from petstore.store.limits import StoreLimits
+from petstore.store.postgres.database import PostgresDatabase
+from petstore.store.postgres.pool import PostgresPool
+from petstore.store.postgres.writer import PostgresWriter
+from petstore.store.schema import PET_COLUMNS, Row
+from petstore.store.sql import Statement, Transaction
+from petstore.store.sql.imports import CHUNK, SqlImports
+from petstore.store.sql.pets import page_sql, pet_sql
+
+MOVING = -1  # instead of the number of the latest change: an import is being moved
 
 
-class PostgresCatalogue(PostgresBase):
-    """See `Catalogue` for what each method promises."""
+class _Read(NamedTuple):
+    """The usual statement, and the one that also finds the animals of an import that is being moved.
+
+    Each row ends with the number of the latest change. A row whose first column is null says that there is no animal.
+    """
+
+    usual: str
+    complete: str
+
+
+def _with_change(schema: str, sql: str) -> str:
+    """The statement, with the number of the latest change in each row, and a row even when it finds nothing."""
+    return (
+        f"SELECT p.id, p.name, p.category_id, p.status, c.number FROM {schema}.catalogue_changes AS c"
+        f" LEFT JOIN ({sql}) AS p ON true ORDER BY p.id"
+    )
+
+
+def _page_read(schema: str, *, by_status: bool) -> _Read:
+    # The usual one is the fastest, but returns no row when it finds nothing: then the complete one is needed, too.
+    change = f"(SELECT CASE WHEN moving THEN {MOVING} ELSE number END FROM {schema}.catalogue_changes)"
+    usual = page_sql(schema, by_status=by_status, columns=f"{PET_COLUMNS}, {change}")
+    return _Read(usual, _with_change(schema, page_sql(schema, by_status=by_status, moving=True)))
+
+
+def _pet_read(schema: str) -> _Read:
+    usual = (
+        f"SELECT p.id, p.name, p.category_id, p.status, CASE WHEN c.moving THEN {MOVING} ELSE c.number END"
+        f" FROM {schema}.catalogue_changes AS c LEFT JOIN {schema}.pets AS p ON p.id = $1"
+    )
+    return _Read(usual, _with_change(schema, pet_sql(schema, moving=True)))
+
+
+class PostgresCatalogue(PostgresDatabase, SqlImports):
+    """See `Catalogue` for what each method does."""
 
     immediate = False
 
-    def __init__(self, pool: PostgresPool, environment: Environment, on_commit: OnCommit) -> None:
-        super().__init__(pool, environment, on_commit)
-        self._writer = PostgresWriter(pool, self._schema, environment, self._writes, on_commit)
-        self._in_flight = InFlight()
-        pet = f"SELECT id, name, category_id, status FROM {self._schema}.pets"
-        self._page_sql = f"{pet} WHERE id > $1 ORDER BY id LIMIT $2"
-        self._page_by_status_sql = f"{pet} WHERE status = $3 AND id > $1 ORDER BY id LIMIT $2"
-        self._pet_sql = f"{pet} WHERE id = $1"
+    def __init__(self, pool: PostgresPool, environment: Environment, on_commit: OnCommit, limits: StoreLimits) -> None:
+        super().__init__(pool, environment, on_commit, limits)
+        self._writer = PostgresWriter(pool, self.schema, environment, self._write_health, on_commit, limits)
+        self._page = _page_read(self.schema, by_status=False)
+        self._page_by_status = _page_read(self.schema, by_status=True)
+        self._pet = _pet_read(self.schema)
 
     async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
         if status is None:
-            rows = await self._rows(self._page_sql, after, limit + 1)
+            rows = await self._pets(self._page, after, limit + 1)
         else:
-            rows = await self._rows(self._page_by_status_sql, after, limit + 1, status)
-        return Page(pets_of(rows[:limit]), len(rows) > limit)
-
-    async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
-        forms = spellings(text)
-        if not forms:
-            return Found([], after, more=False)
-        # All statuses are looked at, whichever is wanted: rows in the order of their ids are the cheapest to read.
-        rows = await self._rows(
-            f"SELECT * FROM ({self._page_sql}) AS p WHERE status = coalesce($3, status)"
-            f" AND {any_in(['name'], forms, 4)} LIMIT {limit + 1}",
-            after, SEARCH_STEP, status, *forms,
-        )  # fmt: skip
-        if len(rows) > limit:
-            return Found(pets_of(rows[:limit]), rows[limit - 1][0], more=True)
-        last = await self._rows(f"{self._page_sql} OFFSET {SEARCH_STEP - 1}", after, 1)
-        return Found(pets_of(rows), last[0][0] if last else after, more=bool(last))
+            rows = await self._pets(self._page_by_status, after, limit + 1, status)
+        return Page([Pet(*row[:4]) for row in rows[:limit]], len(rows) > limit)
 
     async def pet(self, pet_id: int) -> Pet | None:
-        rows = await self._rows(self._pet_sql, pet_id)
-        return pets_of(rows)[0] if rows else None
+        rows = await self._pets(self._pet, pet_id)
+        return Pet(*rows[0][:4]) if rows else None
 
-    async def newest(self) -> int:
-        return (await self._rows(f"SELECT max(id) FROM {self._schema}.pets"))[0][0] or 0
+    async def _pets(self, read: "_Read", *values: Any) -> list[Row]:
+        """The rows, after the changes that they show were announced."""
+        rows = await self._fetch(read.usual, *values)
+        if not rows or rows[0][4] == MOVING:
+            rows = await self._fetch(read.complete, *values)
+        change = rows[0][4]
+        if rows[0][0] is None:
+            rows = []
+        # The last row of a page is read even when it is not shown: it tells whether there is a next page.
+        if change > self._announced_change or (rows and rows[-1][0] > self._announced_pet):
+            await self._announce()
+        return rows
+
+    def _submit(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "Future[Added]":
+        return self._writer.add(new, now, idempotency_key)
+
+    def _move_rows(self, import_id: str, first_id: int, start: int, stop: int) -> Transaction[None]:
+        yield Statement(
+            f"WITH moved AS (DELETE FROM {self.schema}.import_rows WHERE {CHUNK} RETURNING *)"
+            f" INSERT INTO {self.schema}.pets (id, name, category_id, status)"
+            " SELECT $4 + place, name, category_id, status FROM moved ORDER BY place",
+            (import_id, start, stop, first_id),
+        )
 
     async def stamp(self) -> object:
         # Equal snapshots see the same transactions. On a busy server it always differs, which costs a read a second.
-        return (await self._rows("SELECT pg_current_snapshot()::text"))[0][0]
-
-    async def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None = None) -> Added:
-        if idempotency_key is None:
-            return await self._writer.add(new, now, None)
-        with self._in_flight.only(idempotency_key):
-            return await self._writer.add(new, now, idempotency_key)
-
-    async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
-        async def work(connection: Connection) -> Pet:
-            await connection.execute(f"SELECT {turn_of(self._schema)}")
-            pet_id: int = await connection.fetchval(
-                f"INSERT INTO {self._schema}.pets (name, category_id, status) VALUES ($1, $2, $3) RETURNING id",
-                new.name, new.category_id, new.status,
-            )  # fmt: skip
-            await self._record(connection, msgspec.structs.replace(entry, subject=str(pet_id)))
-            return Pet(pet_id, new.name, new.category_id, new.status)
-
-        return await self._change(work, "catalogue")
-
-    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        async def work(connection: Connection) -> list[Pet]:
-            changed = []
-            for pet_id in sorted(pet_ids):  # in one order everywhere: two operators cannot deadlock
-                row = await connection.fetchrow(
-                    f"UPDATE {self._schema}.pets SET status = $2 WHERE id = $1 RETURNING id, name, category_id, status",
-                    pet_id,
-                    status,
-                )
-                if row is not None:
-                    await self._record(connection, msgspec.structs.replace(entry, subject=str(pet_id)))
-                    changed += pets_of([row])
-            return changed
-
-        return await self._change(work, "catalogue")
-
-    async def import_pets(self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry) -> int:
-        async def work(connection: Connection) -> int:
-            count = 0
-            async with at_leisure(connection):
-                async for batch in batches:
-                    await connection.copy_records_to_table(
-                        "pets",
-                        schema_name=self._schema,
-                        columns=["name", "category_id", "status"],
-                        records=[(pet.name, pet.category_id, pet.status) for pet in batch],
-                    )
-                    count += len(batch)
-                await self._record(connection, msgspec.structs.replace(entry, detail=f"{count} animals"))
-            return count
-
-        count = await self._pool.run(work, LONG)
-        await self._on_commit("catalogue")
-        return count
-
-    async def count(self) -> dict[PetStatus, int]:
-        rows = await self._rows_at_leisure(f"SELECT status, count(*) FROM {self._schema}.pets GROUP BY status")
-        found: dict[str, int] = dict(rows)
-        return {status: found.get(status, 0) for status in STATUSES}
+        return (await self._fetch("SELECT pg_current_snapshot()::text"))[0][0]

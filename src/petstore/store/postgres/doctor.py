@@ -1,4 +1,4 @@
-"""A look at the PostgreSQL store from outside, which changes nothing: not even the schema of an older version."""
+"""Checks a PostgreSQL server and its schemas without changing anything, not even a schema of an older version."""
 
 import contextlib
 import time
@@ -7,18 +7,16 @@ from typing import NamedTuple
 import asyncpg
 
 from petstore.keys import ENVIRONMENTS, Environment
-from petstore.store.postgres.base import schema_of
-from petstore.store.postgres.pool import (
-    CONNECT_SECONDS,
-    FAREWELL_SECONDS,
-    MIGRATIONS,
-    Connection,
-    each_host,
-    schema_version,
-)
+from petstore.store.limits import StoreLimits
+from petstore.store.postgres.database import schema_of
+from petstore.store.postgres.migrations import MIGRATIONS, schema_version
+from petstore.store.postgres.pool import Connection, each_host
+from petstore.store.postgres.transfer import SEQUENCES
 
 NEWEST_SCHEMA = len(MIGRATIONS)
-STATEMENT_SECONDS = 5.0  # somebody may have locked what is looked at
+CONNECT_TIMEOUT = StoreLimits().connect_timeout
+DISCONNECT_TIMEOUT = StoreLimits().disconnect_timeout
+STATEMENT_TIMEOUT = 5.0  # a lock of another transaction may take as long
 _SAFETY = {
     "fsync": "a power cut can lose animals",
     "full_page_writes": "a power cut can lose animals",
@@ -26,16 +24,16 @@ _SAFETY = {
 }
 
 
-class Inspection(NamedTuple):
-    server: list[str]  # what is wrong with the server
-    stores: dict[Environment, list[str]]  # and with each environment in it
+class ServerReport(NamedTuple):
+    server: list[str]  # its faults
+    stores: dict[Environment, list[str]]  # the faults of each environment
     about: dict[Environment, str]
-    ahead: float  # by how many seconds its clock is ahead of ours
+    ahead: float  # seconds by which the server's clock is ahead of this machine's
 
 
-async def inspect(url: str, connections: int) -> Inspection:
+async def check_server(url: str, connections: int) -> ServerReport:
     """`connections` is how many this node may open. Raises OSError, TimeoutError and asyncpg.PostgresError."""
-    connection = await _connected(each_host(url))
+    connection = await _connect(each_host(url))
     try:
         async with connection.transaction(readonly=True):
             before = time.time()
@@ -45,22 +43,22 @@ async def inspect(url: str, connections: int) -> Inspection:
             stores, about = {}, {}
             for environment in ENVIRONMENTS:
                 stores[environment], about[environment] = await _store(connection, schema_of(environment))
-            return Inspection(server, stores, about, ahead)
+            return ServerReport(server, stores, about, ahead)
     finally:
         with contextlib.suppress(TimeoutError):
-            await connection.close(timeout=FAREWELL_SECONDS)
+            await connection.close(timeout=DISCONNECT_TIMEOUT)
 
 
-async def _connected(hosts: list[str]) -> Connection:
-    """To the host that takes writes, which the service looks for too; where none does, to the first that answers."""
+async def _connect(hosts: list[str]) -> Connection:
+    """A connection to the host that takes writes, as the service has; where none does, to the first that answers."""
     outage: Exception = OSError("no host")
     for wanted in ("read-write", "any"):
         for host in hosts:
             try:
                 return await asyncpg.connect(
                     host,
-                    timeout=CONNECT_SECONDS,
-                    command_timeout=STATEMENT_SECONDS,
+                    timeout=CONNECT_TIMEOUT,
+                    command_timeout=STATEMENT_TIMEOUT,
                     statement_cache_size=0,
                     target_session_attrs=wanted,
                 )
@@ -91,10 +89,20 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
         newer = f"it was written by a newer Petstore (schema {version}, this one knows {NEWEST_SCHEMA})"
         return [f"{newer}; upgrade Petstore"], ""
     faults = []
-    for table, sequence in (("pets", "pet_ids"), ("deeds", "deed_ids")):
+    for table, sequence in SEQUENCES.items():
         last = await connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}")
         highest = await connection.fetchval(f"SELECT coalesce(max(id), 0) FROM {schema}.{table}")
         if last < highest:
             faults.append(f"{schema}.{sequence} is behind {schema}.{table}: ids would be given twice")
     later = "" if version == NEWEST_SCHEMA else f"; the next start brings it to {NEWEST_SCHEMA}"
     return faults, f"schema {version}{later}"
+
+
+async def has_schemas(url: str) -> bool:
+    """Whether the database has the schemas of Petstore. Raises OSError, TimeoutError and asyncpg.PostgresError."""
+    connection = await _connect(each_host(url))
+    try:
+        return all([await schema_version(connection, schema_of(environment)) > 0 for environment in ENVIRONMENTS])
+    finally:
+        with contextlib.suppress(TimeoutError):
+            await connection.close(timeout=DISCONNECT_TIMEOUT)

@@ -1,29 +1,18 @@
-"""Connections to PostgreSQL: how many, how long anyone waits, how they fail and heal, and the schema behind them."""
+"""Connections to PostgreSQL: how many there are, how long a caller waits for one, which are kept after a fault."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from importlib import resources
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from petstore.errors import OperatorError, PetstoreError, Unavailable
-from petstore.store import PATIENCE
-
-WAITING_MAX = 1_000  # requests that may wait for a connection
-CONNECT_SECONDS = 1.2
-FAREWELL_SECONDS = 0.2
-STATEMENT_MILLISECONDS = int(PATIENCE * 900)  # less than the patience, so that the reason can be told
-IDLE_MILLISECONDS = 5_000  # within a transaction: whoever is silent for so long has gone, and others wait for its locks
-MIGRATION_LOCK = 7_387_783  # any number, the same on every node
-LONG = 3600.0  # patience of an operator's command, in seconds
-
-MIGRATIONS = sorted(
-    (file for file in resources.files("petstore.store").joinpath("migrations/postgres").iterdir()),
-    key=lambda file: file.name,
-)
+from petstore.store.limits import StoreLimits
+from petstore.store.postgres import migrations
+from petstore.store.postgres.errors import DRIVER, is_gone, translate
+from petstore.store.writing import log_bug
 
 T = TypeVar("T")
 Connection = Any  # asyncpg's pool hands out proxies that its types do not name
@@ -31,94 +20,113 @@ Work = Callable[[Connection], Awaitable[T]]
 
 
 class PostgresPool:
-    """The connections of one worker. Opened when first needed: a worker may start before its database."""
+    """The connections of one process. Opened when first needed: a worker may start before its database."""
 
-    def __init__(self, url: str, *, size: int, pgbouncer: bool, schemas: Sequence[str], serving: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        size: int,
+        pgbouncer: bool,
+        schemas: Sequence[str],
+        limits: StoreLimits,
+        serving: bool = False,
+    ) -> None:
         self._url = url
         self._hosts = each_host(url)
         self._size = size
         self._pgbouncer = pgbouncer
         self._schemas = schemas
+        self._limits = limits
         self._serving = serving
         self._pool: asyncpg.Pool | None = None
         self._opening: asyncio.Task[asyncpg.Pool] | None = None
+        self._closed = False
         self._waiting = 0
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def run(self, work: Work[T], patience: float = PATIENCE) -> T:
-        """What `work` returns. It runs in a task of its own: a client that goes away leaves no statement half sent.
+    @property
+    def in_use(self) -> int:
+        """How many callers wait for a connection or have one."""
+        return len(self._running)
 
-        Raises Unavailable, and whatever of ours `work` raises; OperatorError only where an operator looks on.
+    async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
+        """What `work` returns. It runs in a task of its own: a caller that gives up leaves no statement half sent.
+
+        The default of `timeout_seconds` is that of a request. Raises Unavailable, and whatever of ours `work` raises;
+        OperatorError only to an operator. A bug is raised as it is.
         """
-        if self._waiting >= WAITING_MAX:
+        if self._closed:
+            raise Unavailable("the store is closed")
+        if self._waiting >= self._limits.queued_reads:
             raise Unavailable("too many requests wait for a connection to the store")
         self._waiting += 1
-        task = asyncio.get_running_loop().create_task(self._run(work, patience))
+        seconds = self._limits.request_timeout if timeout_seconds is None else timeout_seconds
+        task = asyncio.get_running_loop().create_task(self._run(work, seconds))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         try:
             return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_unseen_bug)
+            raise
         except OperatorError as error:
-            if self._serving:  # a newer node has brought the schema on, say: the others go on until they are replaced
+            if self._serving:  # a newer node has migrated the schema, say: this one goes on until it is replaced
                 raise Unavailable(str(error)) from error
             raise
 
-    async def _run(self, work: Work[T], patience: float) -> T:
+    async def _run(self, work: Work[T], seconds: float) -> T:
         waiting = True
-        deadline = asyncio.get_running_loop().time() + patience + FAREWELL_SECONDS
+        deadline = asyncio.get_running_loop().time() + seconds + self._limits.disconnect_timeout
         connection: Connection = None
         pool: asyncpg.Pool | None = None
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 pool = await self._opened()
                 connection = await pool.acquire()
                 self._waiting -= 1
                 waiting = False
-                with _cut_off(connection, deadline):
+                with _terminate_at(deadline, connection):
                     return await work(connection)
         except PetstoreError:
             raise
         except Exception as error:
-            raise await self._failed(error, pool, connection) from error
+            await _discard(error, pool, connection)
+            fault = translate(error)
+            if fault is error:
+                raise
+            raise fault from error
         finally:
             if waiting:
                 self._waiting -= 1
             if pool is not None and connection is not None:
-                await _give_back(pool, connection)
-
-    async def _failed(self, error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> PetstoreError:
-        """Whatever the server complained of is told; a connection that may be out of step, or worse, is not kept."""
-        if connection is not None and (not isinstance(error, asyncpg.PostgresError) or _is_gone(error)):
-            with contextlib.suppress(asyncpg.InterfaceError):  # the pool has let go of it already
-                connection.terminate()
-        if pool is not None and _is_gone(error):
-            await pool.expire_connections()
-        if isinstance(error, asyncpg.ClientConfigurationError):
-            return OperatorError(f"--store: {error}")
-        if isinstance(error, TimeoutError):
-            return Unavailable("the store did not answer in time")
-        return Unavailable(f"the store failed: {type(error).__name__}: {error}")
+                await self._release(pool, connection)
 
     async def _opened(self) -> asyncpg.Pool:
         if self._pool is not None:
             return self._pool
         if self._opening is None:
-            # By itself: a migration may take longer than whoever happens to be first has patience.
+            # In a task of its own: a migration may take longer than the first caller waits.
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> asyncpg.Pool:
         try:
-            pool = await asyncpg.create_pool(self._url, **self._options())
+            options = pool_options(len(self._hosts), self._size, self._limits, pgbouncer=self._pgbouncer)
+            if len(self._hosts) > 1:
+                options["connect"] = self._connect
+            pool = await asyncpg.create_pool(self._url, **options)
             try:
                 async with pool.acquire() as connection:
-                    with _cut_off(connection, asyncio.get_running_loop().time() + CONNECT_SECONDS):
-                        await _check_encoding(connection)
-                        versions = {schema: await schema_version(connection, schema) for schema in self._schemas}
-                    for schema in self._schemas:
-                        if versions[schema] != len(MIGRATIONS):
-                            await _migrate(connection, schema)
+                    deadline = asyncio.get_running_loop().time() + self._limits.connect_timeout
+                    with _terminate_at(deadline, connection):
+                        await migrations.check_encoding(connection)
+                        versions = [await migrations.schema_version(connection, schema) for schema in self._schemas]
+                    for schema, version in zip(self._schemas, versions, strict=True):
+                        if version != len(migrations.MIGRATIONS):
+                            async with long_transaction(connection):
+                                await migrations.migrate(connection, schema)
             except BaseException:
                 pool.terminate()
                 raise
@@ -127,36 +135,15 @@ class PostgresPool:
         finally:
             self._opening = None
 
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "min_size": 1,
-            "max_size": self._size,
-            "timeout": CONNECT_SECONDS,
-            "server_settings": {"application_name": "petstore"},
-            "max_inactive_connection_lifetime": 60,
-            "reset": _nothing_to_reset,
-        }
-        if self._pgbouncer:
-            # In transaction mode each transaction may meet another server connection, which does not know what the
-            # last one prepared, and PgBouncer refuses settings that it does not keep track of.
-            options["statement_cache_size"] = 0
-        else:
-            options["server_settings"]["statement_timeout"] = str(STATEMENT_MILLISECONDS)
-            options["server_settings"]["idle_in_transaction_session_timeout"] = str(IDLE_MILLISECONDS)
-        if len(self._hosts) > 1:
-            options["target_session_attrs"] = "read-write"  # of several hosts, the one that takes writes
-            options["connect"] = self._connect
-        return options
-
     async def _connect(self, _: str, **options: Any) -> Connection:
-        """To the first host that will do, beginning with the last that did.
+        """Connect to the first host that answers, beginning with the one that answered last.
 
-        Each has its share of the time: asyncpg would leave all of it to one that swallows packets.
+        Each host has its share of the time: asyncpg would leave all of it to one that swallows packets.
         """
-        options["timeout"] = CONNECT_SECONDS / len(self._hosts)
-        *others, last = self._hosts  # as they are now: while this waits, another may find out more
+        options["timeout"] = self._limits.connect_timeout / len(self._hosts)
+        *others, last = self._hosts  # a copy: while this waits, another connection may change the order
         for host in others:
-            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InternalClientError):
+            with contextlib.suppress(*DRIVER):
                 return await self._connect_to(host, options)
         return await self._connect_to(last, options)
 
@@ -165,15 +152,23 @@ class PostgresPool:
         self._hosts.sort(key=lambda each: each != host)
         return connection
 
+    async def _release(self, pool: asyncpg.Pool, connection: Connection) -> None:
+        with contextlib.suppress(*DRIVER):
+            # To close a connection, asyncpg sends a last message and waits; a server that hangs does not answer it.
+            await pool.release(connection, timeout=self._limits.disconnect_timeout)
+
     async def close(self) -> None:
+        """Returns when all work that was begun is done, and cuts off what takes longer than a request may."""
+        self._closed = True
+        timeout = self._limits.request_timeout
         if self._running:
-            await asyncio.wait(self._running, timeout=PATIENCE)
+            await asyncio.wait(self._running, timeout=timeout)
         if self._opening is not None:
             self._opening.cancel()
-            await asyncio.wait([self._opening], timeout=PATIENCE)
+            await asyncio.wait([self._opening], timeout=timeout)
         if self._pool is not None:
-            with contextlib.suppress(TimeoutError):  # what is still open then is cut off
-                await asyncio.wait_for(self._pool.close(), PATIENCE)
+            with contextlib.suppress(TimeoutError):  # asyncpg then terminates what is still open
+                await asyncio.wait_for(self._pool.close(), timeout)
 
 
 def each_host(url: str) -> list[str]:
@@ -183,90 +178,74 @@ def each_host(url: str) -> list[str]:
     return [parts._replace(netloc=login + at + host).geturl() for host in hosts.split(",")]
 
 
+def pool_options(hosts: int, size: int, limits: StoreLimits, *, pgbouncer: bool) -> dict[str, Any]:
+    """For asyncpg."""
+    options: dict[str, Any] = {
+        "min_size": 1,
+        "max_size": size,
+        "timeout": limits.connect_timeout,
+        "server_settings": {"application_name": "petstore"},
+        "max_inactive_connection_lifetime": 60,
+        "reset": _nothing_to_reset,
+    }
+    if pgbouncer:
+        # In transaction mode each transaction may get another server connection, which does not know what the last one
+        # has prepared. PgBouncer also refuses settings that it does not keep track of.
+        options["statement_cache_size"] = 0
+    else:
+        settings = options["server_settings"]
+        settings["statement_timeout"] = _milliseconds(limits.statement_timeout)
+        settings["idle_in_transaction_session_timeout"] = _milliseconds(limits.idle_transaction_timeout)
+        # Otherwise PostgreSQL plans a page anew each time, since it cannot know the LIMIT: 182 µs instead of 107.
+        settings["plan_cache_mode"] = "force_generic_plan"
+    if hosts > 1:
+        options["target_session_attrs"] = "read-write"  # of several hosts, the one that takes writes
+    return options
+
+
+@contextlib.asynccontextmanager
+async def long_transaction(connection: Connection) -> AsyncIterator[None]:
+    """A transaction whose statements may take long: an operator's, never a client's."""
+    async with connection.transaction():
+        await connection.execute(
+            "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;"
+            " SET LOCAL plan_cache_mode = auto"
+        )
+        yield
+
+
 @contextlib.contextmanager
-def _cut_off(connection: Connection, deadline: float) -> Iterator[None]:
-    """A server that hangs does not answer a ROLLBACK either: then the connection ends, and with it the waiting."""
-
-    def cut() -> None:
-        with contextlib.suppress(asyncpg.InterfaceError):
-            connection.terminate()
-
-    timer = asyncio.get_running_loop().call_at(deadline, cut)
+def _terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
+    """End the connection at the deadline: a server that hangs does not answer a ROLLBACK either."""
+    timer = asyncio.get_running_loop().call_at(deadline, _terminate, connection)
     try:
         yield
     finally:
         timer.cancel()
 
 
-async def _check_encoding(connection: Connection) -> None:
-    """Raises OperatorError."""
-    encoding = await connection.fetchval("SHOW server_encoding")
-    if encoding != "UTF8":
-        raise OperatorError(f"--store: the database is in {encoding}, which has no room for all names; use UTF8")
+def _terminate(connection: Connection) -> None:
+    with contextlib.suppress(asyncpg.InterfaceError):  # the pool has closed it already
+        connection.terminate()
+
+
+async def _discard(error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> None:
+    """Keep no connection that may be in the middle of an exchange, nor others to a server that is gone."""
+    if connection is not None and (not isinstance(error, asyncpg.PostgresError) or is_gone(error)):
+        _terminate(connection)
+    if pool is not None and is_gone(error):
+        await pool.expire_connections()
 
 
 async def _nothing_to_reset(connection: Connection) -> None:
-    """Nobody here leaves anything in a session, and asyncpg's own way would be another statement for each."""
+    """Nothing here leaves anything in a session, and asyncpg's own reset would be a statement more each time."""
 
 
-async def _give_back(pool: asyncpg.Pool, connection: Connection) -> None:
-    with contextlib.suppress(asyncpg.InterfaceError, asyncpg.PostgresError, OSError):
-        # A connection that has to be closed is closed with a word of farewell, which a server that hangs does not hear.
-        await pool.release(connection, timeout=FAREWELL_SECONDS)
+def _log_unseen_bug(task: "asyncio.Task[Any]") -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, PetstoreError):
+        log_bug(error)
 
 
-def _is_gone(error: Exception) -> bool:
-    """Whether other connections to this server are likely to be of no use either."""
-    gone = (
-        asyncpg.PostgresConnectionError,
-        asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
-        asyncpg.OperatorInterventionError,  # shut down, crashed, starting up
-        asyncpg.ReadOnlySQLTransactionError,  # 25006: no longer the primary, though it answers
-        OSError,
-    )
-    return isinstance(error, gone) and not isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
-
-
-@contextlib.asynccontextmanager
-async def at_leisure(connection: Connection) -> AsyncIterator[None]:
-    """A transaction whose statements may take long: an operator's, never a request's."""
-    async with connection.transaction():
-        await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
-        yield
-
-
-async def _migrate(connection: Connection, schema: str) -> None:
-    """Bring a schema to its newest form, each step once, however many nodes start at the same time.
-
-    Raises OperatorError when it is newer than the code or when rights are missing.
-    """
-    try:
-        async with at_leisure(connection):
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-            # Not IF NOT EXISTS: that looks into a cache, which may not know yet what the lock was waited for.
-            if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", schema):
-                await connection.execute(f"CREATE SCHEMA {schema}")
-                await connection.execute(f"CREATE TABLE {schema}.migrations (number int PRIMARY KEY)")
-            version = await schema_version(connection, schema)
-            if version > len(MIGRATIONS):
-                raise OperatorError(
-                    f"the database was written by a newer Petstore (schema {version}, this one knows"
-                    f" {len(MIGRATIONS)}); upgrade Petstore"
-                )
-            await connection.execute(f"SET LOCAL search_path = {schema}")
-            for number, file in enumerate(MIGRATIONS[version:], version + 1):
-                await connection.execute(file.read_text())
-                await connection.execute("INSERT INTO migrations VALUES ($1)", number)
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise OperatorError(
-            f"the database user may not make the schema {schema}: GRANT CREATE ON DATABASE … TO …"
-        ) from error
-
-
-async def schema_version(connection: Connection, schema: str) -> int:
-    known = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
-    if not await connection.fetchval(known, schema):
-        return 0
-    found: int = await connection.fetchval(f"SELECT coalesce(max(number), 0) FROM {schema}.migrations")
-    return found
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))

@@ -1,5 +1,6 @@
-"""A look at a SQLite file from outside, which changes nothing: is it sound, how old is its schema, what is in it?"""
+"""Checks a SQLite file without changing anything: whether it is sound, the version of its schema, what is in it."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -7,7 +8,8 @@ from urllib.parse import quote
 import apsw
 
 from petstore.store.schema import TABLES
-from petstore.store.sqlite.file import BUSY_MILLISECONDS, MIGRATIONS, RESTORE
+from petstore.store.sqlite.connection import BUSY_TIMEOUT, set_busy_timeout
+from petstore.store.sqlite.migrations import MIGRATIONS, RESTORE
 
 NEWEST_SCHEMA = len(MIGRATIONS)
 _NEWEST = (
@@ -16,43 +18,32 @@ _NEWEST = (
 )
 
 
-class Inspection(NamedTuple):
+class FileReport(NamedTuple):
     faults: list[str]
-    schema: int
-    rows: dict[str, int]
-    newest: float | None  # when the latest thing in it happened, in Unix seconds
+    schema: int = 0
+    rows: dict[str, int] = {}  # noqa: RUF012  # never written to
+    newest: float | None = None  # the latest time that any row has, in Unix seconds
 
 
-def integrity(connection: apsw.Connection) -> list[str]:
-    """What SQLite finds wrong; empty when all is well."""
-    try:
-        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check; PRAGMA foreign_key_check")]
-    except apsw.CorruptError as error:
-        found = [str(error)]
-    return [f"{text}; {RESTORE}" for text in found if text != "ok"]
-
-
-def inspect(path: Path) -> Inspection:
+def check_file(path: Path) -> FileReport:
     """Whether or not a service runs on the file."""
-    # Without a log beside it nobody has the file open, and a look that may write nothing needs to be told so.
+    # Without a log beside it no process has the file open. SQLite then has to be told that it need not make a log.
     log = path.with_name(path.name + "-wal")
     address = f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if log.exists() else "&immutable=1")
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     try:
-        connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-        try:
-            connection.set_busy_timeout(BUSY_MILLISECONDS)
-            return _inspected(connection)
-        finally:
-            connection.close()
+        with closing(apsw.Connection(address, flags=flags)) as connection:
+            set_busy_timeout(connection, BUSY_TIMEOUT)
+            return _report(connection)
     except apsw.NotADBError:
-        return Inspection([f"it is no database; {RESTORE}"], 0, {}, None)
+        return FileReport([f"it is no database; {RESTORE}"])
     except apsw.Error as error:
-        return Inspection([f"it cannot be read: {error}"], 0, {}, None)
+        return FileReport([f"it cannot be read: {error}"])
 
 
-def _inspected(connection: apsw.Connection) -> Inspection:
+def _report(connection: apsw.Connection) -> FileReport:
     """Raises apsw.Error."""
-    faults = integrity(connection)
+    faults = _damage(connection)
     schema: int = connection.pragma("user_version")
     if schema > NEWEST_SCHEMA:
         faults.append(
@@ -60,6 +51,14 @@ def _inspected(connection: apsw.Connection) -> Inspection:
         )
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if faults or not tables:
-        return Inspection(faults or ["it has no tables"], schema, {}, None)
+        return FileReport(faults or ["it has no tables"], schema)
     rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in tables}
-    return Inspection([], schema, rows, connection.execute(_NEWEST).get)
+    return FileReport([], schema, rows, connection.execute(_NEWEST).get)
+
+
+def _damage(connection: apsw.Connection) -> list[str]:
+    try:
+        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check; PRAGMA foreign_key_check")]
+    except apsw.CorruptError as error:
+        found = [str(error)]
+    return [f"{text}; {RESTORE}" for text in found if text != "ok"]

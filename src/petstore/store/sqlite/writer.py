@@ -1,297 +1,310 @@
-"""The one writer of a process: a thread that puts all that waits into one transaction, so one fsync serves many.
+"""The one writer of a process: a thread that puts all waiting writes into one transaction, so one fsync serves many.
 
-SQLite releases the interpreter's lock at every step, and getting it back from a busy event loop costs far more than
-an insert. So a batch of animals is one statement, whatever its size: the rows travel as one JSON array.
+The event loop collects writes and hands the thread whole batches; the thread commits a batch and hands back the
+results. SQLite releases the interpreter's lock at every step, and getting it back from a busy event loop costs far more
+than an insert. So a batch of animals is one statement, whatever its size: the rows travel as one JSON array.
 
-What was refused is not written: the thread writes nothing that is overdue, and the loop leaves what the thread has
-some time more for the commit. Only a disk that hangs for longer can make both happen.
+A write that was refused is not written: the thread skips writes whose time is over, and the event loop leaves a batch
+that the thread has begun some more time for the commit. Only a disk that hangs for longer breaks this.
 """
 
 import asyncio
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 import msgspec
 
-from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
+from petstore.errors import Unavailable
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.observability.metrics import STORE_BATCH, STORE_QUEUE
-from petstore.pets import Added, IdempotencyKey, NewPet, Pet
-from petstore.store import COMMIT_SECONDS, IDEMPOTENCY_LIFE, PATIENCE, PRUNE_MAX, TICK, OnCommit, Subject
-from petstore.store.sqlite.file import BUSY_MILLISECONDS, Turn, connect, translated
-from petstore.store.sqlite.jobs import Add, Call, Jobs, timely_of
+from petstore.pets import Added, IdempotencyKey, NewPet
+from petstore.store import OnCommit, Subject
+from petstore.store.limits import StoreLimits
+from petstore.store.sqlite.connection import FILE_PRAGMAS, set_busy_timeout
+from petstore.store.sqlite.errors import translate
+from petstore.store.sqlite.idempotency import IdempotencyRecords
+from petstore.store.sqlite.write_lock import WriteLock
+from petstore.store.sqlite.writes import AddPet, Call, Write
+from petstore.store.writing import added, deliver
 
-BATCH_MAX = 1_000
-QUEUE_MAX = 10_000
-WAL_MAX = 32 * 1024 * 1024
-PRUNE_EVERY = 60.0
+WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer insists on starting the log over
 
 T = TypeVar("T")
 _encode = msgspec.json.encode
 
-Committed = tuple[set[Subject], int | None]
+
+class Batch(NamedTuple):
+    writes: list[Write]
+    rows: str | None  # when all are animals without an idempotency key: their rows, as JSON
+
+
+class Outcome(NamedTuple):
+    """Of a batch, in the writer's thread."""
+
+    writes: list[Write]  # with their results; without those whose time was over
+    changed: set[Subject]
+    first_id: int | None = None  # of a batch of animals only, whose results are still to be made
+    fault: Exception | None = None  # why none of them was written
 
 
 class Writer:
-    def __init__(self, path: Path, environment: Environment, on_commit: OnCommit) -> None:
+    def __init__(
+        self,
+        path: Path,
+        environment: Environment,
+        on_commit: OnCommit,
+        limits: StoreLimits,
+        connect: Callable[[Path], apsw.Connection],
+        clock: Callable[[], float],
+    ) -> None:
         self._path = path
         self._environment = environment
         self._on_commit = on_commit
+        self._limits = limits
+        self._connect = connect
+        self._clock = clock
         self._health = Health("store", environment, "write")
         self._loop = asyncio.get_running_loop()
-        self._waiting: Jobs = []
-        self._in_flight: Jobs = []  # what the thread has at the moment
+        self._waiting: list[Write] = []
+        self._in_flight: list[Write] = []  # what the thread has at the moment
         self._handing_over = False
-        self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._to_thread: queue.SimpleQueue[tuple[Jobs, str | None] | None] = queue.SimpleQueue()
-        self._settling: set[asyncio.Task[None]] = set()
-        self._pruned = 0.0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.TimerHandle | None = None
+        self._to_thread: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._thread_ended: asyncio.Future[None] | None = None  # None: there is no thread yet
+        # Used by the thread only.
+        self._write_lock = WriteLock(path)
+        self._idempotency = IdempotencyRecords(limits)
         self._batches = 0
-        self._turn = Turn(path)
-        self._watch()
-        threading.Thread(target=self._run, name=f"writer-{path.stem}", daemon=True).start()
+        self._wal_pages = 0
 
     def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
+        """Raises Unavailable when too many writes wait already."""
         future: asyncio.Future[Added] = self._loop.create_future()
-        self._submit(Add(future, time.monotonic() + PATIENCE, new, now, idempotency_key))
+        self._submit(AddPet(future, self._clock() + self._limits.request_timeout, new, now, idempotency_key))
         return future
 
     def call(
-        self, work: Callable[[apsw.Connection], T], changes: Subject | None = None, patience: float = PATIENCE
+        self,
+        work: Callable[[apsw.Connection], T],
+        changes: Subject | None = None,
+        timeout: float | None = None,
     ) -> "asyncio.Future[T]":
         """Run `work` in a transaction; `changes` names what readers must be told of.
 
-        Whoever has more patience than a request may also take longer, so nobody else is in that transaction.
+        With a longer timeout than a request has, the work may also take longer, so it gets a transaction of its own.
+        Raises Unavailable when too many writes wait already.
         """
         future: asyncio.Future[T] = self._loop.create_future()
-        self._submit(Call(future, time.monotonic() + patience, work, changes, alone=patience > PATIENCE))
+        usual = self._limits.request_timeout
+        due = self._clock() + (usual if timeout is None else timeout)
+        self._submit(Call(future, due, work, changes, alone=timeout is not None and timeout > usual))
         return future
 
-    def _submit(self, job: Add | Call) -> None:
-        if len(self._waiting) >= QUEUE_MAX:
+    def _submit(self, write: Write) -> None:
+        if len(self._waiting) >= self._limits.queued_writes:
             self._health.error()
             raise Unavailable("the writer's queue is full")
-        self._waiting.append(job)
+        if self._thread_ended is None:
+            self._start()
+        self._idle.clear()
+        self._waiting.append(write)
         if not self._handing_over and not self._in_flight:
-            # Not at once: what else this turn of the loop brings goes into the same batch.
+            # Not at once: other writes of this turn of the loop go into the same batch.
             self._handing_over = True
             self._loop.call_soon(self._hand_over)
+
+    def _start(self) -> None:
+        self._thread_ended = self._loop.create_future()
+        self._refuse_late()
+        threading.Thread(target=self._run, name=f"writer-{self._path.stem}", daemon=True).start()
 
     def _hand_over(self) -> None:
         """Give the thread all that waits; it is woken once per batch."""
         self._handing_over = False
-        count = next((n for n, job in enumerate(self._waiting[:BATCH_MAX]) if job.alone), BATCH_MAX) or 1
+        most = self._limits.batch
+        count = next((place for place, write in enumerate(self._waiting[:most]) if write.alone), most) or 1
         self._in_flight, self._waiting = self._waiting[:count], self._waiting[count:]
         if not self._in_flight:
             return
-        # The thread should need the interpreter's lock as little as can be, so rows are made ready here.
-        batch = [job for job in self._in_flight if not job.future.done()]  # without those that have given up
-        plain = [job for job in batch if type(job) is Add and job.idempotency_key is None]
-        self._to_thread.put((batch, _rows(plain) if len(plain) == len(batch) else None))
+        writes = [write for write in self._in_flight if not write.future.done()]  # the others' callers have gone
+        # The thread should need the interpreter's lock as little as possible, so rows are encoded here.
+        plain = [write for write in writes if type(write) is AddPet and write.idempotency_key is None]
+        try:
+            rows = _rows(plain) if len(plain) == len(writes) else None
+        except Exception as bug:
+            self._loop.call_soon(self._committed, _failed(writes, bug))
+        else:
+            self._to_thread.put(Batch(writes, rows))
 
-    def _watch(self) -> None:
-        """Nobody waits longer than the patience for a disk or a lock that hangs."""
-        self._watchdog = self._loop.call_later(TICK, self._watch)
-        now = time.monotonic()
+    def _refuse_late(self) -> None:
+        """Refuse the writes whose time is over, though a disk or a lock hangs; again and again."""
+        self._watch = self._loop.call_later(self._limits.check_interval, self._refuse_late)
+        now = self._clock()
         STORE_QUEUE.set(len(self._in_flight) + len(self._waiting), self._environment)
-        self._refuse(job for job in self._waiting if job.due < now)
-        self._refuse(job for job in self._in_flight if job.due + COMMIT_SECONDS < now)
+        self._refuse(write for write in self._waiting if write.due < now)
+        self._refuse(write for write in self._in_flight if write.due + self._limits.commit_timeout < now)
 
-    def _refuse(self, jobs: Iterable[Add | Call]) -> None:
-        for job in jobs:
-            if not job.future.done():
+    def _refuse(self, writes: Iterable[Write]) -> None:
+        for write in writes:
+            if not write.future.done():
                 late = Unavailable("the writer did not answer in time")
                 self._health.failed(late)
-                job.future.set_exception(late)
+                write.future.set_exception(late)
+
+    async def drain(self) -> None:
+        """Returns when all writes are answered."""
+        await self._idle.wait()
 
     async def close(self) -> None:
-        """Writes what is queued, then stops."""
-        while self._waiting or self._in_flight or self._settling:
-            await asyncio.wait([*self._settling, asyncio.ensure_future(asyncio.sleep(0.005))])
-        self._to_thread.put(None)
-        await self._closed
-        self._watchdog.cancel()
+        """Drains, then ends the thread."""
+        await self.drain()
+        if self._thread_ended is not None:
+            self._to_thread.put(None)
+            await self._thread_ended
+        if self._watch is not None:
+            self._watch.cancel()
 
-    def _settled(self, batch: Jobs, changed: set[Subject], first_id: int | None, fault: PetstoreError | None) -> None:
-        """`batch` is those whose fate is decided; what else the thread had was overdue."""
-        if len(batch) < len(self._in_flight):
-            self._refuse(set(self._in_flight).difference(batch))
+    def _committed(self, outcome: Outcome) -> None:
+        writes, changed, first_id, fault = outcome
+        if len(writes) < len(self._in_flight):
+            self._refuse(set(self._in_flight).difference(writes))
         self._in_flight = []
         self._hand_over()
-        if fault is not None:
+        if isinstance(fault, Unavailable):
             self._health.failed(fault)
-        elif batch:
-            STORE_BATCH.observe(len(batch), self._environment)
+        elif fault is None and writes:
+            STORE_BATCH.observe(len(writes), self._environment)
             if self._health.down:
                 self._health.worked()
         if first_id is not None:
-            for pet_id, job in enumerate(batch, first_id):
-                job.result = _added(job, pet_id)
-        task = self._loop.create_task(self._tell(batch, changed))
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+            for pet_id, write in enumerate(writes, first_id):
+                assert isinstance(write, AddPet)
+                write.result = added(write.new, pet_id)
+        task = self._loop.create_task(self._answer(writes, changed))
+        self._answering.add(task)
+        task.add_done_callback(self._answered)
 
-    async def _tell(self, batch: Jobs, changed: set[Subject]) -> None:
-        """The gate first, then everyone who waits."""
+    async def _answer(self, writes: list[Write], changed: set[Subject]) -> None:
+        """Tells the gate first, then every caller."""
         failure: Exception | None = None
         for subject in changed:
             try:
                 await self._on_commit(subject)
-            except Exception as error:  # whatever it is, nobody may be left waiting
+            except Exception as error:  # whatever it is, no caller may be left waiting
                 failure = error
-        for job in batch:
-            future: asyncio.Future[Any] = job.future
-            result = failure or job.result
-            if future.done():
-                continue  # its client has gone, or waited too long
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+        deliver((write.future, failure or write.result) for write in writes)
+
+    def _answered(self, task: "asyncio.Task[None]") -> None:
+        self._answering.discard(task)
+        if not (self._waiting or self._in_flight or self._answering):
+            self._idle.set()
 
     # From here on: the writer's thread.
 
     def _run(self) -> None:
         connection: apsw.Connection | None = None
-        while (taken := self._to_thread.get()) is not None:
-            batch, rows = taken
-            changed: set[Subject] = set()
-            first_id: int | None = None
-            fault: PetstoreError | None = None
+        while (batch := self._to_thread.get()) is not None:
             try:
                 if connection is None:
-                    connection = connect(self._path)
-                    connection.set_busy_timeout(0)
-                    # It adds at the end and seldom looks back: a large cache would fill up for hours, to no use.
+                    connection = self._connect(self._path)
+                    set_busy_timeout(connection, 0)
+                    # It adds at the end and seldom reads: a large cache would fill up for hours, and help nothing.
                     connection.pragma("cache_size", -1024)
-                batch, (changed, first_id) = self._commit_in_turn(connection, batch, rows)
+                    # In place of SQLite's own checkpoint, which is part of a commit and keeps its callers waiting.
+                    connection.set_wal_hook(self._note_wal_pages)
+                outcome = self._commit_in_turn(connection, batch)
             except Exception as error:
-                fault = translated(error)
-                for job in batch:
-                    job.result = fault
+                outcome = _failed(batch.writes, translate(error))
                 if connection is not None and connection.in_transaction:
                     with contextlib.suppress(apsw.Error):
                         connection.execute("ROLLBACK")
-            self._loop.call_soon_threadsafe(self._settled, batch, changed, first_id, fault)
+            self._loop.call_soon_threadsafe(self._committed, outcome)
             if connection is not None:
                 self._keep_wal_short(connection)
         if connection is not None:
             connection.close()
-        self._loop.call_soon_threadsafe(self._closed.set_result, None)
+        self._write_lock.close()
+        assert self._thread_ended is not None
+        self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
 
-    def _commit_in_turn(self, connection: apsw.Connection, batch: Jobs, rows: str | None) -> tuple[Jobs, Committed]:
-        """Those of the batch that were not overdue, and what has come of them."""
-        timely = timely_of(batch)
-        if not timely:
-            return timely, (set(), None)
+    def _commit_in_turn(self, connection: apsw.Connection, batch: Batch) -> Outcome:
+        writes = self._in_time(batch.writes)
+        if not writes:
+            return Outcome([], set())
+        # A write alone is one of many, an import's: it queues, so that other processes have their turn in between.
+        if not writes[0].alone:
+            try:
+                if batch.rows is not None and len(writes) == len(batch.writes):
+                    # One statement, which is a transaction of its own.
+                    return Outcome(writes, {"catalogue"}, _insert(connection, batch.rows, len(writes)))
+                connection.execute("BEGIN IMMEDIATE")
+                return self._write(connection, writes)
+            except apsw.BusyError:  # another process is writing, so nothing was begun
+                pass
+        with self._write_lock:
+            self._begin(connection, max(write.due for write in writes) - self._clock())
+            # Once more: for some the lock may have come too late.
+            return self._write(connection, self._in_time(writes))
+
+    def _begin(self, connection: apsw.Connection, timeout: float) -> None:
+        """Raises apsw.BusyError when another process keeps SQLite's write lock for so many seconds."""
+        set_busy_timeout(connection, min(self._limits.busy_timeout, timeout))
         try:
-            return timely, self._commit(connection, timely, rows if len(timely) == len(batch) else None)
-        except apsw.BusyError:  # another process is writing, so nothing was begun: queue up
-            with self._turn:
-                _begin(connection, max(job.due for job in timely) - time.monotonic())
-                timely = timely_of(timely)  # once more: for some the lock may have come too late
-                return timely, self._write(connection, timely)
+            connection.execute("BEGIN IMMEDIATE")
+        finally:
+            set_busy_timeout(connection, 0)
 
-    def _commit(self, connection: apsw.Connection, batch: Jobs, rows: str | None) -> Committed:
-        """What has changed and, for a batch of plain adds, the first of their ids."""
-        if rows is not None:
-            return {"catalogue"}, _insert(connection, rows, len(batch))  # one statement: a transaction of its own
-        connection.execute("BEGIN IMMEDIATE")
-        return self._write(connection, batch)
-
-    def _write(self, connection: apsw.Connection, batch: Jobs) -> Committed:
+    def _write(self, connection: apsw.Connection, writes: list[Write]) -> Outcome:
         """The rest of a transaction that has begun."""
         changed: set[Subject] = set()
-        fresh = self._without_replays(connection, [job for job in batch if isinstance(job, Add)])
-        if fresh:
-            self._add(connection, fresh)
+        new = self._idempotency.without_replays(connection, [write for write in writes if isinstance(write, AddPet)])
+        if new:
+            for pet_id, add in enumerate(new, _insert(connection, _rows(new), len(new))):
+                add.result = added(add.new, pet_id)
+            self._idempotency.remember(connection, new)
             changed.add("catalogue")
-        for job in batch:
-            if isinstance(job, Call):
-                connection.execute("SAVEPOINT call")  # one that fails takes nothing else with it
+        for write in writes:
+            if isinstance(write, Call):
+                connection.execute("SAVEPOINT call")  # a call that fails takes nothing else with it
                 try:
-                    job.result = job.work(connection)
-                    if job.changes:
-                        changed.add(job.changes)
+                    write.result = write.work(connection)
+                    if write.changes:
+                        changed.add(write.changes)
                 except Exception as error:
-                    if not connection.in_transaction:  # a full disk does: it has ended the whole transaction
+                    if not connection.in_transaction:  # a full disk has ended the whole transaction
                         raise
                     connection.execute("ROLLBACK TO call")
-                    job.result = translated(error)
+                    write.result = translate(error)
                 connection.execute("RELEASE call")
         connection.execute("COMMIT")
-        return changed, None
+        return Outcome(writes, changed)
 
-    def _add(self, connection: apsw.Connection, fresh: list[Add]) -> None:
-        promises = []
-        for pet_id, add in enumerate(fresh, _insert(connection, _rows(fresh), len(fresh))):
-            add.result = _added(add, pet_id)
-            idempotency_key = add.idempotency_key
-            if idempotency_key:
-                promises.append(
-                    (
-                        idempotency_key.key_id,
-                        idempotency_key.token,
-                        idempotency_key.body_digest,
-                        pet_id,
-                        add.new.status,
-                        add.now,
-                    )
-                )
-        if promises:
-            # REPLACE: a record older than its life may still be there.
-            connection.executemany("REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)", promises)
+    def _in_time(self, writes: list[Write]) -> list[Write]:
+        """Without those whose time is over, or whose callers have gone."""
+        now = self._clock()
+        return [write for write in writes if now < write.due and not write.future.done()]
 
-    def _without_replays(self, connection: apsw.Connection, adds: list[Add]) -> list[Add]:
-        """Answers the jobs that repeat an earlier request, and returns the others."""
-        if not any(add.idempotency_key for add in adds):
-            return adds
-        now = max(add.now for add in adds)
-        if now - self._pruned >= PRUNE_EVERY:
-            connection.execute(
-                "DELETE FROM idempotency WHERE (key_id, token) IN"
-                " (SELECT key_id, token FROM idempotency WHERE created <= ? LIMIT ?)",
-                (now - IDEMPOTENCY_LIFE, PRUNE_MAX),
-            )
-            if connection.changes() < PRUNE_MAX:  # else there are more: the next batch goes on
-                self._pruned = now
-        tokens = _encode(
-            [(add.idempotency_key.key_id, add.idempotency_key.token) for add in adds if add.idempotency_key]
-        ).decode()
-        rows: list[Any] = connection.execute(
-            "SELECT i.key_id, i.token, i.body_digest, i.created, p.id, p.name, p.category_id, i.status"
-            " FROM json_each(?) AS t"
-            " JOIN idempotency AS i ON i.key_id = t.value ->> 0 AND i.token = t.value ->> 1"
-            " JOIN pets AS p ON p.id = i.pet_id",
-            (tokens,),
-        ).fetchall()
-        known = {
-            (key_id, token): (digest, Pet(pet_id, name, category_id, status))
-            for key_id, token, digest, created, pet_id, name, category_id, status in rows
-            if created > now - IDEMPOTENCY_LIFE
-        }
-        fresh = []
-        for add in adds:
-            earlier = (
-                known.get((add.idempotency_key.key_id, add.idempotency_key.token)) if add.idempotency_key else None
-            )
-            if add.idempotency_key is None or earlier is None:
-                fresh.append(add)
-            elif earlier[0] == add.idempotency_key.body_digest:
-                add.result = Added(earlier[1], replayed=True)
-            else:
-                add.result = IdempotencyMismatch("This Idempotency-Key was used before with another body.")
-        return fresh
+    def _note_wal_pages(self, connection: apsw.Connection, database: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
 
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
-        """Readers that come and go without a pause can keep SQLite from starting the log over: then insist."""
+        """Copy the log into the file, after the callers have their answers.
+
+        Readers that come and go without a pause can keep SQLite from starting the log over: then insist.
+        """
+        if self._wal_pages >= FILE_PRAGMAS["wal_autocheckpoint"]:
+            with contextlib.suppress(apsw.Error):
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._batches += 1
         if self._batches % 64:
             return
@@ -300,29 +313,21 @@ class Writer:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
-def _begin(connection: apsw.Connection, patience: float) -> None:
-    """Have the write lock, in so many seconds. Raises apsw.BusyError."""
-    connection.set_busy_timeout(max(0, min(BUSY_MILLISECONDS, int(patience * 1000))))
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    finally:
-        connection.set_busy_timeout(0)
+def _failed(writes: list[Write], fault: Exception) -> Outcome:
+    for write in writes:
+        write.result = fault
+    return Outcome(writes, set(), fault=fault)
 
 
-def _rows(adds: Sequence[Add]) -> str:
+def _rows(adds: Sequence[AddPet]) -> str:
     return _encode([(add.new.name, add.new.category_id, add.new.status) for add in adds]).decode()
 
 
 def _insert(connection: apsw.Connection, rows: str, count: int) -> int:
-    """The first id: nobody else can insert within the transaction, so the others follow it."""
+    """The first id. The others follow it, because nobody else can insert within the transaction."""
     connection.execute(
         "INSERT INTO pets (name, category_id, status)"
         " SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) ORDER BY key",
         (rows,),
     )
     return connection.last_insert_rowid() - count + 1
-
-
-def _added(add: Any, pet_id: int) -> Added:
-    new: NewPet = add.new
-    return Added(Pet(pet_id, new.name, new.category_id, new.status), replayed=False)

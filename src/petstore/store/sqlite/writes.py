@@ -1,19 +1,17 @@
-"""What the writer is given to write, and until when each may be begun."""
+"""The kinds of write that the writer takes."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
 import apsw
 
-from petstore.errors import PetstoreError
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Subject
 
 
-class Add:
-    """An animal to be added."""
+class AddPet:
+    """A new animal. After `due`, by the writer's clock, it is no longer written."""
 
     __slots__ = ("due", "future", "idempotency_key", "new", "now", "result")
     alone = False
@@ -31,11 +29,11 @@ class Add:
         self.new = new
         self.now = now
         self.idempotency_key = idempotency_key
-        self.result: Added | PetstoreError | None = None
+        self.result: Added | Exception | None = None
 
 
 class Call:
-    """Any other write: a function of the connection, inside the transaction."""
+    """A function of the connection, which runs inside a transaction; `alone`: with no other write in it."""
 
     __slots__ = ("alone", "changes", "due", "future", "result", "work")
 
@@ -56,10 +54,4 @@ class Call:
         self.result: Any = None
 
 
-Jobs = list[Add | Call]
-
-
-def timely_of(batch: Jobs) -> Jobs:
-    """Without those that are overdue, or given up."""
-    now = time.monotonic()
-    return [job for job in batch if now < job.due and not job.future.done()]
+Write = AddPet | Call

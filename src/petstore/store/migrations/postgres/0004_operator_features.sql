@@ -1,0 +1,70 @@
+-- New tables only. A node of the version before this one may still work on the schema, and a change of the tables that it
+-- uses would wait for the longest of its transactions, with everyone else behind it.
+
+-- Keys that an operator has suspended.
+CREATE TABLE suspensions (
+    key_id text COLLATE "C" PRIMARY KEY,
+    since  double precision NOT NULL
+);
+
+-- The roles of operators; one without a row has the role `operator`.
+CREATE TABLE operator_roles (
+    name text COLLATE "C" PRIMARY KEY,
+    role text             NOT NULL CHECK (role IN ('operator', 'viewer'))
+);
+
+-- An animal's name and category before an operator first changed or removed it. A repeated create is answered from it,
+-- and undoing an import leaves these animals alone.
+CREATE TABLE changed_pets (
+    id          bigint PRIMARY KEY,
+    name        text             NOT NULL,
+    category_id bigint           NOT NULL,
+    at          double precision NOT NULL
+);
+
+-- How often the catalogue was changed other than by adding animals, and whether an import is being moved. One row.
+CREATE TABLE catalogue_changes (
+    id     int     PRIMARY KEY CHECK (id = 1),
+    number bigint  NOT NULL,
+    moving boolean NOT NULL
+);
+INSERT INTO catalogue_changes VALUES (1, 0, false);
+
+-- docs/decisions/0012: an import is loaded, then visible at once under the ids from `first_id` to `last_id`, and moved
+-- into `pets` while it is visible. `touched` is the importer's sign of life.
+CREATE TABLE imports (
+    id       text COLLATE "C" PRIMARY KEY,
+    at       double precision NOT NULL,
+    actor    text             NOT NULL,
+    name     text             NOT NULL,
+    sha256   text             NOT NULL,
+    count    bigint           NOT NULL,
+    first_id bigint,
+    last_id  bigint,
+    state    text             NOT NULL CHECK (state IN ('loading', 'moving', 'done', 'undoing', 'undone', 'discarded')),
+    touched  double precision NOT NULL
+);
+CREATE UNIQUE INDEX import_that_moves ON imports (state) WHERE state = 'moving'; -- one at a time
+CREATE INDEX imports_by_age ON imports (at, id);
+
+-- Animals of imports that are not in `pets` yet. The id of one is `first_id` of its import plus `place`.
+CREATE TABLE import_rows (
+    import_id   text COLLATE "C" NOT NULL,
+    status      text COLLATE "C" NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
+    place       bigint           NOT NULL,
+    name        text             NOT NULL,
+    category_id bigint           NOT NULL,
+    PRIMARY KEY (import_id, status, place)
+);
+
+-- The usage of keys, in the intervals of 60, 3,600 and 86,400 seconds. `usage_minutes`, `usage` and `usage_days` go on
+-- holding all operations together.
+CREATE TABLE usage_by_operation (
+    seconds   bigint           NOT NULL,
+    start     bigint           NOT NULL,
+    key_id    text COLLATE "C" NOT NULL,
+    operation text COLLATE "C" NOT NULL,
+    answer    text COLLATE "C" NOT NULL,
+    count     bigint           NOT NULL,
+    PRIMARY KEY (seconds, start, key_id, operation, answer)
+);

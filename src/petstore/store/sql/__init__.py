@@ -1,0 +1,106 @@
+"""SQL that both backends share: each text is written once, in PostgreSQL's dialect, and either backend runs it.
+
+A transaction is a generator: it yields statements, and the backend sends it the rows of each. So the same transaction
+runs in the thread of SQLite's writer and on a connection to PostgreSQL.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from petstore.audit import AuditEntry
+from petstore.keys import Environment
+from petstore.store import OnCommit, Subject
+from petstore.store.limits import StoreLimits
+from petstore.store.schema import Row
+from petstore.store.writing import InFlight
+
+T = TypeVar("T")
+
+
+class Statement(NamedTuple):
+    """`$1` in the text stands for the first of the values. A list is a value too: `column = ANY($1)`."""
+
+    sql: str
+    values: Sequence[Any] = ()
+
+
+class ForEachRow(NamedTuple):
+    """A statement that is executed once for each row of values, and returns nothing."""
+
+    sql: str
+    rows: Sequence[Sequence[Any]]
+
+
+Transaction = Generator[Statement | ForEachRow, list[Row], T]
+
+
+class Database(ABC):
+    """One environment's database. Every method raises Unavailable when the database cannot answer."""
+
+    schema: str  # the prefix of every table
+    for_update: str  # after a SELECT: locks its rows, where a transaction does not lock everything anyway
+    skip_locked: str  # the same, but leaves out rows that another transaction has locked
+    clock: str  # an expression: Unix seconds by the database's own clock
+    usage_timeout: float  # for one transaction that adds usage
+
+    def __init__(self, environment: Environment, on_commit: OnCommit, limits: StoreLimits) -> None:
+        self.environment: Environment = environment
+        self.limits = limits
+        self._on_commit = on_commit
+        self._in_flight = InFlight()
+
+    @abstractmethod
+    async def _fetch(self, sql: str, *values: Any) -> list[Row]:
+        """For reads that take microseconds."""
+
+    @abstractmethod
+    async def _fetch_long(self, sql: str, *values: Any) -> list[Row]:
+        """For reads that take the longer the more there is: an operator's, never a client's."""
+
+    @abstractmethod
+    async def _run(
+        self, transaction: Transaction[T], changes: Subject | None = None, timeout_seconds: float | None = None
+    ) -> T:
+        """What the transaction returns, after its commit and after everyone who caches `changes` was told.
+
+        The default of `timeout_seconds` is a request's. A transaction with a longer one shares its commit with nobody.
+        """
+
+    @abstractmethod
+    def _contains(self, column: str, place: int) -> str:
+        """A condition: the column, its letters A to Z in lower case, contains the value at this place."""
+
+    @abstractmethod
+    def _lock_pet_ids(self) -> Transaction[None]:
+        """Let no other transaction draw ids of animals until this one ends.
+
+        So ids are drawn and committed in the same order. Otherwise a reader could see an animal, go on from there, and
+        never meet one with a lower id that is committed later.
+        """
+
+    @abstractmethod
+    def _draw_pet_ids(self, count: int) -> Transaction[int]:
+        """The first of that many new ids, which follow each other. To be called under the lock of the ids."""
+
+    def _contains_any(self, columns: Iterable[str], spellings: Sequence[str], first: int) -> str:
+        """A condition: one of the columns contains one of the spellings, which are the values from `first` on."""
+        places = range(first, first + len(spellings))
+        return f"({' OR '.join(self._contains(column, place) for column in columns for place in places) or 'false'})"
+
+    def _note_moving(self, *, also: str = "") -> Statement:
+        """Keep in the one row of `catalogue_changes` whether an import is being moved; every read looks at it."""
+        return Statement(
+            f"UPDATE {self.schema}.catalogue_changes SET {also}"
+            f" moving = EXISTS (SELECT 1 FROM {self.schema}.imports WHERE state = 'moving') RETURNING number"
+        )
+
+    def _record(self, entries: Sequence[AuditEntry]) -> Transaction[None]:
+        return record(self.schema, entries)
+
+
+def record(schema: str, entries: Sequence[AuditEntry]) -> Transaction[None]:
+    yield ForEachRow(
+        f"INSERT INTO {schema}.deeds (at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5)",
+        [(entry.at, entry.actor, entry.action, entry.subject, entry.detail) for entry in entries],
+    )

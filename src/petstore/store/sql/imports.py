@@ -1,0 +1,218 @@
+"""Imports: loaded in small transactions, visible at one moment, moved into `pets` while they are visible.
+
+docs/decisions/0012 says why. An import that was interrupted is finished, or removed, by the next call of `tidy`.
+"""
+
+import contextlib
+import math
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from petstore.audit import AuditEntry
+from petstore.errors import Unavailable
+from petstore.pets import Import, ImportState, NewPet, Undone, new_import_id
+from petstore.store.limits import OPERATOR_TIMEOUT
+from petstore.store.schema import IMPORT_ROWS, Row
+from petstore.store.sql import Statement, T, Transaction
+from petstore.store.sql.pets import STATUS_LIST, SqlPets
+from petstore.store.sql.transfer import SqlTransfer
+
+TOUCH_INTERVAL = 10.0  # seconds between two signs of life while an import is loaded
+# After so many seconds without a sign of life, another process takes over.
+LOADING_TIMEOUT = 3600.0  # the file may come from a slow program
+MOVING_TIMEOUT = 60.0
+AT_ONCE = -math.inf
+
+_COLUMNS = "id, at, actor, name, sha256, count, first_id, last_id, state"
+CHUNK = f"import_id = $1 AND status IN ({STATUS_LIST}) AND place >= $2 AND place < $3"
+
+
+class SqlImports(SqlPets, SqlTransfer):
+    """See `Catalogue` for what each method does."""
+
+    async def import_pets(
+        self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry, sha256: Callable[[], str] = lambda: ""
+    ) -> Import:
+        import_id = new_import_id()
+        await self._long(self._begin(import_id, entry))
+        try:
+            count = await self._load(import_id, batches)
+            digest = sha256()
+            while not (added := await self._change(self._publish(import_id, count, digest, entry), OPERATOR_TIMEOUT)):
+                await self._finish_moves(AT_ONCE)  # of another import
+        except BaseException as error:
+            with contextlib.suppress(Unavailable):  # `tidy` does it later
+                await self._long(self._set_state(import_id, "loading", "discarded"))
+                if isinstance(error, Exception):  # otherwise the caller has gone, and nobody should wait
+                    await self._remove_discarded()
+            raise
+        with contextlib.suppress(Unavailable):  # every reader sees the animals already; `tidy` moves the rest
+            await self._finish_moves(AT_ONCE)
+            added = msgspec.structs.replace(added, state="done")
+        return added
+
+    async def find_import(self, import_id: str) -> Import | None:
+        rows = await self._fetch(f"SELECT {_COLUMNS} FROM {self.schema}.imports WHERE id = $1", import_id)
+        return Import(*rows[0]) if rows else None
+
+    async def imports(self, *, before: tuple[float, str] | None = None, limit: int = 100) -> list[Import]:
+        rows = await self._fetch(
+            f"SELECT {_COLUMNS} FROM {self.schema}.imports WHERE state NOT IN ('loading', 'discarded')"
+            " AND (at, id) < ($1, $2) ORDER BY at DESC, id DESC LIMIT $3",
+            *(before or (math.inf, "")), limit,
+        )  # fmt: skip
+        return [Import(*row) for row in rows]
+
+    async def undo_import(self, import_id: str, entry: AuditEntry) -> Undone | None:
+        def begin() -> Transaction[bool]:
+            begun = yield from self._set_state(import_id, "done", "undoing")
+            if begun:
+                yield from self._record([entry])
+            return begun
+
+        await self._finish_moves(AT_ONCE)
+        return await self._undo(import_id) if await self._long(begin()) else None
+
+    async def tidy(self) -> None:
+        for import_id, *_ in await self._idle_imports("loading", LOADING_TIMEOUT):
+            await self._long(self._set_state(import_id, "loading", "discarded"))
+        await self._remove_discarded()
+        await self._finish_moves(MOVING_TIMEOUT)
+        for import_id, *_ in await self._idle_imports("undoing", MOVING_TIMEOUT):
+            await self._undo(import_id)
+
+    # Loading
+
+    def _begin(self, import_id: str, entry: AuditEntry) -> Transaction[None]:
+        yield Statement(
+            f"INSERT INTO {self.schema}.imports (id, at, actor, name, sha256, count, state, touched)"
+            f" VALUES ($1, $2, $3, $4, '', 0, 'loading', {self.clock})",
+            (import_id, entry.at, entry.actor, entry.subject),
+        )
+
+    async def _load(self, import_id: str, batches: AsyncIterator[list[NewPet]]) -> int:
+        count, touched = 0, time.monotonic()
+        async for batch in batches:
+            for start in range(0, len(batch), self.limits.import_chunk):
+                chunk = batch[start : start + self.limits.import_chunk]
+                rows: list[Row] = [
+                    (import_id, pet.status, place, pet.name, pet.category_id) for place, pet in enumerate(chunk, count)
+                ]
+                await self.put_rows(IMPORT_ROWS, rows)
+                count += len(chunk)
+                if time.monotonic() - touched > TOUCH_INTERVAL:
+                    await self._long(self._set_state(import_id, "loading", "loading"))
+                    touched = time.monotonic()
+        return count
+
+    def _publish(self, import_id: str, count: int, sha256: str, entry: AuditEntry) -> Transaction[Import | None]:
+        """Give the animals their ids, under which everyone sees them from now on. None while another import is moved.
+
+        Raises Unavailable when `tidy` has removed the import meanwhile.
+        """
+        yield from self._lock_pet_ids()
+        if (yield Statement(f"SELECT id FROM {self.schema}.imports WHERE state = 'moving'")):
+            return None
+        first_id = (yield from self._draw_pet_ids(count)) if count else None
+        last_id = None if first_id is None else first_id + count - 1
+        yield from self._record([msgspec.structs.replace(entry, detail=f"{count} animals, {import_id}")])
+        rows = yield Statement(
+            f"UPDATE {self.schema}.imports SET state = $2, first_id = $3, last_id = $4, count = $5, sha256 = $6,"
+            f" touched = {self.clock} WHERE id = $1 AND state = 'loading' RETURNING {_COLUMNS}",
+            (import_id, "moving" if count else "done", first_id, last_id, count, sha256),
+        )
+        if not rows:
+            raise Unavailable("the import gave no sign of life for an hour, so its rows were removed")
+        return Import(*rows[0])
+
+    async def _remove_discarded(self) -> None:
+        def delete(import_id: str, start: int, end: int) -> Transaction[None]:
+            yield self._delete_rows(import_id, start, end)
+
+        def end(import_id: str) -> Transaction[None]:
+            yield Statement(f"DELETE FROM {self.schema}.imports WHERE id = $1", (import_id,))
+
+        for import_id, *_ in await self._idle_imports("discarded", AT_ONCE):
+            for start, stop in await self._chunks(import_id):
+                await self._long(delete(import_id, start, stop))
+            await self._long(end(import_id))
+
+    # Moving
+
+    async def _finish_moves(self, idle_for: float) -> None:
+        """Move the rows of an import that every reader sees already. Several processes may do this at once."""
+
+        def move(import_id: str, first_id: int, start: int, stop: int) -> Transaction[None]:
+            yield from self._move_rows(import_id, first_id, start, stop)
+            yield from self._set_state(import_id, "moving", "moving")
+
+        def end(import_id: str) -> Transaction[None]:
+            yield from self._set_state(import_id, "moving", "done")
+            yield self._note_moving()
+
+        for import_id, first_id, _ in await self._idle_imports("moving", idle_for):
+            for start, stop in await self._chunks(import_id):
+                await self._long(move(import_id, first_id, start, stop))
+            await self._long(end(import_id))
+
+    @abstractmethod
+    def _move_rows(self, import_id: str, first_id: int, start: int, stop: int) -> Transaction[None]:
+        """Move the rows of these places, those of them that nobody else has moved meanwhile."""
+
+    async def _undo(self, import_id: str) -> Undone:
+        def remove(start: int, stop: int) -> Transaction[int]:
+            rows = yield Statement(
+                f"DELETE FROM {self.schema}.pets WHERE id >= $1 AND id < $2 AND NOT EXISTS"
+                f" (SELECT 1 FROM {self.schema}.changed_pets WHERE changed_pets.id = pets.id) RETURNING id",
+                (start, stop),
+            )
+            yield from self._set_state(import_id, "undoing", "undoing")
+            return len(rows)
+
+        found = await self.find_import(import_id)
+        assert found is not None
+        removed, first_id, end = 0, found.first_id or 0, (found.last_id or -1) + 1
+        for start in range(first_id, end, self.limits.import_chunk):
+            stop = min(start + self.limits.import_chunk, end)
+            removed += await self._change(remove(start, stop), OPERATOR_TIMEOUT)
+        await self._long(self._set_state(import_id, "undoing", "undone"))
+        ((kept,),) = await self._fetch_long(
+            f"SELECT count(*) FROM {self.schema}.pets WHERE id >= $1 AND id < $2", first_id, end
+        )
+        return Undone(removed, kept)
+
+    # Any state
+
+    async def _idle_imports(self, state: ImportState, idle_for: float) -> list[Row]:
+        """The id and the ids of the animals of imports that gave no sign of life for so many seconds."""
+        return await self._fetch(
+            f"SELECT id, first_id, last_id FROM {self.schema}.imports"
+            f" WHERE state = $1 AND touched < {self.clock} - CAST($2 AS double precision)",
+            state, idle_for,
+        )  # fmt: skip
+
+    def _set_state(self, import_id: str, old: ImportState, new: ImportState) -> Transaction[bool]:
+        """Whether the import was in the old state; this is a sign of life, too."""
+        rows = yield Statement(
+            f"UPDATE {self.schema}.imports SET state = $3, touched = {self.clock}"
+            " WHERE id = $1 AND state = $2 RETURNING id",
+            (import_id, old, new),
+        )
+        return bool(rows)
+
+    async def _chunks(self, import_id: str) -> list[tuple[int, int]]:
+        """Ranges of places that cover what is left of the import's rows."""
+        ((first, last),) = await self._fetch_long(
+            f"SELECT min(place), max(place) FROM {self.schema}.import_rows WHERE import_id = $1", import_id
+        )
+        size = self.limits.import_chunk
+        return [] if first is None else [(start, start + size) for start in range(first, last + 1, size)]
+
+    def _delete_rows(self, import_id: str, start: int, stop: int) -> Statement:
+        return Statement(f"DELETE FROM {self.schema}.import_rows WHERE {CHUNK}", (import_id, start, stop))
+
+    async def _long(self, transaction: Transaction[T]) -> T:
+        return await self._run(transaction, timeout_seconds=OPERATOR_TIMEOUT)

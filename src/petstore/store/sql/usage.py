@@ -1,0 +1,140 @@
+"""Usage of keys by minute, hour and day, with and without the operation, and of all keys together."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from petstore.store.sql import Database, ForEachRow, Statement, Transaction
+from petstore.usage import (
+    ANONYMOUS,
+    DAY,
+    HOUR,
+    HOURS_KEPT,
+    MINUTE,
+    MINUTES_KEPT,
+    TOTAL_MINUTES_KEPT,
+    Interval,
+    KeyTotal,
+    Operation,
+    OperationUsage,
+    TotalUsage,
+    Usage,
+)
+
+# The seconds of an interval → its table, and the column with the start of the interval.
+TABLE_OF: dict[Interval, tuple[str, str]] = {
+    MINUTE: ("usage_minutes", "minute"),
+    HOUR: ("usage", "hour"),
+    DAY: ("usage_days", "day"),
+}
+# What is deleted by age: the table, the columns that identify a row, which rows, and their age in seconds.
+EXPIRING = (
+    ("usage_minutes", "minute, key_id, answer", "minute <", MINUTES_KEPT),
+    ("usage", "hour, key_id, answer", "hour <", HOURS_KEPT),
+    ("usage_by_operation", "seconds, start, key_id, operation, answer", "seconds = 60 AND start <", MINUTES_KEPT),
+    ("usage_by_operation", "seconds, start, key_id, operation, answer", "seconds = 3600 AND start <", HOURS_KEPT),
+    ("traffic", "step, start, answer", "step = 60 AND start <", TOTAL_MINUTES_KEPT),
+)
+EXPIRE_MAX = 500  # rows deleted in one transaction, so that creates do not wait long for the write lock
+
+
+class SqlUsage(Database):
+    """See `UsageStore` for what each method does."""
+
+    async def add_usage(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> None:
+        if rows:
+            await self._run(self._add_usage(rows, last_used), timeout_seconds=self.usage_timeout)
+
+    def _add_usage(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> Transaction[None]:
+        of_keys = [row for row in rows if row.key_id != ANONYMOUS]
+        for interval, (table, column) in TABLE_OF.items():
+            yield self._add_counts(
+                table, (column, "key_id", "answer"),
+                ((_floor(row.start, interval), row.key_id, row.response, row.requests) for row in of_keys),
+            )  # fmt: skip
+            yield self._add_counts(
+                "usage_by_operation", ("seconds", "start", "key_id", "operation", "answer"),
+                (
+                    (interval, _floor(row.start, interval), row.key_id, row.operation, row.response, row.requests)
+                    for row in of_keys
+                ),
+            )  # fmt: skip
+        yield self._add_counts(
+            "traffic", ("step", "start", "answer"),
+            (
+                (interval, _floor(row.start, interval), row.response, row.requests)
+                for row in rows for interval in (MINUTE, HOUR)
+            ),
+        )  # fmt: skip
+        yield ForEachRow(
+            f"UPDATE {self.schema}.keys SET last_used = $1 WHERE id = $2 AND coalesce(last_used, 0) < $1",
+            [(at, key_id) for key_id, at in sorted(last_used.items())],
+        )
+        newest = max(row.start for row in rows)
+        for table, columns, old, kept in EXPIRING:
+            yield Statement(
+                f"DELETE FROM {self.schema}.{table} WHERE ({columns}) IN (SELECT {columns} FROM {self.schema}.{table}"
+                f" WHERE {old} $1 ORDER BY {columns} LIMIT {EXPIRE_MAX} {self.skip_locked})",
+                (newest - kept,),
+            )
+
+    def _add_counts(self, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> ForEachRow:
+        """Rows end with a count. They are sorted, because writers that lock rows in one order cannot deadlock."""
+        counts: Counter[tuple[Any, ...]] = Counter()
+        for *cell, count in rows:
+            counts[tuple(cell)] += count
+        names = ", ".join(columns)
+        places = ", ".join(f"${place}" for place in range(1, len(columns) + 2))
+        return ForEachRow(
+            f"INSERT INTO {self.schema}.{table} AS t ({names}, count) VALUES ({places})"
+            f" ON CONFLICT ({names}) DO UPDATE SET count = t.count + excluded.count",
+            sorted((*cell, count) for cell, count in counts.items()),
+        )
+
+    async def usage_of(
+        self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: Operation | None = None
+    ) -> list[Usage]:
+        table, start, condition, values = self._source(interval, operation, 3)
+        rows = await self._fetch(
+            f"SELECT key_id, {start}, answer, count FROM {table}"
+            f" WHERE {start} = ANY($1) AND key_id = ANY($2) AND {condition}",
+            list(starts), list(key_ids), *values,
+        )  # fmt: skip
+        return [Usage(*row) for row in rows]
+
+    async def busiest(
+        self, *, interval: Interval, since: int, limit: int, after: str = "", operation: Operation | None = None
+    ) -> list[KeyTotal]:
+        table, start, condition, values = self._source(interval, operation, 4)
+        # The || '' keeps SQLite from walking through all of the index by key for the sake of its order.
+        rows = await self._fetch_long(
+            "WITH totals AS (SELECT key_id, CAST(sum(count) AS bigint) AS requests,"
+            "  CAST(coalesce(sum(count) FILTER (WHERE answer = 'refused'), 0) AS bigint) AS refused,"
+            "  CAST(coalesce(sum(count) FILTER (WHERE answer = 'banned'), 0) AS bigint) AS banned"
+            f" FROM (SELECT key_id || '' AS key_id, answer, count FROM {table} WHERE {start} >= $1 AND {condition})"
+            " AS u GROUP BY key_id)"
+            " SELECT key_id, requests, refused, banned FROM totals WHERE $2 = ''"
+            " OR (requests, key_id) < (SELECT requests, key_id FROM totals WHERE key_id = $2)"
+            " ORDER BY requests DESC, key_id DESC LIMIT $3",
+            since, after, limit, *values,
+        )  # fmt: skip
+        return [KeyTotal(*row) for row in rows]
+
+    async def total_usage(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]:
+        rows = await self._fetch(
+            f"SELECT start, answer, count FROM {self.schema}.traffic WHERE step = $1 AND start >= $2 ORDER BY start",
+            interval, since,
+        )  # fmt: skip
+        return [TotalUsage(*row) for row in rows]
+
+    def _source(self, interval: Interval, operation: Operation | None, first: int) -> tuple[str, str, str, list[Any]]:
+        """A table, its column of starts, a condition, and the condition's values, which are bound from `first` on."""
+        if operation is None:
+            table, column = TABLE_OF[interval]
+            return f"{self.schema}.{table}", column, "true", []
+        condition = f"seconds = ${first} AND operation = ${first + 1}"
+        return f"{self.schema}.usage_by_operation", "start", condition, [interval, operation]
+
+
+def _floor(at: int, interval: int) -> int:
+    return at // interval * interval

@@ -1,0 +1,64 @@
+"""What the writers of both backends share: idempotency keys in flight, and handing results to those who wait."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from petstore.errors import IdempotencyConflict, IdempotencyMismatch, PetstoreError
+from petstore.observability.logs import logger
+from petstore.pets import Added, IdempotencyKey, NewPet, Pet
+
+
+class InFlight:
+    """The idempotency keys whose first request is not answered yet."""
+
+    def __init__(self) -> None:
+        self._names: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def only(self, idempotency_key: IdempotencyKey) -> Iterator[None]:
+        """Raises IdempotencyConflict when a request with the same idempotency key is in flight."""
+        name = (idempotency_key.key_id, idempotency_key.token)
+        if name in self._names:
+            raise IdempotencyConflict("The first request with this Idempotency-Key is still running; retry shortly.")
+        self._names.add(name)
+        try:
+            yield
+        finally:
+            self._names.discard(name)
+
+
+def added(new: NewPet, pet_id: int) -> Added:
+    return Added(Pet(pet_id, new.name, new.category_id, new.status), replayed=False)
+
+
+def replayed(idempotency_key: IdempotencyKey, digest: bytes, pet: Pet) -> Added | IdempotencyMismatch:
+    """The answer to a request whose idempotency key was used before, for `pet` and with a body of this digest."""
+    if digest == idempotency_key.body_digest:
+        return Added(pet, replayed=True)
+    return IdempotencyMismatch("This Idempotency-Key was used before with another body.")
+
+
+def deliver(results: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:
+    """Hand each result, or exception, to the future that waits for it, unless its caller has gone.
+
+    Each caller logs a bug that reaches it, under its own request id. One that reaches nobody is logged here.
+    """
+    bugs: dict[Exception, bool] = {}  # and whether it reached someone
+    for future, result in results:
+        waits = not future.done()
+        if isinstance(result, Exception):
+            if not isinstance(result, PetstoreError):
+                bugs[result] = bugs.get(result, False) or waits
+            if waits:
+                future.set_exception(result)
+        elif waits:
+            future.set_result(result)
+    for bug, reached in bugs.items():
+        if not reached:
+            log_bug(bug)
+
+
+def log_bug(error: BaseException) -> None:
+    logger.error("internal error", exc_info=error, extra={"fields": {"part": "store"}})

@@ -1,0 +1,222 @@
+"""What operators do to animals, on every backend: searching, adding by hand, changing, removing."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from petstore.audit import AuditEntry
+from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetStatus
+from petstore.store import Store, StorePolicy, Subject
+from tests.places import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, batch, names
+
+SHORT_STEPS = StorePolicy(limits=PATIENT._replace(search_step=10))
+
+
+async def found_names(
+    store: Store, text: str, status: PetStatus | None = None, limit: int = 100, *, newest_first: bool = False
+) -> list[str]:
+    """All that a search finds, however many steps it takes."""
+    names: list[str] = []
+    at, more = 2**63 - 1 if newest_first else 0, True
+    while more:
+        if newest_first:
+            pets, at, more = await store.newest_pets(before=at, limit=limit, status=status, text=text)
+        else:
+            pets, at, more = await store.search(text, after=at, limit=limit, status=status)
+        names += [pet.name for pet in pets]
+    return names
+
+
+async def subjects(store: Store) -> list[str]:
+    """Of the audit entries, the newest first."""
+    return [entry.subject for _, entry in (await store.find_entries()).entries]
+
+
+# Searching
+
+
+def test_search_finds_parts_of_names_alike_on_every_backend(store_at: StorePlace) -> None:
+    pets = ["Rex", "T-REX", "Ärmel", "ärmel", "ÄRMEL", "100%", "a_b", "Straße", "ǅ", "ИВАН", "иван", "Ｆ", "%", "İ"]
+
+    async def work(store: Store) -> None:
+        await store.import_pets(batch(*(NewPet(name, 1) for name in pets)), ENTRY)
+        for text, found in {
+            "rex": ["Rex", "T-REX"],
+            "ReX": ["Rex", "T-REX"],
+            "ärmel": ["Ärmel", "ärmel", "ÄRMEL"],
+            "ÄRMEL": ["Ärmel", "ärmel", "ÄRMEL"],
+            "иван": ["ИВАН", "иван"],
+            "%": ["100%", "%"],
+            "_": ["a_b"],
+            "straße": ["Straße"],
+            "\x00": [],
+            "\ud800": [],
+            "nobody": [],
+        }.items():
+            assert await found_names(store, text) == found, text
+            assert await found_names(store, text, newest_first=True) == found[::-1], text
+        await store.set_status([3, 4], "sold", ENTRY)
+        assert await found_names(store, "ÄRMEL", "sold") == ["Ärmel", "ärmel"]
+        assert await found_names(store, "ÄRMEL", "available") == ["ÄRMEL"]
+
+    store_at.use(work)
+
+
+def test_search_reads_a_bounded_number_of_animals_and_says_how_far_it_came(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        pets = [NewPet(f"Pet {i}{' the needle' if i % 13 == 0 else ''}", 1, STATUSES[i % 3]) for i in range(100)]
+        await store.import_pets(batch(*pets), ENTRY)
+        needles = [pet.name for pet in pets if "needle" in pet.name]
+        assert await found_names(store, "NEEDLE") == needles
+        assert await found_names(store, "needle", limit=1) == needles
+        assert await found_names(store, "needle", limit=1, newest_first=True) == needles[::-1]
+        sold = [pet.name for pet in pets if "needle" in pet.name and pet.status == "sold"]
+        assert await found_names(store, "needle", "sold") == sold
+        assert await store.search("nobody", after=0, limit=5, status=None) == ([], 10, True)
+        assert await store.search("nobody", after=95, limit=5, status=None) == ([], 95, False)
+        assert await store.newest_pets(before=100, limit=5, text="nobody") == ([], 90, True)
+        assert await store.newest_pets(before=5, limit=5, text="nobody") == ([], 5, False)
+
+    store_at.use(work, policy=SHORT_STEPS)
+
+
+def test_search_knows_whether_more_can_be_found(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.import_pets(batch(*(NewPet(f"Rex {number}", 1) for number in range(4))), ENTRY)
+        pets, after, more = await store.search("rex", after=0, limit=3, status=None)
+        assert ([pet.id for pet in pets], after, more) == ([1, 2, 3], 3, True)
+        pets, _, more = await store.search("rex", after=0, limit=4, status=None)
+        assert ([pet.id for pet in pets], more) == ([1, 2, 3, 4], False)
+        pets, before, more = await store.newest_pets(limit=3, text="rex")
+        assert ([pet.id for pet in pets], before, more) == ([4, 3, 2], 2, True)
+
+    store_at.use(work)
+
+
+def test_newest_animals_come_first_without_a_text(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.import_pets(batch(*(NewPet(f"Pet {i}", i, STATUSES[i % 3]) for i in range(1, 10))), ENTRY)
+        assert await found_names(store, "", limit=2, newest_first=True) == [f"Pet {i}" for i in range(9, 0, -1)]
+        assert await found_names(store, "", "sold", newest_first=True) == ["Pet 8", "Pet 5", "Pet 2"]
+
+    store_at.use(work)
+
+
+# Changing
+
+
+def test_animal_is_added_together_with_its_audit_entry_or_not_at_all(store_at: StorePlace) -> None:
+    changes: list[Subject] = []
+
+    async def work(store: Store) -> None:
+        rex = await store.add_by_hand(NewPet("Rex", 7, "sold"), AuditEntry(9.0, "ada", "add animal", ""))
+        assert changes == ["catalogue"]
+        assert await store.pet(rex.id) == Pet(rex.id, "Rex", 7, "sold")
+        assert await subjects(store) == [str(rex.id)]
+        without_time = AuditEntry(cast(float, None), "ada", "add animal", "")
+        with pytest.raises(REFUSED_ROW):
+            await store.add_by_hand(NewPet("Mia", 7), without_time)
+        assert await names(store) == ["Rex"]
+        assert (await store.add(NewPet("Ada", 7), NOW)).pet.id > rex.id
+
+    store_at.use(work, changes)
+
+
+def test_statuses_change_together_with_an_audit_entry_for_each(store_at: StorePlace) -> None:
+    changes: list[Subject] = []
+
+    async def work(store: Store) -> None:
+        ids = [(await store.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(3)]
+        changes.clear()
+        changed = await store.set_status([ids[2], 999_999, ids[0]], "sold", AuditEntry(9.0, "ada", "set status", ""))
+        assert [pet.id for pet in changed] == [ids[0], ids[2]]
+        assert {pet.status for pet in changed} == {"sold"}
+        assert changes == ["catalogue"]
+        assert await subjects(store) == [str(ids[2]), str(ids[0])]
+        assert (await store.count())["sold"] == 2
+
+    store_at.use(work, changes)
+
+
+def test_update_changes_the_given_fields_and_leaves_the_others(store_at: StorePlace) -> None:
+    changes: list[Subject] = []
+    entry = AuditEntry(9.0, "ada", "update animal", "", "Rex → Max")
+
+    async def work(store: Store) -> None:
+        rex = (await store.add(NewPet("Rex", 7), NOW)).pet
+        changes.clear()
+        assert await store.update_pet(rex.id, PetChanges(name="Max"), entry) == Pet(rex.id, "Max", 7, "available")
+        changed = await store.update_pet(rex.id, PetChanges(category_id=-8, status="sold"), entry)
+        assert changed == await store.pet(rex.id) == Pet(rex.id, "Max", -8, "sold")
+        assert changes == ["catalogue"] * 2
+        assert await store.update_pet(999, PetChanges(name="Nobody"), entry) is None
+        found = (await store.find_entries()).entries
+        assert [(each.subject, each.detail) for _, each in found] == [(str(rex.id), "Rex → Max")] * 2
+
+    store_at.use(work, changes)
+
+
+def test_removed_animals_are_gone_and_their_ids_are_never_used_again(store_at: StorePlace) -> None:
+    changes: list[Subject] = []
+
+    async def work(store: Store) -> None:
+        ids = [(await store.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(4)]
+        changes.clear()
+        removed = await store.remove_pets([ids[3], 999, ids[1]], AuditEntry(9.0, "ada", "remove animal", ""))
+        assert [pet.name for pet in removed] == ["Pet 1", "Pet 3"]
+        assert changes == ["catalogue"]
+        assert await names(store) == ["Pet 0", "Pet 2"]
+        assert await store.pet(ids[3]) is None
+        assert sum((await store.count()).values()) == 2
+        assert await subjects(store) == [str(ids[3]), str(ids[1])]
+        assert await store.remove_pets(ids, ENTRY) != []
+        return
+
+    async def add(store: Store) -> int:
+        return (await store.add(NewPet("Next", 1), NOW)).pet.id
+
+    store_at.use(work, changes)
+    assert store_at.use(add) == 5  # in another process, after the newest was removed
+
+
+def test_traversal_goes_on_behind_animals_that_are_removed_meanwhile(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        for i in range(9):
+            await store.add(NewPet(f"Pet {i}", i), NOW)
+        first = await store.page(after=0, limit=3, status=None)
+        await store.remove_pets([2, 3, 4], ENTRY)
+        second = await store.page(after=first.pets[-1].id, limit=3, status=None)
+        third = await store.page(after=second.pets[-1].id, limit=3, status=None)
+        assert [pet.id for page in (first, second, third) for pet in page.pets] == [1, 2, 3, 5, 6, 7, 8, 9]
+        assert not third.more
+
+    store_at.use(work)
+
+
+def test_repeated_create_of_a_removed_or_changed_animal_gets_the_original(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        async def add(name: str) -> Added:
+            return await store.add(NewPet(name, 7, "pending"), NOW, IdempotencyKey("key_a", name, name.encode()))
+
+        removed, renamed, both = [(await add(name)).pet for name in ("removed", "renamed", "both")]
+        await store.update_pet(renamed.id, PetChanges(name="another", category_id=8), ENTRY)
+        await store.update_pet(both.id, PetChanges(name="another"), ENTRY)
+        await store.update_pet(both.id, PetChanges(name="a third"), ENTRY)
+        await store.remove_pets([removed.id, both.id], ENTRY)
+        for original in (removed, renamed, both):
+            assert await add(original.name) == Added(original, replayed=True)
+        assert await names(store) == ["another"]
+
+    store_at.use(work)
+
+
+def test_operators_who_change_the_same_animals_at_once_do_not_deadlock(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        ids = [(await store.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(50)]
+        orders = [ids, ids[::-1]] * 5
+        changed = await asyncio.gather(*(store.set_status(order, "sold", ENTRY) for order in orders))
+        assert [len(each) for each in changed] == [50] * 10
+        assert len(await store.remove_pets(ids, ENTRY)) == 50
+
+    store_at.use(work)

@@ -1,0 +1,76 @@
+"""Rows on their way to another store, on every backend."""
+
+import pytest
+
+from petstore.pets import NewPet
+from petstore.store import Store
+from petstore.store.schema import COUNTERS, TABLES, Row, Table
+from tests.places import NOW, REFUSED_ROW, StorePlace
+
+
+def table(name: str) -> Table:
+    return next(table for table in TABLES if table.name == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("pets", [(number, f"Pet {number}", -number, "sold") for number in (3, 5, 1_000)]),
+        ("usage", [(f"key_{n}", hour, "ok", 7) for hour in (0, 3600) for n in range(2)]),
+    ],
+    ids=["pets", "usage"],
+)
+def test_rows_arrive_as_they_are_and_come_out_in_order(store_at: StorePlace, name: str, rows: list[Row]) -> None:
+    moved = table(name)
+    *most, last = rows
+
+    async def work(store: Store) -> None:
+        assert await store.last_row(moved) is None
+        await store.put_rows(moved, most)
+        with pytest.raises(REFUSED_ROW):
+            await store.put_rows(moved, [last, most[0]])  # one is there already, so neither is added
+        assert await store.last_row(moved) == most[-1]
+        await store.put_rows(moved, [last])
+        assert await store.last_row(moved) == rows[-1]
+        assert await store.rows(moved, None, 100) == rows
+        assert await store.rows(moved, None, 2) == rows[:2]
+        assert await store.rows(moved, moved.key_of(rows[1]), 100) == rows[2:]
+        assert await store.rows(moved, moved.key_of(rows[-1]), 100) == []
+
+    store_at.use(work)
+
+
+def test_every_table_of_the_database_is_copied(store_at: StorePlace) -> None:
+    """But for those that describe the database itself."""
+    store_at.use(lambda store: store.ping())
+    if store_at.url is None:
+        sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    else:
+        sql = "SELECT tablename FROM pg_tables WHERE schemaname = 'petstore_live' AND tablename <> 'migrations'"
+    found = {row[0] for row in store_at.by_hand(sql)}
+    assert found - {table.name for table in TABLES} == {"copying", "catalogue_changes"}
+    assert {table.name for table in TABLES} <= found
+
+
+def test_ids_continue_behind_the_last_one_that_another_store_gave_out(store_at: StorePlace) -> None:
+    async def work(store: Store) -> list[int]:
+        await store.put_rows(COUNTERS, [("pets", 100), ("deeds", 7)])
+        await store.put_rows(COUNTERS, [("pets", 50), ("deeds", 7)])  # never back
+        assert sorted(await store.rows(COUNTERS, None, 10)) == [("deeds", 7), ("pets", 100)]
+        ids = [(await store.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
+        await store.put_rows(table("pets"), [(150, "Mia", 1, "sold"), (200, "Bo", 1, "sold")])
+        return [*ids, (await store.add(NewPet("Max", 1), NOW)).pet.id]
+
+    assert store_at.use(work) == [101, 102, 201]
+
+
+def test_unfinished_copy_is_remembered(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        assert await store.copying_from() is None
+        await store.set_copying_from("there")
+        await store.set_copying_from("elsewhere")
+        assert await store.copying_from() == "elsewhere"
+        await store.set_copying_from(None)
+        assert await store.copying_from() is None
+
+    store_at.use(work)
