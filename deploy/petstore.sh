@@ -6,6 +6,6 @@ if [ "$(id -un)" != petstore ]; then
   exec sudo -u petstore -- "$0" "$@"
 fi
 export PETSTORE_DATA=/var/lib/petstore
-# One that cannot be read ends this: without it a command could act on other data than the service's.
+# A file that cannot be read ends the script: a command could otherwise act on other data than the service's.
 if [ -e /etc/petstore.env ]; then set -a && . /etc/petstore.env && set +a; fi
 exec /opt/petstore/.venv/bin/petstore "$@"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import petstore as package
-from petstore.admin.actions import Admin
+from petstore.admin.actions import Admin, KeyUpdate
 from petstore.audit import ACTIONS, AuditEntry
 from petstore.keys import has_form
-from petstore.pets import NewPet
+from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
-from petstore.usage import Usage
+from petstore.usage import OperationUsage, ResponseClass
 from tests.commands import Commands
 
 
@@ -29,15 +29,19 @@ def make_keys(petstore: Commands, count: int) -> list[str]:
     return petstore.server.act(work)
 
 
-def use(petstore: Commands, *rows: Usage) -> None:
+def use(petstore: Commands, *rows: OperationUsage) -> None:
     petstore.server.act(lambda backends: backends.stores["live"].add_usage(rows, {}))
+
+
+def counted(key_id: str, at: int, response: ResponseClass, requests: int) -> OperationUsage:
+    return OperationUsage(key_id, at, response, requests, "listPets")
 
 
 def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) -> None:
     quiet, busy, unused = make_keys(petstore, 3)
     now = int(time.time())
-    use(petstore, Usage(busy, now - 3600, "ok", 50), Usage(quiet, now - 3600, "ok", 1))
-    use(petstore, Usage(busy, now, "ok", 400), Usage(busy, now, "refused", 30), Usage(busy, now, "banned", 2))
+    use(petstore, counted(busy, now - 3600, "ok", 50), counted(quiet, now - 3600, "ok", 1))
+    use(petstore, counted(busy, now, "ok", 400), counted(busy, now, "refused", 30), counted(busy, now, "banned", 2))
     first, second = petstore.json("usage")
     assert (first["key_id"], first["requests"], first["refused"], first["banned"]) == (busy, 482, 30, 2)
     assert first["name"] == "Key 1" and first["bars"][-1] == 432 and sum(first["bars"]) == 482
@@ -63,7 +67,7 @@ def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) 
 
 def test_usage_of_one_key_is_shown_by_interval(petstore: Commands) -> None:
     (key_id,) = make_keys(petstore, 1)
-    use(petstore, Usage(key_id, int(time.time()), "ok", 12), Usage(key_id, int(time.time()), "client_error", 3))
+    use(petstore, counted(key_id, int(time.time()), "ok", 12), counted(key_id, int(time.time()), "client_error", 3))
     shown = petstore.json("usage", key_id, "--span", "day")
     assert (shown["key_id"], shown["name"], shown["seconds"]) == (key_id, "Key 0", 3600)
     assert len(shown["steps"]) == 24
@@ -76,16 +80,33 @@ def test_usage_of_one_key_is_shown_by_interval(petstore: Commands) -> None:
     assert "--span" in petstore.fails_in_one_line("usage", "--span", "year")
 
 
+def test_usage_is_shown_for_one_operation(petstore: Commands) -> None:
+    lists, gets = make_keys(petstore, 2)
+    now = int(time.time())
+    use(petstore, OperationUsage(lists, now, "ok", 70, "listPets"), OperationUsage(gets, now, "ok", 5, "getPet"))
+    use(petstore, OperationUsage(lists, now, "ok", 2, "getPet"), OperationUsage(lists, now, "ok", 1, "createPet"))
+    for operation, expected in (
+        ("getPet", [(gets, 5), (lists, 2)]), ("listPets", [(lists, 70)]), ("createPet", [(lists, 1)]),
+    ):  # fmt: skip
+        found = petstore.json("usage", "--operation", operation)
+        assert [(entry["key_id"], entry["requests"]) for entry in found] == expected
+        assert [sum(entry["bars"]) for entry in found] == [requests for _, requests in expected]
+    shown = petstore.json("usage", lists, "--operation", "getPet")
+    assert sum(interval["ok"] for interval in shown["steps"]) == 2
+    assert sum(interval["ok"] for interval in petstore.json("usage", lists)["steps"]) == 73
+    assert "--operation" in petstore.fails_in_one_line("usage", "--operation", "deletePet")
+
+
 def test_audit_lists_and_filters_entries(petstore: Commands) -> None:
     key_id = petstore.json("keys", "create", "--plan", "enterprise", "--per-minute", "1", "--per-day", "2")["id"]
-    limits = petstore.json("keys", "set-limits", key_id, "--per-minute", "5", "--per-day", "60")
+    limits = petstore.json("keys", "update", key_id, "--per-minute", "5", "--per-day", "60")
     assert (limits["per_minute"], limits["per_day"]) == (5, 60)
     petstore.text("keys", "revoke", key_id)
     entries = petstore.json("audit")
-    assert [entry["action"] for entry in entries] == ["revoke key", "set limits", "create key"]
+    assert [entry["action"] for entry in entries] == ["revoke key", "update key", "create key"]
     assert {entry["subject"] for entry in entries} == {key_id}
     assert all(entry["actor"].endswith("(command line)") for entry in entries)
-    assert [entry["action"] for entry in petstore.json("audit", "--what", "set limits")] == ["set limits"]
+    assert [entry["action"] for entry in petstore.json("audit", "--what", "update key")] == ["update key"]
     assert len(petstore.json("audit", "--search", key_id.lower(), "--who", "COMMAND")) == 3
     assert petstore.json("audit", "--who", "nobody") == []
     assert petstore.text("audit", "--who", "nobody") == "No matching entries.\n"
@@ -108,6 +129,9 @@ def test_operators_are_added_listed_and_revoked(petstore: Commands) -> None:
     assert "pets_op_" in petstore.text("operators", "add", "grace")
     assert [entry["name"] for entry in petstore.json("operators", "list")] == ["Ada Lovelace", "grace"]
     assert added["token"] not in petstore.text("operators", "list") + petstore.text("audit")
+    assert petstore.json("operators", "add", "viewer one", "--role", "viewer")["role"] == "viewer"
+    assert [entry["role"] for entry in petstore.json("operators", "list")] == ["operator", "operator", "viewer"]
+    petstore.text("operators", "revoke", "viewer one")
     assert "grace" in petstore.text("operators", "revoke", "grace")
     assert petstore.json("operators", "list")[1]["revoked"] is not None
     assert "grace" in petstore.fails_in_one_line("operators", "revoke", "grace")
@@ -132,7 +156,7 @@ def test_keys_are_listed_page_by_page(petstore: Commands) -> None:
 
 def test_only_enterprise_keys_have_limits_of_their_own(petstore: Commands) -> None:
     (key_id,) = make_keys(petstore, 1)
-    words = ["keys", "set-limits", key_id, "--per-minute", "5", "--per-day", "60"]
+    words = ["keys", "update", key_id, "--per-minute", "5", "--per-day", "60"]
     assert "free plan has fixed limits" in petstore.fails_in_one_line(*words)
 
 
@@ -143,8 +167,11 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         store = backends.stores["live"]
         admin = Admin(store, backends.gate, "ada", time.time)
         key, _ = await admin.create_key("enterprise", limits=Limits(1, 1))
-        await admin.set_limits(key.id, Limits(2, 2))
-        await admin.rotate_key(key.id, 0)
+        await admin.update_key(key.id, KeyUpdate(per_minute=2, per_day=2))
+        await admin.suspend_key(key.id)
+        await admin.resume_key(key.id)
+        _, secret = await admin.rotate_key(key.id, 0)
+        await admin.identify_key(secret)
         version = await backends.gate.keys_version("live")
         for _ in range(6):
             await backends.gate.admit("live", key.id, Limits(2, 2), version, time.time())
@@ -152,24 +179,27 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         await admin.revoke_key(key.id)
         pet = await admin.add_pet(NewPet("Rex", 1))
         await admin.set_status([pet.id], "sold")
+        await admin.update_pet(pet.id, PetChanges(name="Max"))
+        await admin.remove_pets([pet.id])
 
         async def batches() -> Any:
             yield [NewPet("Mia", 1)]
 
-        await admin.import_pets("x.csv", batches())
+        added = await admin.import_pets("x.csv", batches())
+        await admin.undo_import(added.id)
         await admin.add_operator("grace")
         await admin.revoke_operator("grace")
-        await admin.signed_in("token")
         return [entry for _, entry in (await store.find_entries()).entries]
 
     entries = petstore.server.act(work)
-    elsewhere = ["backup", "restore", "copy", "sign-in failed", "sign out", "sign out everywhere"]
-    assert sorted([*(entry.action for entry in entries), *elsewhere]) == sorted(ACTIONS)
+    elsewhere = ["backup", "restore", "copy", "sign in", "sign-in failed", "sign out", "sign out everywhere"]
+    of_older_versions = ["set limits"]
+    assert sorted([*(entry.action for entry in entries), *elsewhere, *of_older_versions]) == sorted(ACTIONS)
     assert {entry.actor for entry in entries} == {"ada"}
 
 
 def test_every_action_in_the_code_is_known() -> None:
-    place = {"entry": 0, "_entry": 0, "AuditEntry": 2, "record": 1, "_signed_out": 2}
+    place = {"entry": 0, "_entry": 0, "AuditEntry": 2, "record": 1, "_signed_out": 2, "_change_key": 2}
     recorded = set()
     for file in Path(package.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -178,7 +208,7 @@ def test_every_action_in_the_code_is_known() -> None:
                 action = node.args[place[name]] if name in place and len(node.args) > place[name] else None
                 if isinstance(action, ast.Constant):
                     recorded.add(action.value)
-    assert recorded == set(ACTIONS)
+    assert recorded == set(ACTIONS) - {"set limits"}
 
 
 @pytest.mark.parametrize("words", [["usage"], ["audit"], ["operators", "list"], ["keys", "list"]], ids=" ".join)

@@ -32,6 +32,13 @@ NEW, OLD, MEMBERS = "new", "old", "members"
 OWN = (LOCK, LAST_BACKUP, STAGE, "metrics", "lost+found")  # names that a directory without data may have
 
 
+class NoData(OperatorError):
+    """The directory does not exist, or has no data of Petstore."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(f"no Petstore data in {data}")
+
+
 class InUse(OperatorError):
     """Another process has a lock that excludes ours."""
 
@@ -73,6 +80,14 @@ def create(data: Path) -> None:
         raise OperatorError(f"--data {data}: {error.strerror}") from error
     if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
         raise OperatorError(f"--data {data}: no permission to write there; run this as the service's user")
+
+
+def check_data(data: Path) -> None:
+    """Raises NoData, and OperatorError when the directory may not be entered. Creates nothing."""
+    check_encoding(data)
+    with os_errors_of(f"--data {data}"):
+        if not any(exists(data / name) for name in (*DATA_FILES[:2], READY)):
+            raise NoData(data)
 
 
 def readable_by_others(data: Path) -> list[Path]:

@@ -3,20 +3,35 @@
 Each action writes an audit entry with its actor. A running service obeys from the next request on.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.errors import OperatorError
+from petstore.errors import InvalidBody, OperatorError
 from petstore.gate import Gate
-from petstore.keys import SCOPES, ApiKey, Scope, checked_limits, digest_of, mint, new_key
-from petstore.operators import Operator, mint_token, new_operator
-from petstore.pets import NewPet, Pet, PetStatus
-from petstore.plans import Limits, Plan
+from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_limits, checked_name, digest_of, mint, new_key
+from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
+from petstore.pets import Import, NewPet, Pet, PetChanges, PetStatus, Undone, new_pet
+from petstore.plans import PLANS, Limits, Plan
 from petstore.store import Store
 
 PETS_MAX = 1_000  # in one action
+
+
+class KeyUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator asks to change in a key; None leaves a value as it is."""
+
+    plan: Plan | None = None
+    name: str | None = None
+    scopes: Iterable[Scope] | None = None
+    expires: float | msgspec.UnsetType | None = msgspec.UNSET  # Unix seconds, or None for never
+    per_minute: int | None = None
+    per_day: int | None = None
 
 
 class Admin:
@@ -27,6 +42,8 @@ class Admin:
         self._gate = gate
         self._actor = actor
         self._clock = clock
+
+    # Keys
 
     async def create_key(
         self,
@@ -46,14 +63,50 @@ class Admin:
         await self._store.add_key(key, digest_of(secret), self._entry("create key", key.id, plan))
         return key, secret
 
+    async def update_key(self, key_id: str, update: KeyUpdate) -> ApiKey:
+        """The changed key. What it has used of its open windows stays used."""
+        key = await self._not_revoked(key_id)
+        changes = _differences(key, _changes(key, update))
+        if not changes:
+            return key
+        new_values = KeyChanges(**{name: new for name, (_, new) in changes.items()})
+        return await self._change_key(key_id, new_values, "update key", _before_and_after(changes))
+
+    async def suspend_key(self, key_id: str) -> ApiKey:
+        """Refuse the key until it is resumed."""
+        key = await self._not_revoked(key_id)
+        if key.suspended is not None:
+            raise OperatorError(f"{key_id} is suspended already")
+        before = key.state(self._clock())
+        return await self._change_key(
+            key_id, KeyChanges(suspended=self._clock()), "suspend key", f"{before} → suspended"
+        )
+
+    async def resume_key(self, key_id: str) -> ApiKey:
+        key = await self._not_revoked(key_id)
+        if key.suspended is None:
+            raise OperatorError(f"{key_id} is not suspended")
+        after = msgspec.structs.replace(key, suspended=None).state(self._clock())
+        return await self._change_key(key_id, KeyChanges(suspended=None), "resume key", f"suspended → {after}")
+
+    async def identify_key(self, secret: str) -> tuple[ApiKey, float | None] | None:
+        """The key with this secret, and the end of the secret itself. None when no key of this environment has it."""
+        found = await self._store.find_key(digest_of(secret))
+        if found is None:
+            return None
+        await self._store.record(self._entry("identify key", found.id))
+        key = await self.key(found.id)
+        return key, found.expires if found.expires != key.expires else None
+
     async def rotate_key(self, key_id: str, overlap: float) -> tuple[ApiKey, str]:
         """The key and its new secret. The old secret is valid for `overlap` more seconds."""
-        key = await self._usable(key_id)
-        secret = mint(key.environment)
+        key = await self._not_revoked(key_id)
         now = self._clock()
+        if key.state(now) == "expired":
+            raise OperatorError(f"{key_id} is expired: give it a later end, or create a new key")
+        secret = mint(key.environment)
         until = min(now + overlap, key.expires or math.inf)
-        shown = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(until))
-        entry = AuditEntry(now, self._actor, "rotate key", key_id, f"old secret until {shown}")
+        entry = self._entry("rotate key", key_id, f"old secret until {_moment(until)}")
         # Without an overlap 0, not `now`: a node whose clock is behind would accept the old secret for a while.
         await self._store.rotate_key(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret
@@ -71,17 +124,12 @@ class Admin:
         key = await self.key(key_id)
         if key.revoked is not None:
             raise OperatorError(f"{key_id} is revoked already")
-        await self._store.revoke_key(key_id, self._entry("revoke key", key_id))
+        before = key.state(self._clock())
+        await self._store.revoke_key(key_id, self._entry("revoke key", key_id, f"{before} → revoked"))
         return await self.key(key_id)
 
     async def set_limits(self, key_id: str, limits: Limits) -> ApiKey:
-        key = await self._usable(key_id)
-        if key.plan != "enterprise":
-            raise OperatorError(f"{key_id}: the {key.plan} plan has fixed limits; only enterprise keys have their own")
-        checked_limits(limits)
-        detail = f"{limits.per_minute} a minute, {limits.per_day} a day"
-        await self._store.set_limits(key_id, limits, self._entry("set limits", key_id, detail))
-        return await self.key(key_id)
+        return await self.update_key(key_id, KeyUpdate(per_minute=limits.per_minute, per_day=limits.per_day))
 
     async def lift_ban(self, key_id: str) -> None:
         """Writes the audit entry first: a crash in between must not leave a lifted ban without an entry."""
@@ -92,45 +140,184 @@ class Admin:
         await self._store.record(self._entry("lift ban", key_id))
         await self._gate.lift(key_id)
 
-    async def add_pet(self, new: NewPet) -> Pet:
-        return await self._store.add_by_hand(new, self._entry("add animal", ""))
-
-    async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
-        """The changed animals: the ones of these ids that exist."""
-        if len(pet_ids) > PETS_MAX:
-            raise OperatorError(f"at most {PETS_MAX:,} animals at once")
-        return await self._store.set_status(pet_ids, status, self._entry("set status", "", status))
-
-    async def import_pets(self, name: str, batches: AsyncIterator[list[NewPet]]) -> int:
-        """The number of animals that were added. `name` is the file's, for the audit log."""
-        shown = name.encode(errors="replace").decode()  # a file's name need not be UTF-8
-        return await self._store.import_pets(batches, self._entry("import", shown))
-
-    async def add_operator(self, name: str) -> tuple[Operator, str]:
-        """The operator and the token, of which only the hash is stored."""
-        operator, token = new_operator(name, self._clock()), mint_token()
-        if not await self._store.add_operator(operator, digest_of(token), self._entry("add operator", name)):
-            raise OperatorError(f"the operator {name} exists already; revoke that one first")
-        return operator, token
-
-    async def revoke_operator(self, name: str) -> None:
-        if not await self._store.revoke_operator(name, self._entry("revoke operator", name)):
-            raise OperatorError(f"no operator {name} can be revoked")
-
-    async def signed_in(self, way: str) -> None:
-        await self._store.record(self._entry("sign in", self._actor, way))
-
     async def key(self, key_id: str) -> ApiKey:
         key = await self._store.key(key_id)
         if key is None:
             raise OperatorError(f"no key has the id {key_id}")
         return key
 
-    async def _usable(self, key_id: str) -> ApiKey:
+    # Animals
+
+    async def add_pet(self, new: NewPet) -> Pet:
+        return await self._store.add_by_hand(new, self._entry("add animal", ""))
+
+    async def update_pet(self, pet_id: int, changes: PetChanges) -> Pet:
+        pet = await self._pet(pet_id)
+        given = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not None}
+        after = {**msgspec.structs.asdict(pet), **given}
+        try:
+            new_pet({"name": after["name"], "categoryId": after["category_id"], "status": after["status"]})
+        except InvalidBody as error:
+            raise OperatorError(error.message) from None
+        differences = _differences(pet, given)
+        if not differences:
+            return pet
+        entry = self._entry("update animal", str(pet_id), _before_and_after(differences))
+        changed = await self._store.update_pet(pet_id, changes, entry)
+        if changed is None:  # another operator has removed it since
+            raise OperatorError(f"no animal has the id {pet_id} in {self._store.environment}")
+        return changed
+
+    async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
+        """The changed animals: the ones of these ids that exist."""
+        _check_count(pet_ids)
+        return await self._store.set_status(pet_ids, status, self._entry("set status", "", status))
+
+    async def remove_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
+        """The removed animals: the ones of these ids that existed."""
+        _check_count(pet_ids)
+        detail = ""
+        if len(pet_ids) == 1:
+            pet = await self._pet(pet_ids[0])
+            detail = f"{pet.name}, category {pet.category_id}, {pet.status}"
+        return await self._store.remove_pets(pet_ids, self._entry("remove animal", "", detail))
+
+    async def restore_pets(self, pets: Sequence[Pet]) -> list[Pet]:
+        """Undo a removal: the restored animals have their ids and values again."""
+        return await self._store.restore_pets(pets, self._entry("restore animal", ""))
+
+    async def import_pets(
+        self, name: str, batches: AsyncIterator[list[NewPet]], sha256: Callable[[], str] = lambda: ""
+    ) -> Import:
+        """The import, which has added all animals. `name` is the file's, `sha256` that of its bytes after the last.
+
+        When the task is cancelled, either nothing was added and CancelledError is raised, or the import is returned.
+        """
+        shown = name.encode(errors="replace").decode()  # a file's name need not be UTF-8
+        entry = self._entry("import", shown)
+        try:
+            return await self._store.import_pets(batches, entry, sha256)
+        except asyncio.CancelledError:
+            for added in await self._store.imports(limit=10):
+                if (added.at, added.actor, added.name) == (entry.at, entry.actor, shown):
+                    return added
+            raise
+
+    async def earlier_import(self, sha256: str) -> Import | None:
+        """The last import of a file with this digest, unless it was undone."""
+        before: tuple[float, str] | None = None
+        while page := await self._store.imports(before=before):
+            for found in page:
+                if found.sha256 == sha256 and found.state in ("moving", "done"):
+                    return found
+            before = (page[-1].at, page[-1].id)
+        return None
+
+    async def undo_import(self, import_id: str) -> Undone:
+        """Remove the animals of an import that no operator has changed since."""
+        found = await self._store.find_import(import_id)
+        if found is None or found.state in ("loading", "discarded"):
+            raise OperatorError(f"no import has the id {import_id} in {self._store.environment}")
+        if found.state in ("undoing", "undone"):
+            raise OperatorError(f"{import_id} is undone already")
+        undone = await self._store.undo_import(import_id, self._entry("undo import", import_id, found.name))
+        if undone is None:  # another operator was faster
+            raise OperatorError(f"{import_id} is undone already")
+        return undone
+
+    # Operators
+
+    async def add_operator(self, name: str, role: Role = "operator") -> tuple[Operator, str]:
+        """The operator and the token, of which only the hash is stored."""
+        operator, token = new_operator(name, self._clock(), role), mint_token()
+        if not await self._store.add_operator(operator, digest_of(token), self._entry("add operator", name, role)):
+            raise OperatorError(f"the operator {name} exists already; revoke that one first")
+        return operator, token
+
+    async def set_role(self, name: str, role: Role) -> None:
+        operator = await self._store.operator(name)
+        before = operator.role if operator else ""
+        if not await self._store.set_role(name, role, self._entry("set role", name, f"{before} → {role}")):
+            raise OperatorError(f"there is no operator {name}")
+
+    async def revoke_operator(self, name: str) -> None:
+        entry = self._entry("revoke operator", name)
+        if not is_operator_name(name) or not await self._store.revoke_operator(name, entry):
+            raise OperatorError(f"no operator {name} can be revoked")
+
+    async def _pet(self, pet_id: int) -> Pet:
+        pet = await self._store.pet(pet_id)
+        if pet is None:
+            raise OperatorError(f"no animal has the id {pet_id} in {self._store.environment}")
+        return pet
+
+    async def _change_key(self, key_id: str, changes: KeyChanges, action: str, detail: str) -> ApiKey:
+        changed = await self._store.update_key(key_id, changes, self._entry(action, key_id, detail))
+        if changed is None:
+            raise OperatorError(f"no key has the id {key_id}")
+        return changed
+
+    async def _not_revoked(self, key_id: str) -> ApiKey:
         key = await self.key(key_id)
-        if not key.usable(self._clock()):
-            raise OperatorError(f"{key_id} is {key.state(self._clock())}: create a new key instead")
+        if key.revoked is not None:
+            raise OperatorError(f"{key_id} is revoked: create a new key instead")
         return key
 
     def _entry(self, action: str, subject: str, detail: str = "") -> AuditEntry:
         return AuditEntry(self._clock(), self._actor, action, subject, detail)
+
+
+def _changes(key: ApiKey, update: KeyUpdate) -> dict[str, Any]:
+    """The new values of an update. Raises OperatorError for a combination that no key may have."""
+    found: dict[str, Any] = {}
+    if update.name is not None:
+        found["name"] = checked_name(update.name)
+    if update.scopes is not None:
+        scopes = set(update.scopes)
+        found["scopes"] = tuple(scope for scope in SCOPES if scope in scopes)
+    if update.expires is not msgspec.UNSET:
+        found["expires"] = update.expires
+    plan = update.plan or key.plan
+    fixed = PLANS[plan]
+    if fixed is not None:
+        if update.per_minute is not None or update.per_day is not None:
+            raise OperatorError(f"{key.id}: the {plan} plan has fixed limits; only enterprise keys have their own")
+        limits = fixed
+    else:
+        own = key.limits if key.plan == "enterprise" else Limits(0, 0)
+        limits = Limits(update.per_minute or own.per_minute, update.per_day or own.per_day)
+        if 0 in limits:
+            raise OperatorError(f"{key.id}: the enterprise plan needs limits: per minute and per day")
+        checked_limits(limits)
+    return {**found, "plan": plan, "per_minute": limits.per_minute, "per_day": limits.per_day}
+
+
+def _differences(record: ApiKey | Pet, changes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The old and the new value of each field that changes."""
+    return {name: (getattr(record, name), new) for name, new in changes.items() if getattr(record, name) != new}
+
+
+def _before_and_after(differences: dict[str, tuple[Any, Any]]) -> str:
+    """The detail of an audit entry."""
+    return "; ".join(
+        f"{name.replace('_', ' ')} {_shown(old)} → {_shown(new)}" for name, (old, new) in differences.items()
+    )
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "never"
+    if isinstance(value, float):
+        return _moment(value)
+    if isinstance(value, tuple):
+        return "+".join(value)
+    return f"{value:,}" if isinstance(value, int) else str(value) or '""'
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+
+
+def _check_count(pet_ids: Sequence[int]) -> None:
+    if len(pet_ids) > PETS_MAX:
+        raise OperatorError(f"at most {PETS_MAX:,} animals at once")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from petstore.usage import HOUR, MINUTE, RESPONSE_CLASSES, SPANS, ResponseClass, Span, UsageStore
+from petstore.usage import HOUR, MINUTE, RESPONSE_CLASSES, SPANS, Operation, ResponseClass, Span, UsageStore
 
 REFUSALS_MAX = 12
 
@@ -38,9 +38,12 @@ async def total_bars(usage_store: UsageStore, span: Span, now: float) -> Bars:
     return bars_of(rows, span.bars(now, span.bar), span.bar)
 
 
-async def key_bars(usage_store: UsageStore, key_ids: Sequence[str], span: Span, now: float) -> dict[str, Bars]:
-    """The requests of each of these keys. Raises Unavailable."""
-    found = await usage_store.usage_of(key_ids, span.usage_interval, span.bars(now, span.usage_interval))
+async def key_bars(
+    usage_store: UsageStore, key_ids: Sequence[str], span: Span, now: float, operation: Operation | None = None
+) -> dict[str, Bars]:
+    """The requests of each of these keys, or those for one operation. Raises Unavailable."""
+    starts = span.bars(now, span.usage_interval)
+    found = await usage_store.usage_of(key_ids, span.usage_interval, starts, operation)
     rows: dict[str, list[tuple[int, ResponseClass, int]]] = {key_id: [] for key_id in key_ids}
     for key_id, start, response, requests in found:
         rows[key_id].append((start, response, requests))

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import hashlib
 import io
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -30,37 +31,60 @@ def form_of(name: str) -> Form:
     raise OperatorError(f"{name}: the name must end in .jsonl or .csv")
 
 
-async def batches(
+class PetFile:
+    """The rows of a file, which are read once, from its beginning to its end."""
+
+    def __init__(self, name: str, source: IO[bytes]) -> None:
+        """Raises OperatorError for a name that does not tell the format."""
+        self._name = name
+        self._rows_of = {"jsonl": _jsonl_rows, "csv": _csv_rows}[form_of(name)]
+        self._lines = _Lines(source)
+
+    def sha256(self) -> str:
+        """Of the bytes that were read: of all bytes after the last row."""
+        return self._lines.digest.hexdigest()
+
+    async def rows(self) -> AsyncIterator[Row]:
+        """Each row with its line, good or bad."""
+        for count, row in enumerate(self._rows_of(self._lines)):
+            if count % 200 == 0:
+                await asyncio.sleep(0)  # other tasks of the event loop go on
+            yield row
+        self._lines.read_all()
+
+    async def batches(self, progress: Callable[[int], None] = lambda position: None) -> AsyncIterator[list[NewPet]]:
+        """The animals in batches. `progress` is called with the number of bytes read so far.
+
+        Raises OperatorError after the last row if any row is bad. The message lists up to BAD_ROWS_MAX of them.
+        """
+        batch: list[NewPet] = []
+        bad: list[str] = []
+        faults = 0
+        async for number, row in self.rows():
+            if isinstance(row, str):
+                faults += 1
+                if faults <= BAD_ROWS_MAX:
+                    bad.append(f"\n  line {number}: {row}")
+                continue
+            batch.append(row)
+            if len(batch) == BATCH:
+                progress(self._lines.bytes)
+                if not bad:
+                    yield batch
+                batch = []
+        if bad:
+            rows = "row" if faults == 1 else "rows"
+            more = f"\n  and {faults - BAD_ROWS_MAX:,} more" if faults > BAD_ROWS_MAX else ""
+            raise OperatorError(f"{self._name}: {faults:,} bad {rows}, so nothing was imported" + "".join(bad) + more)
+        yield batch
+        progress(self._lines.bytes)
+
+
+def batches(
     name: str, source: IO[bytes], progress: Callable[[int], None] = lambda position: None
 ) -> AsyncIterator[list[NewPet]]:
-    """The animals of a file in batches. `progress` is called with the number of bytes read so far.
-
-    Raises OperatorError after the last row if any row is bad. The message lists up to BAD_ROWS_MAX of them.
-    """
-    batch: list[NewPet] = []
-    bad: list[str] = []
-    faults = 0
-    read = _Counted(source)
-    for count, (number, row) in enumerate({"jsonl": _jsonl_rows, "csv": _csv_rows}[form_of(name)](read)):
-        if count % 200 == 0:
-            await asyncio.sleep(0)  # other tasks of the event loop go on
-        if isinstance(row, str):
-            faults += 1
-            if faults <= BAD_ROWS_MAX:
-                bad.append(f"\n  line {number}: {row}")
-            continue
-        batch.append(row)
-        if len(batch) == BATCH:
-            progress(read.bytes)
-            if not bad:
-                yield batch
-            batch = []
-    if bad:
-        rows = "row" if faults == 1 else "rows"
-        more = f"\n  and {faults - BAD_ROWS_MAX:,} more" if faults > BAD_ROWS_MAX else ""
-        raise OperatorError(f"{name}: {faults:,} bad {rows}, so nothing was imported" + "".join(bad) + more)
-    yield batch
-    progress(read.bytes)
+    """The batches of a PetFile. Raises OperatorError."""
+    return PetFile(name, source).batches(progress)
 
 
 async def write_pets(
@@ -93,8 +117,8 @@ def _as_csv(pets: Sequence[Pet]) -> str:
 _LINES: dict[Form, Callable[[Sequence[Pet]], str]] = {"jsonl": _as_jsonl, "csv": _as_csv}
 
 
-class _Counted:
-    """The lines of a file, and the number of bytes read: not every source can tell its position.
+class _Lines:
+    """The lines of a file, and the number and the digest of the bytes read: not every source can be read again.
 
     A line that is too long is cut after LINE_MAX + 1 bytes.
     """
@@ -102,6 +126,7 @@ class _Counted:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.bytes = 0
+        self.digest = hashlib.sha256()
 
     def __iter__(self) -> Iterator[bytes]:
         while line := self._piece():
@@ -112,7 +137,13 @@ class _Counted:
     def _piece(self) -> bytes:
         piece = self._file.readline(LINE_MAX + 1)
         self.bytes += len(piece)
+        self.digest.update(piece)
         return piece
+
+    def read_all(self) -> None:
+        """Read what is left: a table may end before the file does."""
+        while self._piece():
+            pass
 
 
 def _too_long(line: bytes) -> bool:

@@ -16,8 +16,8 @@ from petstore.errors import PetstoreError
 
 COMMANDS = {
     "serve": ("petstore.cli.serve", "Start the service."),
-    "keys": ("petstore.cli.keys", "Issue, list, show, rotate and revoke API keys; set their limits."),
-    "pets": ("petstore.cli.pets", "List, add, import and export animals; change a status."),
+    "keys": ("petstore.cli.keys", "Issue, list, show, change, rotate and revoke API keys."),
+    "pets": ("petstore.cli.pets", "List, show, add, change, remove, import and export animals."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
     "usage": ("petstore.cli.usage", "Show the requests of keys, with a chart for each."),
     "audit": ("petstore.cli.audit", "Show who did what, and when."),

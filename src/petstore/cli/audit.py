@@ -6,13 +6,12 @@ import click
 import msgspec
 
 from petstore.audit import ACTIONS, AuditEntry
-from petstore.cli.admin import run
-from petstore.cli.options import Int64, backend_options, env_option, json_option, settings_from
+from petstore.cli.admin import existing_data, run
+from petstore.cli.options import Command, Int64, backend_options, env_option, json_option, settings_from
 from petstore.cli.output import print_json, print_more, print_table, when
-from petstore.service import Backends
 
 
-@click.command()
+@click.command(cls=Command)
 @backend_options
 @env_option
 @click.option("--who", default="", metavar="NAME", help="Only entries whose actor contains this.")
@@ -38,7 +37,7 @@ def audit(
     """
 
     async def work() -> tuple[list[tuple[int, AuditEntry]], bool]:
-        async with Backends(settings_from(where)) as backends:
+        async with existing_data(settings_from(where)) as backends:
             found: list[tuple[int, AuditEntry]] = []
             start, more = before, True
             while more and len(found) < limit:

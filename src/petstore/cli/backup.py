@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from petstore.cli.admin import entry, run
-from petstore.cli.options import backend_options, json_option, settings_from
+from petstore.cli.options import Command, backend_options, json_option, settings_from
 from petstore.cli.output import counted, print_json, progress
 from petstore.errors import OperatorError
 from petstore.maintenance.archive import Manifest, Progress, is_archive
@@ -19,10 +19,12 @@ from petstore.settings import Settings
 _file = click.Path(path_type=Path)
 
 
-@click.command()
-@click.argument("file", metavar="FILE|DIR", type=_file)
-@click.option("--keep", type=click.IntRange(1, 100_000), metavar="N",
-              help="Name the backup by its time in DIR, verify it, then remove the oldest: N remain.")  # fmt: skip
+@click.command(cls=Command)
+@click.argument("file", type=_file)
+@click.option(
+    "--keep", type=click.IntRange(1, 100_000), metavar="N",
+    help="FILE is a directory: name the backup by its time, verify it, then remove the oldest. N remain.",
+)  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @backend_options
@@ -67,7 +69,7 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
         click.echo(f"Removed {path}.")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("file", type=_file)
 @click.option("--force", is_flag=True, help="Replace existing data; they are kept in DIR/replaced-…")
 @backend_options

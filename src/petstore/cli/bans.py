@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
-from petstore.cli.admin import admin_of_key, run
-from petstore.cli.options import backend_options, json_option, settings_from
+from petstore.cli.admin import admin_of_key, existing_data, run
+from petstore.cli.completion import key_ids
+from petstore.cli.options import Group, backend_options, json_option, settings_from
 from petstore.cli.output import print_json, print_table, when
 from petstore.gate import Ban, bans_in_force
-from petstore.service import Backends
 
 
-@click.group()
+@click.group(cls=Group)
 def bans() -> None:
     """List and lift temporary bans. A key is banned when it goes on sending requests after a 429."""
 
@@ -24,7 +24,7 @@ def list_(as_json: bool, **where: Any) -> None:
     """List the bans in force."""
 
     async def work() -> list[Ban]:
-        async with Backends(settings_from(where)) as backends:
+        async with existing_data(settings_from(where)) as backends:
             return await bans_in_force(backends.gate, time.time())
 
     found = run(work())
@@ -39,14 +39,14 @@ def list_(as_json: bool, **where: Any) -> None:
 
 
 @bans.command()
-@click.argument("key_id", metavar="KEY_ID")
+@click.argument("key_id", metavar="KEY_ID", shell_complete=key_ids)
 @backend_options
 @json_option
 def lift(key_id: str, as_json: bool, **where: Any) -> None:
     """End a key's ban and forget its earlier bans. KEY_ID is the key's id, as bans list shows it."""
 
     async def work() -> None:
-        async with Backends(settings_from(where)) as backends:
+        async with existing_data(settings_from(where)) as backends:
             await (await admin_of_key(backends, key_id)).lift_ban(key_id)
 
     run(work())

@@ -7,7 +7,7 @@ import click
 
 from petstore import data_dir
 from petstore.cli.admin import run
-from petstore.cli.options import json_option, settings_from
+from petstore.cli.options import Command, json_option, settings_from
 from petstore.cli.output import print_json
 from petstore.cli.serve import check_settings, serve
 from petstore.errors import OperatorError
@@ -15,7 +15,7 @@ from petstore.maintenance.doctor import Finding, findings
 from petstore.settings import Settings
 
 
-@click.command(params=[*serve.params], context_settings={"auto_envvar_prefix": "PETSTORE"})
+@click.command(cls=Command, params=[*serve.params], context_settings={"auto_envvar_prefix": "PETSTORE"})
 @json_option
 def check(as_json: bool, **options: Any) -> None:
     """Check the settings, the store, the gate, free space and the clock. Changes nothing.
@@ -33,7 +33,7 @@ def check(as_json: bool, **options: Any) -> None:
     data_dir.check_encoding(settings.data)
     with data_dir.os_errors_of(f"--data {settings.data}"):
         if not data_dir.exists(settings.data) or not settings.data.is_dir():
-            raise OperatorError(f"--data {settings.data}: no such directory")
+            raise data_dir.NoData(settings.data)
     if not os.access(settings.data, os.R_OK | os.X_OK):
         raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
     found = [_settings(settings), *run(findings(settings))]

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import click
 
 from petstore import service
-from petstore.cli.options import backend_options, settings_from
+from petstore.cli.options import Command, backend_options, settings_from
+from petstore.cli.output import program
 from petstore.errors import OperatorError
 from petstore.observability import logs
 from petstore.server.sockets import check_port
@@ -20,7 +21,7 @@ PORT = 8081
 _file = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command(context_settings={"auto_envvar_prefix": "PETSTORE_CONSOLE"})
+@click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE_CONSOLE"})
 @backend_options
 @click.option("--host", default=Settings().host, show_default=True, help="The address to listen on.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535),
@@ -92,5 +93,5 @@ def _is_loopback(host: str) -> bool:
 
 def _print_banner(address: str) -> None:
     click.echo(f"The console is ready. Sign in within the hour, once, at\n\n  {address}\n")
-    click.echo("Next: petstore operators add NAME, so that the audit log says who did what.")
+    click.echo(f"Next: {program()} operators add NAME gives an operator a token and a name in the audit log.")
     sys.stdout.flush()

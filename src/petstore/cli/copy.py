@@ -10,10 +10,9 @@ from typing import Any
 import click
 import msgspec
 
-from petstore import data_dir
-from petstore.cli.admin import entry, run
-from petstore.cli.options import backend_options, json_option, settings_from
-from petstore.cli.output import print_json, print_table, progress
+from petstore.cli.admin import check_data, entry, run
+from petstore.cli.options import Command, backend_options, json_option, settings_from
+from petstore.cli.output import print_json, print_table, program, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
@@ -23,7 +22,7 @@ from petstore.settings import Settings, check_url, without_password
 from petstore.store import Store
 
 
-@click.command()
+@click.command(cls=Command)
 @backend_options
 @click.option("--to-store", required=True, metavar="URL|DIR", help="The target: postgresql://…, or a directory.")
 @click.option(
@@ -42,9 +41,7 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
       petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
     """
     source = settings_from(where)
-    with data_dir.os_errors_of(f"--data {source.data}"):
-        if source.store is None and not data_dir.exists(source.data / "live.db"):
-            raise OperatorError(f"--data {source.data}: there is nothing to copy")
+    run(check_data(source))
     target = _target(source, to_store, to_gate)
     began = time.monotonic()
     copied = _copied(source, target)
@@ -54,7 +51,7 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
     rows = [[each.what, f"{each.rows:,}", each.checksum] for each in copied]
     print_table(["copied and compared", "rows", "checksum"], rows, "")
     click.echo(f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the copy with:")
-    click.echo(f"  petstore serve {_options(target)}")
+    click.echo(f"  {program()} serve {_options(target)}")
     if target.store is not None and target.gate is None:
         click.echo("The quotas were not copied, as there is no --to-gate: every window starts again.")
 

@@ -34,8 +34,7 @@ def deploy_files(directory: Path, force: bool) -> None:
     for file in files:
         target = directory / file.name
         target.write_text(file.read_text("utf-8").replace(COMMAND, command), "utf-8")
-        if target.suffix == ".sh":
-            target.chmod(target.stat().st_mode | 0o111)
+        target.chmod(0o755 if target.suffix == ".sh" else 0o644)  # no secrets: every user may read them
         click.echo(target)
 
 

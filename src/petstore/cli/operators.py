@@ -6,14 +6,14 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.cli.admin import admin, run
-from petstore.cli.options import backend_options, json_option, settings_from
-from petstore.cli.output import print_json, print_table, printing_secret, when
-from petstore.operators import Operator
-from petstore.service import Backends
+from petstore.cli.admin import admin, data_to_create, existing_data, run
+from petstore.cli.completion import operator_names
+from petstore.cli.options import Group, backend_options, json_option, settings_from
+from petstore.cli.output import print_json, print_table, printing_secret, program, when
+from petstore.operators import ROLES, Operator, Role
 
 
-@click.group()
+@click.group(cls=Group)
 def operators() -> None:
     """Add, list and revoke the people who may sign in to the console.
 
@@ -25,8 +25,10 @@ def operators() -> None:
 @operators.command()
 @click.argument("name")
 @backend_options
+@click.option("--role", type=click.Choice(ROLES), default="operator", show_default=True,
+              help="An operator may change everything, a viewer nothing.")  # fmt: skip
 @json_option
-def add(name: str, as_json: bool, **where: Any) -> None:
+def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
     """Add an operator and print the token for the console, once.
 
     NAME is this person's name in the audit log.
@@ -39,8 +41,8 @@ def add(name: str, as_json: bool, **where: Any) -> None:
     """
 
     async def work() -> tuple[Operator, str]:
-        async with Backends(settings_from(where)) as backends:
-            return await admin(backends, "live").add_operator(name)
+        async with data_to_create(settings_from(where)) as backends:
+            return await admin(backends, "live").add_operator(name, role)
 
     operator, token = run(work())
     with printing_secret("revoke this operator and add the name again"):
@@ -58,7 +60,7 @@ def list_(as_json: bool, **where: Any) -> None:
     """List operators."""
 
     async def work() -> list[Operator]:
-        async with Backends(settings_from(where)) as backends:
+        async with existing_data(settings_from(where)) as backends:
             return await backends.stores["live"].operators()
 
     found = run(work())
@@ -66,21 +68,21 @@ def list_(as_json: bool, **where: Any) -> None:
         print_json(found)
         return
     print_table(
-        ["name", "since", "revoked"],
-        [[o.name, when(o.created), when(o.revoked) if o.revoked else ""] for o in found],
-        "No operators yet: petstore operators add NAME",
+        ["name", "role", "since", "revoked"],
+        [[o.name, o.role, when(o.created), when(o.revoked) if o.revoked else ""] for o in found],
+        f"No operators yet: {program()} operators add NAME",
     )
 
 
 @operators.command()
-@click.argument("name")
+@click.argument("name", shell_complete=operator_names)
 @backend_options
 @json_option
 def revoke(name: str, as_json: bool, **where: Any) -> None:
     """End an operator's token and sessions at once. NAME is as operators list shows it."""
 
     async def work() -> None:
-        async with Backends(settings_from(where)) as backends:
+        async with existing_data(settings_from(where)) as backends:
             await admin(backends, "live").revoke_operator(name)
 
     run(work())

@@ -16,6 +16,29 @@ from petstore.settings import Settings, check_url
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer")
+
+
+class Command(click.Command):
+    """A command whose help page has the backend options, which all commands share, at its end."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own: list[tuple[str, str]] = []
+        backend: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                (backend if param.name in BACKEND_OPTIONS else own).append(record)
+        for title, records in (("Options", own), ("Backend options", backend)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class Group(click.Group):
+    command_class = Command
+
+
 class Int64(click.ParamType[int]):
     """A whole number of 64 bits. Unlike click.IntRange it keeps its bounds out of the help page."""
 
@@ -33,13 +56,17 @@ class Duration(click.ParamType[float]):
 
     name = "duration"
 
+    def __init__(self, least: float = 0.0) -> None:
+        self._least = least
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, int | float):
-            return float(value)
         try:
-            return parse_duration(str(value))
+            seconds = float(value) if isinstance(value, int | float) else parse_duration(str(value))
         except OperatorError as error:
             self.fail(str(error), param, ctx)
+        if seconds < self._least:
+            self.fail(f"{value!r} is too short; give at least {self._least:.0f}s", param, ctx)
+        return seconds
 
 
 def backend_options(command: F) -> F:
@@ -100,6 +127,20 @@ def _url_in(file: Path, subject: str) -> str:
     return lines[0].strip()
 
 
+def confirm(question: str, yes: bool) -> None:
+    """Ask, unless --yes was given. Raises OperatorError for every answer but yes, also when there is no answer."""
+    if yes:
+        return
+    try:
+        confirmed = click.confirm(question, err=True)
+    except click.Abort:  # standard input has ended, or Ctrl-C
+        click.echo(err=True)
+        confirmed = False
+    if not confirmed:
+        raise OperatorError("not confirmed, so nothing was changed; --yes answers yes")
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 env_option = click.option(
     "--env", "environment", type=click.Choice(["live", "staging"]), default="live", show_default=True,
     help="The environment.",

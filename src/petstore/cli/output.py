@@ -4,9 +4,11 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +19,24 @@ from petstore.errors import OperatorError
 MIN_WIDTH = 80  # columns: a table is never laid out for fewer; a narrower terminal breaks the lines itself
 CLOSE_WIDTH = 100  # columns: below this a table has one space between its columns, not two
 ID_MAX = 20  # characters: a longer text in a table is not an id and may be broken
+
+
+def program() -> str:
+    """The words that start this program: `petstore` where it is on the path, else for example `.venv/bin/petstore`."""
+    if shutil.which("petstore"):
+        return "petstore"
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{_from_here(Path(sys.executable))} -m petstore"
+    return _from_here(called) if called.exists() else "petstore"
+
+
+def _from_here(path: Path) -> str:
+    try:
+        relative = path.absolute().relative_to(Path.cwd())
+    except ValueError:
+        return str(path)
+    return str(relative) if len(relative.parts) > 1 else f"./{relative}"
 
 
 def use_utf8() -> None:

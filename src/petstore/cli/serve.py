@@ -18,8 +18,8 @@ import click
 from petstore import data_dir, service
 from petstore.audit import AuditEntry
 from petstore.cli.admin import run
-from petstore.cli.options import backend_options, settings_from
-from petstore.cli.output import printing_secret
+from petstore.cli.options import Command, backend_options, settings_from
+from petstore.cli.output import printing_secret, program
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import LIMIT_MAX, digest_of, mint, new_key
 from petstore.observability import logs
@@ -42,7 +42,7 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
     return tuple(re.sub("^(http://.+):80$|^(https://.+):443$", r"\1\2", origin.lower()) for origin in origins)
 
 
-@click.command(context_settings={"auto_envvar_prefix": "PETSTORE"})
+@click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE"})
 @backend_options
 @click.option("--host", default=_default.host, show_default=True, help="The address to listen on.")
 @click.option("--port", default=_default.port, show_default=True, type=click.IntRange(1, 65535),
@@ -110,7 +110,7 @@ def serve(**options: Any) -> None:
     _warn_of_readable_files(settings.data)
     service.recover_gate(settings, thoroughly=True)
     first_key = run(_first_key(settings))
-    with printing_secret("petstore keys rotate makes a new one") if first_key else contextlib.nullcontext():
+    with printing_secret(f"{program()} keys rotate makes a new one") if first_key else contextlib.nullcontext():
         _print_banner(settings, first_key)
     service.serve(settings)
 
@@ -228,5 +228,10 @@ def _print_banner(settings: Settings, first_key: str | None) -> None:
         click.echo(f"  {first_key}\n")
         click.echo("Try it:\n")
         click.echo(f"  curl -i {origin}{BASES['live']}/pets -H 'Authorization: Bearer {first_key}'\n")
-        click.echo("Next: petstore keys --help, petstore pets import --help, and the reference above.")
+        command = program()
+        click.echo("Next:\n")
+        click.echo(f"  {command} pets import FILE         add animals")
+        click.echo(f"  {command} keys create --plan pro   issue another key")
+        click.echo(f"  {command} keys rotate ID           replace a lost key; {command} keys list shows the ids")
+        click.echo(f"  {command} console                  the same in a browser\n")
     sys.stdout.flush()

@@ -7,16 +7,17 @@ from typing import Any
 import click
 
 from petstore.admin.charts import Bars, key_bars
-from petstore.cli.admin import key_of, run
-from petstore.cli.options import backend_options, env_option, json_option, settings_from
+from petstore.admin.key_status import KeyStatus, statuses
+from petstore.cli.admin import existing_data, key_of, run
+from petstore.cli.completion import key_ids
+from petstore.cli.options import Command, backend_options, env_option, json_option, settings_from
 from petstore.cli.output import print_fields, print_json, print_more, print_table, when
 from petstore.keys import ApiKey
-from petstore.rate_limits import DAY, SECOND, Windows
-from petstore.service import Backends
-from petstore.usage import SPANS, KeyTotal, ResponseClass
+from petstore.usage import SPANS, KeyTotal, Operation, ResponseClass
 
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"
+OPERATIONS: tuple[Operation, ...] = ("listPets", "createPet", "getPet")
 SPARKLINE_MAX = 30  # characters: a line of the table fits a terminal
 KEY_ANSWERS: dict[ResponseClass, str] = {
     "ok": "ok",
@@ -27,17 +28,21 @@ KEY_ANSWERS: dict[ResponseClass, str] = {
 }
 
 
-@click.command()
-@click.argument("key_id", metavar="[KEY_ID]", required=False)
+@click.command(cls=Command)
+@click.argument("key_id", metavar="[KEY_ID]", required=False, shell_complete=key_ids)
 @backend_options
 @env_option
 @click.option("--span", type=click.Choice(list(SPANS)), default="day", show_default=True, help="The time span.")
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="How many at most."
 )
+@click.option("--operation", type=click.Choice(OPERATIONS), help="Only requests for this operation.")
 @click.option("--after", default="", metavar="KEY_ID", help="Only keys with fewer requests than this one.")
 @json_option
-def usage(key_id: str | None, environment: Any, span: Any, limit: int, after: str, as_json: bool, **where: Any) -> None:
+def usage(
+    key_id: str | None, environment: Any, span: Any, limit: int, operation: Operation | None, after: str, as_json: bool,
+    **where: Any,
+) -> None:  # fmt: skip
     """Show the requests of keys, the busiest first; or of one key, interval by interval.
 
     KEY_ID is a key's id, as keys list shows it.
@@ -47,28 +52,32 @@ def usage(key_id: str | None, environment: Any, span: Any, limit: int, after: st
       petstore usage
       petstore usage --span month --limit 100
       petstore usage key_7Gh2kP0sLq9Z --span hour
+      petstore usage --operation getPet --span month
 
     A running service adds its counts every five seconds.
     """
     if key_id:
-        _one(key_id, span, as_json, where)
+        _one(key_id, span, operation, as_json, where)
     else:
-        _busiest(environment, span, limit, after, as_json, where)
+        _busiest(environment, span, limit, operation, after, as_json, where)
 
 
-def _busiest(environment: Any, span: Any, limit: int, after: str, as_json: bool, where: dict[str, Any]) -> None:
+def _busiest(
+    environment: Any, span: Any, limit: int, operation: Operation | None, after: str, as_json: bool,
+    where: dict[str, Any],
+) -> None:  # fmt: skip
     chosen, now = SPANS[span], time.time()
 
     async def work() -> tuple[list[KeyTotal], dict[str, ApiKey], dict[str, Bars]]:
-        async with Backends(settings_from(where)) as backends:
+        async with existing_data(settings_from(where)) as backends:
             store = backends.stores[environment]
             if after:
                 await key_of(backends, after)
             totals = await store.busiest(
-                interval=chosen.interval, since=chosen.since(now), limit=limit + 1, after=after
+                interval=chosen.interval, since=chosen.since(now), limit=limit + 1, after=after, operation=operation
             )
             ids = [total.key_id for total in totals]
-            return totals, await store.keys_by_id(ids), await key_bars(store, ids, chosen, now)
+            return totals, await store.keys_by_id(ids), await key_bars(store, ids, chosen, now, operation)
 
     totals, keys, bars = run(work())
     shown = totals[:limit]
@@ -94,17 +103,17 @@ def _busiest(environment: Any, span: Any, limit: int, after: str, as_json: bool,
         print_more(f"--after {shown[-1].key_id}")
 
 
-def _one(key_id: str, span: Any, as_json: bool, where: dict[str, Any]) -> None:
+def _one(key_id: str, span: Any, operation: Operation | None, as_json: bool, where: dict[str, Any]) -> None:
     chosen, now = SPANS[span], time.time()
 
-    async def work() -> tuple[ApiKey, Bars, Windows]:
-        async with Backends(settings_from(where)) as backends:
+    async def work() -> tuple[ApiKey, Bars, KeyStatus]:
+        async with existing_data(settings_from(where)) as backends:
             key = await key_of(backends, key_id)
-            bars = await key_bars(backends.stores[key.environment], [key_id], chosen, now)
-            return key, bars[key_id], (await backends.gate.windows([key_id]))[0]
+            bars = await key_bars(backends.stores[key.environment], [key_id], chosen, now, operation)
+            return key, bars[key_id], (await statuses(backends.gate, [key], now))[0]
 
-    key, bars, windows = run(work())
-    today = windows.day_used if abs(now * SECOND - windows.day_start) < DAY else 0
+    key, bars, status = run(work())
+    today = status.day_used
     if as_json:
         steps = [
             {"start": start, **{answer: bars.requests[answer][bar] for answer in KEY_ANSWERS}}

@@ -1,0 +1,45 @@
+"""The state of keys at a moment: what the store and the gate together say of them."""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, get_args
+
+from petstore.gate import Gate
+from petstore.keys import ApiKey
+from petstore.rate_limits import SECOND, used
+
+KeyState = Literal["active", "banned", "suspended", "expired", "revoked"]
+KEY_STATES: tuple[KeyState, ...] = get_args(KeyState)
+BATCH = 1_000  # keys in one call of the gate
+
+
+class KeyStatus(NamedTuple):
+    """A key, its state, and what it has used of its open windows. `banned_until` is in Unix seconds."""
+
+    key: ApiKey
+    state: KeyState
+    banned_until: float | None
+    minute_used: int
+    day_used: int
+
+
+async def statuses(gate: Gate, keys: Iterable[ApiKey], now: float) -> list[KeyStatus]:
+    """The status of each key, in the same order. Raises Unavailable."""
+    each = list(keys)
+    found: list[KeyStatus] = []
+    for start in range(0, len(each), BATCH):
+        some = each[start : start + BATCH]
+        windows = await gate.windows([key.id for key in some])
+        for key, record in zip(some, windows, strict=True):
+            seen = used(record, int(now * SECOND))
+            banned_until = seen.banned_until / SECOND if seen.banned_until else None
+            found.append(KeyStatus(key, _state(key, banned_until, now), banned_until, seen.minute, seen.day))
+    return found
+
+
+def _state(key: ApiKey, banned_until: float | None, now: float) -> KeyState:
+    """One state only: a ban matters as long as the key would be admitted without it."""
+    state = key.state(now)
+    if state == "active" and banned_until is not None:
+        return "banned"
+    assert state in KEY_STATES
+    return state

@@ -1,0 +1,58 @@
+"""Shell completion of key ids and of names: read from the data that the options on the line name."""
+
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from petstore.cli.admin import existing_data, run
+from petstore.cli.options import BACKEND_OPTIONS, settings_from
+from petstore.errors import PetstoreError
+from petstore.service import Backends
+from petstore.settings import Settings
+
+ITEMS_MAX = 100
+
+
+def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of keys whose id or name begins with the incomplete word; a shell replaces a name by the id."""
+
+    async def work(backends: Backends) -> list[CompletionItem]:
+        start = incomplete.lower()
+        return [
+            CompletionItem(key.id, help=key.name)
+            for store in backends.stores.values()
+            for key in await store.newest_keys(limit=ITEMS_MAX, text=incomplete)
+            if key.id.lower().startswith(start) or key.name.lower().startswith(start)
+        ]
+
+    return _items(ctx, work)
+
+
+def operator_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of operators that are not revoked."""
+
+    async def work(backends: Backends) -> list[CompletionItem]:
+        operators = await backends.stores["live"].operators()
+        return [CompletionItem(o.name) for o in operators if o.revoked is None and o.name.startswith(incomplete)]
+
+    return _items(ctx, work)
+
+
+def _items(
+    ctx: click.Context, work: Callable[[Backends], Coroutine[Any, Any, list[CompletionItem]]]
+) -> list[CompletionItem]:
+    """The items, or none when the data cannot be read: an error would be printed into the line being typed."""
+    options = {name: ctx.params.get(name) for name in BACKEND_OPTIONS}
+    options["data"] = options["data"] or Settings().data
+    options["pgbouncer"] = bool(options["pgbouncer"])
+
+    async def inside() -> list[CompletionItem]:
+        async with existing_data(settings_from(options)) as backends:
+            return await work(backends)
+
+    with contextlib.suppress(PetstoreError, OSError), ctx:
+        return run(inside())
+    return []

@@ -1,0 +1,200 @@
+"""`petstore pets import`, `undo-import` and `export`: animals from and to files."""
+
+import contextlib
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from petstore import data_dir
+from petstore.admin.pet_files import PetFile, form_of, write_pets
+from petstore.cli.admin import admin, check_data, data_to_create, existing_data, run
+from petstore.cli.options import (
+    Command,
+    backend_options,
+    confirm,
+    env_option,
+    json_option,
+    settings_from,
+    yes_option,
+)
+from petstore.cli.output import counted, print_json, program, progress, use_utf8, when
+from petstore.errors import OperatorError
+from petstore.keys import Environment
+from petstore.pets import Import, Undone
+from petstore.settings import Settings
+
+
+@click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl or .csv file.")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@backend_options
+@env_option
+@click.option("--dry-run", is_flag=True, help="Only read FILE: count its animals and list every bad row.")
+@yes_option
+@json_option
+def import_(file: Path, environment: Any, dry_run: bool, yes: bool, as_json: bool, **where: Any) -> None:
+    """Add all animals of FILE, a .jsonl or .csv file. If one row is bad, nothing is added.
+
+    \b
+    .jsonl has one object a line:  {"name": "Rex", "categoryId": 1, "status": "available"}
+    .csv has a header line:        name,categoryId,status
+    Ids in the file are ignored: the catalogue assigns new ones.
+
+    A file that was imported before is recognised by its content, and the command asks first. The import has an id;
+    pets undo-import takes it. With --dry-run the exit code is 1 when FILE has bad rows.
+    """
+    form_of(str(file))
+    settings = settings_from(where)
+    if dry_run:
+        _dry_run(settings, environment, file, as_json)
+        return
+    earlier = _earlier_import(settings, environment, file)
+    if earlier is not None:
+        confirm(f"{file} was imported before: {_described(earlier)}. Import it again?", yes)
+    size = file.stat().st_size
+
+    async def work() -> Import:
+        async with data_to_create(settings) as backends:
+            with file.open("rb") as source, progress("Importing", size) as bar:
+                pets = PetFile(str(file), source)
+                batches = pets.batches(lambda position: bar.update(position - bar.pos))
+                return await admin(backends, environment).import_pets(file.name, batches, pets.sha256)
+
+    try:
+        added = run(work())
+    except KeyboardInterrupt:
+        click.echo("\nInterrupted: nothing was added.", err=True)
+        raise
+    if as_json:
+        print_json({"added": added.count, "import": added.id, "environment": environment})
+        return
+    click.echo(f"{counted(added.count, 'animal')} added to {environment} by import {added.id}.")
+
+
+def _earlier_import(settings: Settings, environment: Environment, file: Path) -> Import | None:
+    """An import of the same content. A pipe can be read only once: its content is not known before."""
+    if not file.is_file():
+        return None
+    with file.open("rb") as source:
+        digest = hashlib.file_digest(source, "sha256").hexdigest()
+
+    async def work() -> Import | None:
+        try:
+            await check_data(settings)
+        except OperatorError:  # there are no data yet
+            return None
+        async with existing_data(settings) as backends:
+            return await admin(backends, environment).earlier_import(digest)
+
+    return run(work())
+
+
+def _described(earlier: Import) -> str:
+    return f"{earlier.id}, {counted(earlier.count, 'animal')}, {when(earlier.at)}"
+
+
+def _dry_run(settings: Settings, environment: Environment, file: Path, as_json: bool) -> None:
+    """Prints each bad row as it is found: there may be millions."""
+    earlier = _earlier_import(settings, environment, file)
+
+    async def work() -> tuple[int, list[dict[str, Any]], int]:
+        good, faults, bad = 0, 0, []
+        with file.open("rb") as source:
+            async for line, row in PetFile(str(file), source).rows():
+                if not isinstance(row, str):
+                    good += 1
+                    continue
+                faults += 1
+                if as_json:
+                    bad.append({"line": line, "reason": row})
+                else:
+                    click.echo(f"line {line}: {row}")
+        return good, bad, faults
+
+    good, bad, faults = run(work())
+    if as_json:
+        print_json({"added": 0, "import": None, "animals": good, "bad_rows": faults, "bad": bad,
+                    "earlier_import": earlier.id if earlier else None})  # fmt: skip
+    else:
+        click.echo(f"{file}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added.")
+        if earlier is not None:
+            click.echo(f"It was imported before: {_described(earlier)}.")
+    if faults:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(name="undo-import", cls=Command, short_help="Remove the animals that an import has added.")
+@click.argument("import_id", metavar="IMPORT")
+@backend_options
+@yes_option
+@json_option
+def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
+    """Remove the animals that an import has added, but for those that were changed since.
+
+    IMPORT is the import's id, which the import has printed; petstore audit --what import shows it too.
+    """
+    settings = settings_from(where)
+
+    async def look() -> tuple[Environment, Import]:
+        async with existing_data(settings) as backends:
+            for environment, store in backends.stores.items():
+                found = await store.find_import(import_id) if import_id.isascii() and import_id.isprintable() else None
+                if found is not None:
+                    return environment, found
+        raise OperatorError(f"no import has the id {import_id}; {program()} audit --what import shows them")
+
+    async def work() -> Undone:
+        async with existing_data(settings) as backends:
+            return await admin(backends, environment).undo_import(import_id)
+
+    environment, found = run(look())
+    if found.state in ("done", "moving"):
+        confirm(f"Remove the {counted(found.count, 'animal')} that {found.name} added to {environment}?", yes)
+    undone = run(work())
+    if as_json:
+        print_json({"import": import_id, "environment": environment, **undone._asdict()})
+        return
+    click.echo(f"{counted(undone.removed, 'animal')} removed from {environment}.")
+    if undone.kept:
+        click.echo(f"{counted(undone.kept, 'animal')} stayed: changed since the import.")
+
+
+@click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@backend_options
+@env_option
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@json_option
+def export(file: Path, environment: Any, force: bool, as_json: bool, **where: Any) -> None:
+    """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
+    form = "jsonl" if str(file) == "-" else form_of(str(file))
+    if str(file) != "-" and not force and os.path.lexists(file):
+        raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
+
+    async def work(target: IO[str]) -> int:
+        async with existing_data(settings_from(where)) as backends:
+            store = backends.stores[environment]
+            with progress("Exporting", sum((await store.count()).values())) as bar:
+                return await write_pets(store, form, target, lambda count: bar.update(count - bar.pos))
+
+    if str(file) == "-":
+        use_utf8()
+        run(work(sys.stdout))
+        return
+    # Under another name until it is complete: a reader never sees half an export.
+    part = file.with_name(file.name + ".part")
+    try:
+        with data_dir.os_errors_of(file):
+            with part.open("w", encoding="utf-8", newline="") as target:
+                count = run(work(target))
+            part.replace(file)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    if as_json:
+        print_json({"exported": count})
+    else:
+        click.echo(f"{counted(count, 'animal')} written to {file}.")
