@@ -43,6 +43,7 @@ ACTIVE = 0.2  # the share of keys that send requests in an hour
 SERVICE, CONSOLE = 8765, 8766
 NAMES = ["Rex", "Mia", "Bella", "Luna", "Max", "Felix", "Oscar", "Kitty", "Shadow", "Ärmel"]
 ROUNDS, ROUND_SECONDS = 6, 10
+PAGES = 15
 PACED = ["-c140", 10]  # connections, and the milliseconds that each waits between two requests: about 10,000 a second
 
 
@@ -85,24 +86,41 @@ class Bench:
         for path in self.paths():
             with console(self) as open_page:
                 first = open_page(path)
-                again = [open_page(path) for _ in range(15)]
+                before = processor_seconds(self.console_pid)
+                again = [open_page(path) for _ in range(PAGES)]
+                spent = 1000 * (processor_seconds(self.console_pid) - before) / PAGES
             self.report(
-                f"GET {path}", f"{statistics.median(again):5.1f} ms, slowest {max(again):5.1f}, first {first:5.1f}"
+                f"GET {path}",
+                f"{statistics.median(again):5.1f} ms, slowest {max(again):5.1f}, first {first:5.1f},"
+                f" {spent:5.1f} ms of processor time",
             )
 
     def paths(self) -> list[str]:
-        end = ANIMALS - 1000
         paths = [f"overview?span={span}" for span in ("hour", "day", "month")]
-        paths += ["overview/refresh?span=month", "animals", f"animals?after={end}", f"animals?status=sold&after={end}"]
+        paths += ["overview/refresh?span=month", "animals", "animals?before=1000", "animals?status=sold&before=1000"]
         paths += [
             "animals/rows?q=Shadow",
             "animals/rows?q=nobody",
             "animals/rows?q=nobody&status=sold",
             "animals?q=77777",
+            "animals/500000",
+            "animals/77777",
         ]
-        paths += ["keys", "keys?q=Luna 99", "keys?q=nobody"]
+        paths += ["keys", "keys?q=Luna 99", "keys?q=nobody", "keys?sort=name", "keys?sort=last_used&plan=enterprise"]
+        paths += ["keys?state=banned", "keys?state=active&sort=name", "keys/identify"]
         paths += [f"keys/{self.key}?span={span}" for span in ("hour", "day", "month")]
-        return [*paths, "keys/new", "bans", "audit", "audit?who=operator 7", "audit?what=sign in", "audit?q=nobody"]
+        return [
+            *paths,
+            "keys/new",
+            "bans",
+            "deprecated",
+            "operators",
+            "health",
+            "audit",
+            "audit?who=operator 7",
+            "audit?what=sign in",
+            "audit?q=nobody",
+        ]
 
     def commands(self) -> None:
         """The time of a whole command. `--help` shows the time that Python needs to start."""
@@ -253,6 +271,13 @@ def _until(works: Callable[[], bool]) -> None:
     raise SystemExit("the process did not start")
 
 
+def processor_seconds(process: int) -> float:
+    """The processor time of all threads. Other processes on the machine do not change it, as they do response times."""
+    return sum(
+        int((task / "schedstat").read_text().split()[0]) / 1e9 for task in Path(f"/proc/{process}/task").iterdir()
+    )
+
+
 def cpu_seconds(process: int) -> float:
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -271,6 +296,7 @@ def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[
         "secrets": [(digest_of(secret), keys[0].id, None)],
     }
     totals: Counter[tuple[int, int, str]] = Counter()
+    by_operation: list[tuple[Any, ...]] = []
     intervals = (("usage_days", DAY, 30, 0.9), ("usage", HOUR, 720, ACTIVE), ("usage_minutes", 60, 60, 1))
     for table, step, count, share in intervals:
         rows = history[table] = []
@@ -279,8 +305,16 @@ def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[
                 if random.random() < share:
                     used = {"ok": random.randrange(1, 300), "refused": 5 if random.random() < 0.1 else 0}
                     rows += [(key_id, start, response, n) for response, n in used.items() if n]
+                    if step == DAY:  # what the page of deprecated calls reads
+                        by_operation += [
+                            (step, start, key_id, operation, response, n)
+                            for operation in ("getPet", "listPets")
+                            for response, n in used.items()
+                            if n
+                        ]
             if step < DAY:
                 totals[step, start, "ok"] += 150 * int(share * len(ids))
+    history["usage_by_operation"] = sorted(by_operation)
     history["traffic"] = sorted((*cell, n) for cell, n in totals.items())
     # The first entry is the import of the animals.
     history["deeds"] = [

@@ -160,6 +160,14 @@ def client() -> Iterator[httpx.Client]:
 @pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
 def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
     """The command line on empty data, on each pair of backends."""
+    commands = Commands(Server(tmp_path / "data", request.param))
+    commands.server.create()
+    return commands
+
+
+@pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
+def without_data(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
+    """The command line where no data exist, on each pair of backends."""
     return Commands(Server(tmp_path / "data", request.param))
 
 

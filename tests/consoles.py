@@ -11,6 +11,7 @@ import httpx
 
 from petstore.admin.actions import Admin
 from petstore.keys import Environment
+from petstore.operators import Role
 from tests.backends import free_port
 from tests.servers import READY_WITHIN, Server, takes_connections
 from tests.starting import launched
@@ -53,20 +54,20 @@ class Console:
         self.process.terminate()
         return self.process.wait(timeout=10)
 
-    def add_operator(self, name: str) -> str:
+    def add_operator(self, name: str, role: Role = "operator") -> str:
         """The token of a new operator."""
         return self.server.act(
-            lambda backends: Admin(backends.stores["live"], backends.gate, "a test", time.time).add_operator(name)
+            lambda backends: Admin(backends.stores["live"], backends.gate, "a test", time.time).add_operator(name, role)
         )[1]
 
     def client(self) -> "ConsoleClient":
         """A client that is not signed in."""
         return ConsoleClient(self)
 
-    def sign_in(self, name: str) -> "ConsoleClient":
+    def sign_in(self, name: str, role: Role = "operator") -> "ConsoleClient":
         """A client that is signed in as a new operator."""
         client = ConsoleClient(self)
-        assert client.post("/sign-in", token=self.add_operator(name)).status_code == 303
+        assert client.post("/sign-in", token=self.add_operator(name, role)).status_code == 303
         return client
 
 
@@ -121,6 +122,12 @@ def cells(response: httpx.Response, label: str) -> list[str]:
     """The texts of the table cells with a label."""
     found = re.findall(rf'<td[^>]*data-label="{label}"[^>]*>(.*?)</td>', response.text, re.DOTALL)
     return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", cell)).split()) for cell in found]
+
+
+def next_rows(client: ConsoleClient, page: httpx.Response) -> httpx.Response | None:
+    """The rows that scrolling to the end of a table loads; None at its end."""
+    found = re.search(r'hx-get="([^"]+)" hx-trigger="revealed"', page.text)
+    return client.get(html.unescape(found[1])) if found else None
 
 
 @contextlib.contextmanager

@@ -16,12 +16,14 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import httpx
 
 from petstore.audit import AuditEntry
+from petstore.cli.admin import OPERATOR_LIMITS
 from petstore.data_dir import UMASK
 from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.service import Backends
 from petstore.settings import Settings
+from petstore.store.schema import COUNTERS
 from tests.backends import Postgres, Redis, free_port, shared
 from tests.starting import Running, launched
 
@@ -155,11 +157,21 @@ class Server:
         part.write_text(str(seconds))
         part.replace(self.clock_file)
 
+    def create(self) -> None:
+        """Make empty data, as the first start of a service does."""
+
+        async def read(backends: Backends) -> None:
+            for store in backends.stores.values():
+                await store.rows(COUNTERS, None, 1)  # waits for the migrations without a timeout
+
+        self.act(read)
+
     def act(self, work: Callable[[Backends], Awaitable[T]]) -> T:
         """Do something to the data beside the running service, as the command line does."""
 
         async def inside() -> T:
-            async with Backends(Settings(data=self.data, store=self.store, gate=self.gate)) as backends:
+            settings = Settings(data=self.data, store=self.store, gate=self.gate)
+            async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
                 return await work(backends)
 
         before = os.umask(UMASK)  # as every command has it

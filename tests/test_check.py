@@ -36,7 +36,7 @@ def test_check_without_faults_prints_one_line_per_subject(embedded: Commands) ->
     lines = embedded.text("check").splitlines()
     assert len(lines) == len(EMBEDDED)
     assert all(line.startswith("ok ") for line in lines)
-    assert "1 animals" in report["about"]["store, live"]
+    assert "; 1 animal, 0 keys" in report["about"]["store, live"]
 
 
 def test_check_with_a_fault_exits_with_1(embedded: Commands) -> None:
@@ -47,9 +47,9 @@ def test_check_with_a_fault_exits_with_1(embedded: Commands) -> None:
     assert "chmod -R go=" in done.stdout
 
 
-def test_check_without_data_exits_with_2(petstore: Commands) -> None:
-    assert str(petstore.data) in petstore.fails_in_one_line("check")
-    petstore.fails_in_one_line("check", "--nothing")
+def test_check_without_data_exits_with_2(without_data: Commands) -> None:
+    assert without_data.fails_in_one_line("check") == f"no Petstore data in {without_data.data}"
+    without_data.fails_in_one_line("check", "--nothing")
 
 
 def state(data: Path) -> dict[str, tuple[str, float]]:

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from petstore.gate.doctor import check_file, check_redis
-from petstore.store.postgres.doctor import NEWEST_SCHEMA, inspect
+from petstore.store.postgres.doctor import NEWEST_SCHEMA, check_server
 from tests.backends import Postgres, Redis, running, shared
 from tests.commands import Commands
 from tests.findings import faults
@@ -62,7 +62,7 @@ def test_an_older_or_newer_schema_of_postgresql_is_reported(tmp_path: Path) -> N
     commands = cluster(tmp_path)
 
     def about() -> str:
-        return asyncio.run(inspect(str(commands.server.store), 1)).about["live"]
+        return asyncio.run(check_server(str(commands.server.store), 1)).about["live"]
 
     assert about() == f"schema {NEWEST_SCHEMA}"
     postgres = shared(Postgres)
@@ -77,7 +77,7 @@ def test_a_replica_is_found() -> None:
         server.stop()
         (server.folder / "data/standby.signal").touch()
         server.start()
-        found = asyncio.run(inspect(server.url_of("postgres"), 1))
+        found = asyncio.run(check_server(server.url_of("postgres"), 1))
         assert any("is a replica" in fault for fault in found.server)
 
 
@@ -87,12 +87,12 @@ def test_of_several_hosts_the_primary_is_examined(postgres: Postgres) -> None:
         (replica.folder / "data/standby.signal").touch()
         replica.start()
         url = postgres.url().replace("127.0.0.1:", f"127.0.0.1:1,127.0.0.1:{replica.port},127.0.0.1:", 1)
-        found = asyncio.run(inspect(url, 1))
+        found = asyncio.run(check_server(url, 1))
         assert not any("is a replica" in fault for fault in found.server)
 
 
 def test_a_locked_table_is_a_fault_and_not_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("petstore.store.postgres.doctor.STATEMENT_SECONDS", 0.2)
+    monkeypatch.setattr("petstore.store.postgres.doctor.STATEMENT_TIMEOUT", 0.2)
     commands = cluster(tmp_path)
     with shared(Postgres).transaction(str(commands.server.store)) as execute:
         execute("LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
@@ -113,7 +113,7 @@ def test_check_leaves_no_connection_open(postgres: Postgres) -> None:
 
     async def look() -> None:
         other = await asyncpg.connect(url)
-        await inspect(url, 1)
+        await check_server(url, 1)
         async with asyncio.timeout(10):  # the server notices when it comes to it
             while await other.fetchval(here) > 1:
                 await asyncio.sleep(0.01)

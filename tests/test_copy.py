@@ -228,8 +228,9 @@ def test_the_data_of_a_running_service_are_not_copied(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
-def test_nothing_to_copy_is_said_in_one_line(tmp_path: Path) -> None:
-    assert "nothing to copy" in Commands(Server(tmp_path / "a")).fails_in_one_line("copy", "--to-store", str(tmp_path))
+def test_a_copy_without_data_is_refused_in_one_line(tmp_path: Path) -> None:
+    message = Commands(Server(tmp_path / "a")).fails_in_one_line("copy", "--to-store", str(tmp_path))
+    assert message == f"no Petstore data in {tmp_path / 'a'}"
     assert not (tmp_path / "a").exists()
 
 

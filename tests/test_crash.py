@@ -15,7 +15,7 @@ import httpx
 from petstore.pets import Pet
 from petstore.plans import Limits
 from petstore.service import Backends
-from petstore.store.sqlite.doctor import inspect
+from petstore.store.sqlite.doctor import check_file
 from tests.servers import Key, Server
 
 KILLS = int(os.environ.get("PETSTORE_TEST_KILLS", "4"))
@@ -93,4 +93,4 @@ def test_kill_nine_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     assert [name for name, times in Counter(stored.values()).items() if times > 1] == []
     assert len(acknowledged) > KILLS
     for environment in ("live", "staging"):
-        assert inspect(server.data / f"{environment}.db").faults == []
+        assert check_file(server.data / f"{environment}.db").faults == []

@@ -21,7 +21,7 @@ from tests.servers import PETSTORE, Server, serving
 @pytest.fixture
 def used(tmp_path: Path) -> Commands:
     commands = Commands(Server(tmp_path / "data"))
-    commands.text("pets", "list")
+    commands.text("keys", "create", "--plan", "free")
     return commands
 
 

@@ -22,7 +22,7 @@ from petstore.maintenance import archive, backup
 from petstore.maintenance.archive import Manifest
 from petstore.settings import Settings
 from petstore.store.sqlite.doctor import NEWEST_SCHEMA
-from petstore.store.sqlite.file import MIGRATIONS
+from petstore.store.sqlite.migrations import MIGRATIONS
 from tests.commands import Commands
 from tests.places import GatePlace
 from tests.servers import DEED, Server, serving

@@ -20,8 +20,8 @@ import pytest
 from petstore.cli import serve as serve_command
 from petstore.service import AsgiService
 from petstore.settings import Settings
-from petstore.store import PATIENCE
-from petstore.store.postgres import pool
+from petstore.store.limits import StoreLimits
+from petstore.store.postgres import migrations
 from tests.backends import free_port
 from tests.places import StorePlace
 from tests.served import Served, is_running, listens, wait_for
@@ -149,9 +149,9 @@ def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow = tmp_path / "9999_slow.sql"
-    slow.write_text(f"SELECT pg_sleep({0.6 * PATIENCE})")  # for each of the two schemas
-    monkeypatch.setattr(pool, "MIGRATIONS", [*pool.MIGRATIONS, slow])
-    monkeypatch.setattr(serve_command, "OPENING_LOGGED_AFTER", 0.1)
+    slow.write_text(f"SELECT pg_sleep({0.6 * StoreLimits().request_timeout})")  # for each of the two schemas
+    monkeypatch.setattr(migrations, "MIGRATIONS", [*migrations.MIGRATIONS, slow])
+    monkeypatch.setattr(serve_command, "TOLD_AFTER", 0.1)
     with caplog.at_level("INFO", "petstore"):
         first_key = asyncio.run(serve_command._first_key(Settings(data=place.data, store=place.url)))
     assert first_key is not None and SECRET.fullmatch(first_key)

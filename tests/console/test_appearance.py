@@ -12,7 +12,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import Windows
-from petstore.usage import Usage
+from petstore.usage import OperationUsage
 from tests.browsers import ARTIFACTS, look, violations
 from tests.consoles import Console, running_console
 from tests.servers import Server
@@ -46,13 +46,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
         await live.revoke_key(keys[5].id, AuditEntry(now, "grace (command line)", "revoke key", keys[5].id))
         for hour in range(700, 0, -7):
             start = int(now) - hour * 3600
-            rows = [Usage(key.id, start, "ok", 900 - 100 * i) for i, key in enumerate(keys)]
+            rows = [OperationUsage(key.id, start, "ok", 900 - 100 * i, "listPets") for i, key in enumerate(keys)]
             await live.add_usage(
-                [*rows, Usage(keys[2].id, start, "refused", 40), Usage("", start, "unauthorized", 9)], {}
+                [
+                    *rows,
+                    OperationUsage(keys[2].id, start, "refused", 40, "getPet"),
+                    OperationUsage("", start, "unauthorized", 9, "other"),
+                ],
+                {},
             )
         for minute in range(60):
-            rows = [Usage(key.id, int(now) - 60 * minute, "ok", 60 - minute) for key in keys]
-            await live.add_usage([*rows, Usage(keys[2].id, int(now) - 60 * minute, "banned", 5)], {keys[0].id: now})
+            rows = [OperationUsage(key.id, int(now) - 60 * minute, "ok", 60 - minute, "getPet") for key in keys]
+            await live.add_usage(
+                [*rows, OperationUsage(keys[2].id, int(now) - 60 * minute, "banned", 5, "listPets")], {keys[0].id: now}
+            )
         at = int(now * 1000)
         await backends.gate.put_windows(
             [
@@ -104,10 +111,14 @@ def key_id(page: Page, console: Console, name: str) -> str:
 
 
 @pytest.mark.parametrize("environment", ["live", "staging"])
-@pytest.mark.parametrize("section", ["overview", "animals", "keys", "bans", "audit"])
+@pytest.mark.parametrize(
+    "section", ["overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health"]
+)
 def test_a_section(page: Page, console: Console, section: str, environment: str) -> None:
     page.goto(f"{console.origin}/{environment}/{section}")
-    expect(page.get_by_role("heading", level=1)).to_have_text(section.capitalize())
+    expect(page.get_by_role("heading", level=1)).to_have_text(
+        "Deprecated calls" if section == "deprecated" else section.capitalize()
+    )
     expect(page.get_by_role("link", name=environment.upper(), exact=True)).to_have_attribute("aria-current", "true")
     assert page.title().startswith(environment.upper())
     if section == "overview":
@@ -157,10 +168,62 @@ def test_the_confirmation_of_a_revocation_as_dialog_and_as_page(page: Page, cons
     look(page, "revoke-page")
 
 
+@pytest.mark.parametrize(("name", "panel"), [(KEYS[2], "change"), (KEYS[0], "rotate")])
+def test_an_open_panel_of_a_key(page: Page, console: Console, name: str, panel: str) -> None:
+    page.goto(f"{console.origin}/live/keys/{key_id(page, console, name)}")
+    page.locator(f"#{panel} summary").click()
+    look(page, f"key-{panel}")
+
+
+def test_the_page_of_an_animal_and_of_a_removed_one(page: Page, console: Console) -> None:
+    page.goto(console.origin + "/live/animals")
+    page.get_by_role("link", name="right to left").first.click()
+    expect(page.get_by_role("heading", name="History")).to_be_visible()
+    look(page, "animal")
+    page.get_by_role("button", name="Remove this animal").click()
+    expect(page.get_by_role("button", name="Undo")).to_be_visible()
+    look(page, "animals-removed")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("status")).to_contain_text("1 animal was restored")
+
+
+def test_the_page_that_identifies_a_secret(page: Page, console: Console) -> None:
+    page.goto(console.origin + "/live/keys")
+    page.get_by_role("link", name="Whose secret is this?").click()
+    page.get_by_label("Secret").fill("pets_live_wrong")
+    page.get_by_role("button", name="Identify").click()
+    expect(page.get_by_role("alert")).to_contain_text("checksum")
+    look(page, "identify-error")
+
+
+def test_the_token_of_a_new_operator(page: Page, console: Console) -> None:
+    page.goto(console.origin + "/live/operators")
+    page.get_by_text("Add an operator").click()
+    page.get_by_label("Name").fill("Grace Hopper")
+    page.get_by_label("Role").select_option("viewer")
+    page.get_by_role("button", name="Add and show the token").click()
+    expect(page.locator("#token-1")).to_be_visible()
+    look(page, "operators-token")
+
+
+def test_the_pages_of_a_viewer(browser: Browser, console: Console) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(console.origin + "/live/animals")
+    page.get_by_label("Your token").fill(console.add_operator("Vera", "viewer"))
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("(viewer)")).to_be_visible()
+    look(page, "viewer-animals")
+    page.goto(console.origin + "/live/keys")
+    page.locator("#rows a").first.click()
+    look(page, "viewer-key")
+    context.close()
+
+
 def test_the_open_panels_of_the_animals(page: Page, console: Console) -> None:
     page.goto(console.origin + "/live/animals")
-    for title in ("Add an animal", "Import a file", "Export all"):
-        page.get_by_text(title).click()
+    for panel in ("add", "import", "export"):
+        page.locator(f"#{panel} summary").click()
     look(page, "animals-panels")
 
 
@@ -177,6 +240,7 @@ def test_the_sign_in_page(browser: Browser, console: Console) -> None:
 def test_the_page_of_a_404(context: BrowserContext, console: Console) -> None:
     page = context.new_page()
     page.goto(console.origin + "/live/keys/key_nobody")
-    expect(page.get_by_role("heading")).to_have_text("404")
+    expect(page.get_by_role("heading", level=1)).to_have_text("404")
+    expect(page.get_by_role("navigation", name="Sections")).to_be_visible()
     look(page, "not-found")
     page.close()

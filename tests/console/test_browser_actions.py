@@ -24,7 +24,7 @@ def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None
     # The search for the whole text has begun: a response to a shorter text may come before it.
     expect(page).to_have_url(re.compile(f"q={quote(mark.lower())}&"))
     expect(page.locator("#rows tr")).to_have_count(3)
-    button = page.get_by_role("group", name="Change the status").get_by_role("button", name="sold")
+    button = page.get_by_role("group", name="Change the selected").get_by_role("button", name="sold")
     expect(button).to_be_disabled()
     page.get_by_label(f"Select animal {numbers[0]}").check()
     page.get_by_label("Name or id").fill(f"{mark} 0")
@@ -41,7 +41,7 @@ def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None
     expect(page.locator(f"#animal-{numbers[2]} .badge")).to_have_text("available")
     page.get_by_label("all shown").check()
     expect(page.get_by_text("Change 3 selected to")).to_be_visible()
-    page.get_by_role("group", name="Change the status").get_by_role("button", name="pending").click()
+    page.get_by_role("group", name="Change the selected").get_by_role("button", name="pending").click()
     expect(page.get_by_role("status")).to_contain_text("3 animals are now pending.")
     expect(page.get_by_label("all shown")).not_to_be_checked()
     headers = server.key().headers
@@ -58,7 +58,7 @@ def test_a_file_is_imported_and_exported(page: Page, tmp_path: Path) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Importing animals.jsonl")
     expect(page.get_by_text("3,000 animals were added to live.")).to_be_visible()
     page.get_by_role("link", name="Back to the animals").click()
-    page.get_by_text("Export all").click()
+    page.locator("#export summary").click()
     page.get_by_label("Format").select_option("CSV")
     page.get_by_role("button", name="Export live").click()
     with page.expect_download() as download:
@@ -85,11 +85,13 @@ def test_a_key_is_created_limited_rotated_and_revoked(page: Page, server: Server
     expect(page.locator("#secret")).to_have_count(0)
     expect(page.get_by_role("meter", name="Today's quota")).to_contain_text("1 of 100")
 
-    page.get_by_label("Per minute").fill("50")
-    page.get_by_role("button", name="Set the limits").click()
-    expect(page.get_by_role("status")).to_contain_text("50 per minute and 100 per day")
+    page.get_by_text("Change", exact=True).click()
+    page.get_by_label("Requests per minute").fill("50")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("enterprise: 50 per minute, 100 per day")).to_be_visible()
     assert asking(server.port, 1, headers)[0].status == 200
 
+    page.get_by_text("Rotate", exact=True).click()
     page.get_by_label("The old secret works for").fill("0s")
     page.get_by_role("button", name="Create a new secret").click()
     rotated = {"Authorization": f"Bearer {page.locator('#secret').inner_text()}"}
@@ -110,7 +112,7 @@ def test_a_key_is_created_limited_rotated_and_revoked(page: Page, server: Server
     expect(page.get_by_role("status")).to_contain_text("The key is revoked")
     assert asking(server.port, 1, rotated)[0].status == 401
     actions = [entry.action for entry in Commands(server).entries()[:4]]
-    assert actions == ["revoke key", "rotate key", "set limits", "create key"]
+    assert actions == ["revoke key", "rotate key", "update key", "create key"]
 
 
 def test_a_new_ban_appears_without_a_reload_and_is_lifted(page: Page, server: Server) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from petstore.usage import HOUR, Usage
+from petstore.usage import HOUR, OperationUsage
 from tests.console.browser_steps import add_pet, open_section
 from tests.consoles import Console, running_console
 from tests.servers import Server
@@ -103,7 +103,7 @@ def test_the_plot_shows_values_of_a_bar_and_refreshes(page: Page, server: Server
     start = int(time.time() + float(server.clock_file.read_text()))
 
     def use(requests: int) -> None:
-        rows = [Usage(key.id, start, "refused", requests)]
+        rows = [OperationUsage(key.id, start, "refused", requests, "listPets")]
         server.act(lambda backends: backends.stores["staging"].add_usage(rows, {}))
 
     use(4_000)
@@ -213,10 +213,10 @@ def test_pages_work_without_scripts(browser: Browser, console: Console, server: 
     page.get_by_role("button", name="Sign in").click()
     expect(page).to_have_url(console.origin + "/live/animals")
     page.get_by_role("link", name="More").click()
-    expect(page).to_have_url(re.compile("after="))
+    expect(page).to_have_url(re.compile("before="))
     number = page.locator("#rows td[data-label=Id]").first.inner_text()
     page.get_by_label(f"Select animal {number}", exact=True).check()
-    page.get_by_role("group", name="Change the status").get_by_role("button", name="sold").click()
+    page.get_by_role("group", name="Change the selected").get_by_role("button", name="sold").click()
     expect(page.get_by_role("status")).to_contain_text("1 animal is now sold.")
     page.goto(console.origin + "/live/keys/new")
     page.get_by_role("button", name="Create the key").click()
@@ -224,3 +224,35 @@ def test_pages_work_without_scripts(browser: Browser, console: Console, server: 
     page.get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("status")).to_contain_text("The key is revoked")
     context.close()
+
+
+def test_times_are_relative_and_show_the_zone_on_hover(page: Page, console: Console) -> None:
+    open_section(page, "Audit")
+    time_of_sign_in = page.locator("#rows time").first
+    expect(time_of_sign_in).to_have_text(re.compile(r"^(now|\d+ (second|minute)s? ago)$"))
+    title = time_of_sign_in.get_attribute("title") or ""
+    assert re.search(r"(GMT|UTC)", title) and re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", title)
+
+
+def test_slash_does_not_leave_a_field_in_which_it_is_typed(page: Page) -> None:
+    open_section(page, "Audit")
+    page.keyboard.press("/")
+    expect(page.get_by_label("Who")).to_be_focused()
+    page.get_by_label("Subject or detail").focus()
+    page.keyboard.type("a/b")
+    expect(page.get_by_label("Subject or detail")).to_have_value("a/b")
+
+
+def test_an_export_of_the_search_has_the_animals_of_the_table(page: Page, console: Console, server: Server) -> None:
+    mark = f"Exported {time.time_ns()}"
+    for name in (f"{mark} one", f"{mark} two", "Not exported"):
+        open_section(page, "Animals")
+        add_pet(page, name)
+    page.get_by_label("Name or id").fill(mark)
+    expect(page.locator("#rows tr")).to_have_count(2)
+    page.locator("#export summary").click()
+    page.locator("#export [name=filter]").select_option("those that match the search")
+    page.get_by_role("button", name="Export live").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert Path(download.value.path()).read_text().count("\n") == 2

@@ -3,15 +3,16 @@
 import json
 import re
 import time
+from typing import Any
 
 import httpx
 import pytest
 
-from petstore.keys import Environment, well_formed
+from petstore.keys import Environment, mint, well_formed
 from petstore.plans import Limits
-from petstore.usage import Usage
+from petstore.usage import OperationUsage
 from tests.commands import Commands
-from tests.consoles import ConsoleClient, cells, text_of
+from tests.consoles import ConsoleClient, cells, next_rows, text_of
 from tests.served import wait_for
 from tests.servers import Server
 from tests.wire import asking
@@ -40,15 +41,103 @@ def test_head_does_not_use_up_the_secret_of_a_new_key(operator: ConsoleClient) -
     assert 'id="secret"' in operator.get(made.headers["location"]).text
 
 
-def test_limits_of_an_enterprise_key_can_be_changed(server: Server, operator: ConsoleClient) -> None:
+def test_changed_limits_hold_from_the_next_request_on(server: Server, operator: ConsoleClient) -> None:
     key_id, secret = operator.create_key(plan="enterprise", per_minute="2", per_day="1,000")
     assert asking(server.port, 3, {"Authorization": f"Bearer {secret}"})[-1].status == 429
-    assert "5 per minute and 50 per day" in text_of(
-        operator.submit(f"/live/keys/{key_id}/limits", per_minute="5", per_day="50")
-    )
+    fields = {"name": "Ada", "plan": "enterprise", "scope": ["read", "write"]}
+    page = operator.submit(f"/live/keys/{key_id}", **fields, per_minute="5", per_day="50")
+    assert "enterprise: 5 per minute, 50 per day" in text_of(page)
     responses = asking(server.port, 4, {"Authorization": f"Bearer {secret}"})
     assert [response.status for response in responses] == [200, 200, 200, 429]
-    assert Commands(server).entries()[0].detail == "5 a minute, 50 a day"
+    assert "per minute 2 → 5" in Commands(server).entries()[0].detail
+
+
+def test_name_plan_scopes_and_expiry_of_a_key_can_be_changed(server: Server, operator: ConsoleClient) -> None:
+    key_id, secret = operator.create_key(name="Trial")
+    changed = {"name": "Customer", "plan": "pro", "scope": "read", "expires": "90d"}
+    page = operator.submit(f"/live/keys/{key_id}", **changed)
+    assert "The key was changed." in text_of(page) and "pro: 300 per minute" in text_of(page)
+    record = Commands(server).json("keys", "show", key_id)
+    assert (record["name"], record["plan"], record["scopes"]) == ("Customer", "pro", ["read"])
+    assert record["expires"] == pytest.approx(time.time() + 90 * 86_400, abs=60)
+    detail = Commands(server).entries()[0].detail
+    assert "name Trial → Customer" in detail and "plan free → pro" in detail and "expires never → " in detail
+    added = httpx.post(server.url("/pets"), headers={"Authorization": f"Bearer {secret}"}, json={}, verify=False)
+    assert added.status_code == 403
+    operator.submit(f"/live/keys/{key_id}", **{**changed, "expires": "never"})
+    assert Commands(server).json("keys", "show", key_id)["expires"] is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"plan": "gold"}, "Choose a plan"),
+        ({"scope": []}, "at least one scope"),
+        ({"plan": "enterprise"}, "whole numbers"),
+        ({"expires": "soon"}, "'soon' is not a duration"),
+    ],
+)
+def test_an_invalid_change_is_refused_and_the_form_keeps_its_values(
+    operator: ConsoleClient, fields: dict[str, Any], error: str
+) -> None:
+    key_id, _ = operator.create_key(name="Ada")
+    refused = operator.post(
+        f"/live/keys/{key_id}", **{"name": "Typed name", "plan": "free", "scope": ["read", "write"], **fields}
+    )
+    assert refused.status_code == 422
+    assert error in text_of(refused)
+    assert f'value="{fields.get("name", "Typed name")}"' in refused.text
+    assert re.search(r'<details class="panel" id="change" open>', refused.text)
+
+
+def test_a_suspended_key_is_401_until_it_is_resumed(server: Server, operator: ConsoleClient) -> None:
+    key_id, secret = operator.create_key()
+    page = operator.submit(f"/live/keys/{key_id}/suspend")
+    assert status_of(server, secret) == 401
+    assert "suspended" in text_of(page) and "Resume" in text_of(page)
+    assert cells(operator.get(f"/live/keys?q={key_id}&state=suspended"), "State") == ["suspended"]
+    page = operator.submit(f"/live/keys/{key_id}/resume")
+    assert status_of(server, secret) == 200
+    assert "The key is active again." in text_of(page)
+    assert "is not suspended" in text_of(operator.submit(f"/live/keys/{key_id}/resume"))
+    assert [entry.action for entry in Commands(server).entries()[:2]] == ["resume key", "suspend key"]
+
+
+def test_a_secret_is_identified_and_never_shown_again(operator: ConsoleClient) -> None:
+    key_id, secret = operator.create_key("staging", name="Leaked app")
+    found = operator.post("/live/keys/identify", secret=secret)
+    assert found.status_code == 200
+    assert "The secret belongs to Leaked app" in text_of(found) and f'href="/staging/keys/{key_id}"' in found.text
+    assert secret not in found.text
+    unknown = operator.post("/live/keys/identify", secret=mint("live"))
+    assert unknown.status_code == 404 and "No key of live has this secret" in text_of(unknown)
+    mistyped = operator.post("/live/keys/identify", secret=secret[:-1] + ("a" if secret[-1] != "a" else "b"))
+    assert mistyped.status_code == 422 and "checksum" in text_of(mistyped)
+    assert operator.get(f"/live/keys/identify?secret={secret}").text.count("belongs to") == 0
+
+
+def test_keys_are_filtered_by_plan_and_state_and_sorted(server: Server, operator: ConsoleClient) -> None:
+    mark = f"sort{time.time_ns()}"
+    ids = {name: operator.create_key("staging", name=f"{mark} {name}", plan=plan)[0]
+           for name, plan in (("c", "free"), ("a", "pro"), ("b", "free"))}  # fmt: skip
+    operator.submit(f"/staging/keys/{ids['b']}/revoke")
+    server.act(lambda backends: backends.stores["staging"].add_usage(
+        [OperationUsage(ids["c"], int(time.time()), "ok", 1, "listPets")], {ids["c"]: time.time()}))  # fmt: skip
+
+    def shown(query: str) -> list[str]:
+        names = {key_id: name for name, key_id in ids.items()}
+        return [names[each] for each in cells(operator.get(f"/staging/keys?q={mark}&{query}"), "Id")]
+
+    assert shown("") == ["b", "a", "c"]
+    assert shown("sort=name") == ["a", "b", "c"]
+    assert shown("sort=last-used")[0] == "c"
+    assert shown("plan=free") == ["b", "c"]
+    assert shown("state=revoked") == ["b"]
+    assert shown("state=active&sort=name") == ["a", "c"]
+    assert shown("state=expired") == []
+    assert "No matching keys" in text_of(operator.get(f"/staging/keys?q={mark}&state=suspended"))
+    page = operator.get(f"/staging/keys?q={mark}")
+    assert page.text.count('aria-label="1 request in the last day"') == 1
 
 
 @pytest.mark.parametrize(
@@ -84,9 +173,9 @@ def test_a_rotated_key_has_a_new_secret(server: Server, operator: ConsoleClient,
     assert (status_of(server, new), status_of(server, old)) == (200, old_status)
 
 
-def test_the_default_overlap_of_a_rotation(operator: ConsoleClient) -> None:
+def test_the_default_overlap_of_a_rotation_is_a_day(operator: ConsoleClient) -> None:
     key_id, _ = operator.create_key()
-    assert re.findall(r'name="overlap"[^>]* value="([^"]*)"', operator.get(f"/live/keys/{key_id}").text) == ["0s"]
+    assert re.findall(r'name="overlap"[^>]* value="([^"]*)"', operator.get(f"/live/keys/{key_id}").text) == ["24h"]
 
 
 def test_an_invalid_overlap_is_refused_and_the_form_keeps_it(operator: ConsoleClient) -> None:
@@ -124,9 +213,8 @@ def test_keys_are_listed_newest_first_with_state_and_quota(server: Server, opera
     mark = f"mark{time.time_ns()}"
     ids = [operator.create_key("staging", name=f"{mark} {i}")[0] for i in range(52)]
     page = operator.get(f"/staging/keys?q={mark}")
-    more = re.search(r'hx-get="([^"]+)" hx-trigger="revealed"', page.text)
-    assert more is not None
-    rest = operator.get(more[1].replace("&amp;", "&"))
+    rest = next_rows(operator, page)
+    assert rest is not None
     assert cells(page, "Id") + cells(rest, "Id") == ids[::-1]
     key = server.key(limits=Limits(100, 40), environment="staging")
     asking(server.port, 10, key.headers, path="/staging/v1/pets")
@@ -147,13 +235,13 @@ def test_a_ban_is_listed_and_lifted(server: Server, operator: ConsoleClient, bac
     key_id = ban_a_key(server)
     assert wait_for(lambda: key_id in cells(operator.get("/live/bans"), "Id"))
     assert key_id not in operator.get("/staging/bans").text
-    assert "Banned until" in text_of(operator.get(f"/live/keys/{key_id}"))
+    assert "This key is banned" in text_of(operator.get(f"/live/keys/{key_id}"))
     page = operator.submit(f"/live/bans/{key_id}/lift", back=back)
     assert page.url.path == (f"/live/keys/{key_id}" if back else "/live/bans")
     assert "is lifted" in text_of(page)
     assert key_id not in cells(operator.get("/live/bans"), "Id")
     assert "is not banned" in text_of(operator.submit(f"/live/bans/{key_id}/lift"))
-    assert "Banned until" not in text_of(operator.get(f"/live/keys/{key_id}"))
+    assert "This key is banned" not in text_of(operator.get(f"/live/keys/{key_id}"))
 
 
 def test_the_overview_shows_the_usage_that_the_service_counted(server: Server, operator: ConsoleClient) -> None:
@@ -180,7 +268,10 @@ def test_the_overview_shows_the_usage_that_the_service_counted(server: Server, o
 
 def test_old_refusals_of_a_key_are_shown_per_hour(server: Server, operator: ConsoleClient) -> None:
     key, now = server.key(), int(time.time())
-    rows = [Usage(key.id, now - 5 * 86_400, "refused", 17), Usage(key.id, now, "banned", 4)]
+    rows = [
+        OperationUsage(key.id, now - 5 * 86_400, "refused", 17, "listPets"),
+        OperationUsage(key.id, now, "banned", 4, "getPet"),
+    ]
     server.act(lambda backends: backends.stores["live"].add_usage(rows[:1], {}))
     server.act(lambda backends: backends.stores["live"].add_usage(rows[1:], {}))
     text = text_of(operator.get(f"/live/keys/{key.id}"))

@@ -24,7 +24,7 @@ from tests.commands import Commands
 from tests.consoles import Console, ConsoleClient, is_sign_in_page, running_console
 from tests.servers import Server, serving
 
-PARAMETERS = {"environment": "live", "key_id": "key_x", "job_id": "x"}
+PARAMETERS = {"environment": "live", "pet_id": "1", "key_id": "key_x", "job_id": "x"}
 ADDRESSES = sorted(
     ("/live" + re.sub(r"{(\w+)}", lambda found: PARAMETERS[found[1]], route.path), method)
     for route in ROUTES

@@ -14,11 +14,25 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from petstore.console import audit, bans, keys, overview, pet_files, pets
+from petstore.console import (
+    audit,
+    bans,
+    deprecated,
+    health,
+    identify,
+    key,
+    keys,
+    operators,
+    overview,
+    pet,
+    pet_files,
+    pets,
+)
 from petstore.console.jobs import Jobs
 from petstore.console.pet_files import UPLOAD_MAX
-from petstore.console.requests import ConsoleRequest
+from petstore.console.requests import ConsoleRequest, common_context
 from petstore.console.security import SecurityMiddleware
+from petstore.console.sessions import Session
 from petstore.console.sign_in import (
     HOME,
     find_session,
@@ -31,7 +45,7 @@ from petstore.console.sign_in import (
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 from petstore.gate import Gate
-from petstore.keys import Environment
+from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability.logs import event, logger
 from petstore.settings import Settings
 from petstore.store import Store
@@ -60,26 +74,44 @@ ROUTES = [
     _get("/animals", pets.show_list),
     _post("/animals", pets.add),
     _get("/animals/rows", pets.rows),
-    _post("/animals/status", pets.set_status),
+    _post("/animals/selected", pets.change_selected),
+    _post("/animals/undo", pets.undo_removal),
     _post("/animals/import", pet_files.start_import),
     _post("/animals/export", pet_files.start_export),
+    _get("/animals/{pet_id}", pet.show),
+    _post("/animals/{pet_id}", pet.edit),
+    _get("/animals/{pet_id}/history", pet.history),
+    _post("/animals/{pet_id}/remove", pet.remove),
     _get("/jobs/{job_id}", pet_files.show_job),
     _get("/jobs/{job_id}/file", pet_files.download),
     _get("/keys", keys.show_list),
     _post("/keys", keys.create),
     _get("/keys/rows", keys.rows),
     _get("/keys/new", keys.show_new),
-    _get("/keys/{key_id}", keys.show),
-    _get("/keys/{key_id}/refresh", keys.refresh),
-    _post("/keys/{key_id}/rotate", keys.rotate),
-    _post("/keys/{key_id}/limits", keys.set_limits),
-    _get("/keys/{key_id}/revoke", keys.confirm_revoke),
-    _post("/keys/{key_id}/revoke", keys.revoke),
+    _get("/keys/identify", identify.show),
+    _post("/keys/identify", identify.identify),
+    _get("/keys/{key_id}", key.show),
+    _post("/keys/{key_id}", key.change),
+    _get("/keys/{key_id}/refresh", key.refresh),
+    _post("/keys/{key_id}/rotate", key.rotate),
+    _post("/keys/{key_id}/suspend", key.suspend),
+    _post("/keys/{key_id}/resume", key.resume),
+    _get("/keys/{key_id}/revoke", key.confirm_revoke),
+    _post("/keys/{key_id}/revoke", key.revoke),
     _get("/bans", bans.show_list),
     _get("/bans/refresh", bans.refresh),
     _post("/bans/{key_id}/lift", bans.lift),
+    _get("/deprecated", deprecated.show_list),
+    _get("/deprecated/rows", deprecated.rows),
+    _get("/deprecated/export", deprecated.export),
     _get("/audit", audit.show_list),
     _get("/audit/rows", audit.rows),
+    _get("/operators", operators.show_list),
+    _post("/operators", operators.add),
+    _post("/operators/role", operators.set_role),
+    _post("/operators/revoke", operators.revoke),
+    _get("/health", health.show),
+    _get("/health/refresh", health.refresh),
 ]
 
 
@@ -164,4 +196,12 @@ def _internal_error(state: ConsoleState, request: Request, error: Exception) -> 
 def _error_page(state: ConsoleState, request: Request, status: int, text: str) -> Response:
     if request.headers.get("hx-request") == "true":
         return PlainTextResponse(text, status)
-    return state.renderer.html("error.html", status, text=text, status=status, home=HOME)
+    session: Session | None = request.scope.get("session")
+    if session is None:
+        return state.renderer.html("error.html", status, text=text, status=status, home=HOME)
+    environment = next((each for each in ENVIRONMENTS if request.url.path.startswith(f"/{each}/")), ENVIRONMENTS[0])
+    context = common_context(state, session, environment)
+    section = request.url.path.removeprefix(f"/{environment}/").partition("/")[0]
+    return state.renderer.html(
+        "error_in_layout.html", status, **context, text=text, status=status, section=section, messages=[]
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """Forms: read within a limit of bytes and time, whatever the headers of the request announce."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
@@ -17,8 +17,8 @@ CLOSE = {"connection": "close"}  # the rest of the body is not read
 class Form:
     """The values of a form. A page that reports an error shows them again."""
 
-    def __init__(self, data: FormData | Mapping[str, str] | None = None) -> None:
-        self._data = data if isinstance(data, FormData) else FormData(data or {})
+    def __init__(self, data: FormData | Sequence[tuple[str, str]] = ()) -> None:
+        self._data = data if isinstance(data, FormData) else FormData(list(data))
 
     def text(self, name: str, default: str = "") -> str:
         value = self._data.get(name, default)

@@ -1,13 +1,16 @@
 """Import and export of animals as background jobs, and the pages that show their progress."""
 
+from typing import cast
+
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
-from petstore.admin.pet_files import FORMS, batches, form_of, write_pets
+from petstore.admin.pet_files import FORMS, PetFile, form_of, write_pets
 from petstore.console.forms import read_form
 from petstore.console.jobs import Job
 from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError
+from petstore.pets import Catalogue, Page, PetStatus, is_status
 
 UPLOAD_MAX = 1024 * 1024 * 1024
 MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
@@ -25,9 +28,11 @@ async def start_import(request: ConsoleRequest) -> Response:
 
         async def work(job: Job) -> str:
             with source:
-                count = await request.admin.import_pets(name, batches(name, source, job.advance))
-            request.state.pet_counts[request.environment].invalidate()
-            return f"{count:,} {'animal was' if count == 1 else 'animals were'} added to {request.environment}."
+                file = PetFile(name, source)
+                done = await request.admin.import_pets(name, file.batches(job.advance), file.sha256)
+            request.pets_changed()
+            added = f"{done.count:,} {'animal was' if done.count == 1 else 'animals were'} added"
+            return f"{added} to {request.environment}. To remove them again: petstore pets undo-import {done.id}"
 
         job = request.state.jobs.start(Job(request.environment, f"Importing {name}", upload.size or 0), work)
     except OperatorError as error:
@@ -42,13 +47,19 @@ async def start_import(request: ConsoleRequest) -> Response:
 
 
 async def start_export(request: ConsoleRequest) -> Response:
-    form = (await request.form()).text("form")
-    chosen = next((each for each in FORMS if each == form), FORMS[0])
+    """Export all animals, or those of a search."""
+    form = await request.form()
+    chosen = next((each for each in FORMS if each == form.text("form")), FORMS[0])
+    text, status = form.text("q").strip(), form.text("status")
+    if form.text("filter") != "shown":
+        text, status = "", ""
+    matching = MatchingPets(request.store, text, status if is_status(status) else None)
 
     async def work(job: Job) -> str:
         job.total = max(1, sum((await request.store.count()).values()))
         with request.state.jobs.new_file(job).open("w", encoding="utf-8", newline="") as target:
-            count = await write_pets(request.store, chosen, target, job.advance)
+            # write_pets uses one method of a catalogue, which MatchingPets has.
+            count = await write_pets(cast(Catalogue, matching), chosen, target, job.advance)
         return f"{count:,} {'animal is' if count == 1 else 'animals are'} ready."
 
     name = f"animals-{request.environment}.{chosen}"
@@ -58,6 +69,25 @@ async def start_export(request: ConsoleRequest) -> Response:
         request.flash(str(error), ok=False)
         return request.redirect("/animals")
     return request.redirect(f"/jobs/{job.id}")
+
+
+class MatchingPets:
+    """The animals of a catalogue that a search finds, in pages."""
+
+    def __init__(self, catalogue: Catalogue, text: str, status: PetStatus | None) -> None:
+        self._catalogue = catalogue
+        self._text = text
+        self._status = status
+
+    async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
+        """Raises Unavailable. A page is empty only at the end: one step of a search may find nothing."""
+        if not self._text:
+            return await self._catalogue.page(after=after, limit=limit, status=self._status)
+        while True:
+            found = await self._catalogue.search(self._text, after=after, limit=limit, status=self._status)
+            if found.pets or not found.more:
+                return Page(found.pets, found.more)
+            after = found.searched_to
 
 
 async def show_job(request: ConsoleRequest) -> Response:

@@ -1,16 +1,19 @@
-"""Animals: find, add, change the status of one or many."""
+"""Animals: find, add, and change or remove many at once."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.responses import Response
 
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest
+from petstore.console.sessions import FlashMessage
 from petstore.errors import InvalidBody, OperatorError, Unavailable
-from petstore.pets import INT64_MAX, Found, is_status, new_pet
+from petstore.pets import INT64_MAX, NewPet, Pet, is_status, new_pet
 
 PAGE_SIZE = 50
+UNCERTAIN = "The store did not respond. Check whether the change was made, then try again."
 _WHOLE_NUMBER = re.compile("-?[0-9]{1,19}").fullmatch
 
 
@@ -25,42 +28,75 @@ async def rows(request: ConsoleRequest) -> Response:
 
 async def add(request: ConsoleRequest) -> Response:
     form = await request.form()
-    category = form.text("categoryId").strip()
-    members = {
-        "name": form.text("name"),
-        "categoryId": int(category) if _WHOLE_NUMBER(category) else category,
-        "status": form.text("status", "available"),
-    }
     try:
-        pet = await request.admin.add_pet(new_pet(members))
+        pet = await request.admin.add_pet(pet_of(form))
     except InvalidBody as error:
         return await _list_page(request, form, error.message, 422)
     except Unavailable:
-        message = "The store did not respond. Check whether the animal was added, then try again."
-        return await _list_page(request, form, message, 503)
-    request.state.pet_counts[request.environment].invalidate()
-    request.flash(f"Animal {pet.id} was added.", link=f"/{request.environment}/animals?q={pet.id}")
+        return await _list_page(request, form, UNCERTAIN, 503)
+    request.pets_changed()
+    request.flash(f"Animal {pet.id} was added.", link=f"/{request.environment}/animals/{pet.id}")
     return request.redirect("/animals")
 
 
-async def set_status(request: ConsoleRequest) -> Response:
-    """Change all selected animals. htmx gets the changed rows, a browser without scripts the page."""
+async def change_selected(request: ConsoleRequest) -> Response:
+    """Set the status of the selected animals, or remove them. htmx gets the changed rows, other browsers the page."""
     form = await request.form()
-    status, selected = form.text("to"), [int(text) for text in form.texts("id") if _is_id(text)]
+    selected = [int(text) for text in form.texts("id") if is_id(text)]
     try:
-        if not is_status(status):
-            raise OperatorError("Choose a status.")
         if not selected:
             raise OperatorError("Select animals first.")
-        changed = await request.admin.set_status(selected, status)
+        if form.text("action") == "remove":
+            return await _remove(request, selected)
+        return await _set_status(request, selected, form.text("to"))
     except OperatorError as error:
-        text, ok, changed = str(error), False, []
-    else:
-        text, ok = f"{len(changed):,} {'animal is' if len(changed) == 1 else 'animals are'} now {status}.", True
-        request.state.pet_counts[request.environment].invalidate()
+        return _respond(request, FlashMessage(str(error), ok=False))
+
+
+async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: str) -> Response:
+    """Raises OperatorError."""
+    if not is_status(status):
+        raise OperatorError("Choose a status.")
+    changed = await request.admin.set_status(selected, status)
+    request.pets_changed()
+    text = f"{len(changed):,} {'animal is' if len(changed) == 1 else 'animals are'} now {status}."
+    return _respond(request, FlashMessage(text), changed=changed)
+
+
+async def _remove(request: ConsoleRequest, selected: Sequence[int]) -> Response:
+    """Raises OperatorError."""
+    removed = await request.admin.remove_pets(selected)
+    return _respond(request, removal_message(request, removed), removed=removed)
+
+
+def removal_message(request: ConsoleRequest, removed: Sequence[Pet]) -> FlashMessage:
+    """The message after a removal, with a button that undoes it."""
+    request.pets_changed()
+    if not removed:
+        return FlashMessage("None of these animals exists any more.", ok=False)
+    text = f"Animal {removed[0].id} was removed." if len(removed) == 1 else f"{len(removed):,} animals were removed."
+    return FlashMessage(text, undo=request.state.removals.add(request.environment, removed))
+
+
+async def undo_removal(request: ConsoleRequest) -> Response:
+    token = (await request.form()).text("removal")
+    pets = request.state.removals.find(token, request.environment)
+    if not pets:
+        request.flash("This removal can no longer be undone: the minute is over.", ok=False)
+        return request.redirect("/animals")
+    restored = await request.admin.restore_pets(pets)
+    request.state.removals.forget(token)
+    request.pets_changed()
+    request.flash(f"{len(restored):,} {'animal was' if len(restored) == 1 else 'animals were'} restored.")
+    return request.redirect("/animals")
+
+
+def _respond(
+    request: ConsoleRequest, message: FlashMessage, *, changed: Sequence[Pet] = (), removed: Sequence[Pet] = ()
+) -> Response:
     if request.is_htmx:
-        return request.part("pets/changed.html", pets=changed, text=text, ok=ok)
-    request.flash(text, ok=ok)
+        return request.part("pets/changed.html", message=message, changed=changed, removed=removed)
+    request.session.messages.append(message)
     return request.redirect("/animals" + request.query)
 
 
@@ -72,18 +108,28 @@ async def _list_page(request: ConsoleRequest, form: Form | None = None, error: s
 
 
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
-    text, status, after = request.parameter("q").strip(), request.status, request.number("after")
-    if text:
-        found = await request.store.search(text, after=after, limit=PAGE_SIZE, status=status)
-        if after == 0 and _is_id(text):  # a number may be an id, or a part of a name
-            pet = await request.store.pet(int(text))
-            if pet is not None and text not in pet.name and status in (None, pet.status):
-                found = found._replace(pets=[pet, *found.pets])
-    else:
-        pets, more = await request.store.page(after=after, limit=PAGE_SIZE, status=status)
-        found = Found(pets, pets[-1].id if pets else after, more)
-    return {"q": text, "status": status or "", "first": after == 0, "found": found}
+    """The newest animals first. `hits` counts the rows of the pages before: a search may find none for many pages."""
+    text, status, before = request.parameter("q").strip(), request.status, request.number("before")
+    found = await request.store.newest_pets(before=before or None, limit=PAGE_SIZE, status=status, text=text)
+    if not before and is_id(text):  # a number may be an id, or a part of a name
+        pet = await request.store.pet(int(text))
+        if pet is not None and pet not in found.pets and status in (None, pet.status):
+            found = found._replace(pets=[pet, *found.pets])
+    hits = request.number("hits") + len(found.pets)
+    return {"q": text, "status": status or "", "first": not before, "found": found, "hits": hits}
 
 
-def _is_id(text: str) -> bool:
+def pet_of(form: Form) -> NewPet:
+    """Raises InvalidBody."""
+    category = form.text("categoryId").strip()
+    return new_pet(
+        {
+            "name": form.text("name"),
+            "categoryId": int(category) if _WHOLE_NUMBER(category) else category,
+            "status": form.text("status", "available"),
+        }
+    )
+
+
+def is_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX

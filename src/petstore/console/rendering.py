@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
@@ -18,6 +18,8 @@ from petstore.pets import STATUSES
 from petstore.usage import RESPONSE_CLASSES, SPANS, ResponseClass
 
 MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+SECTIONS = ("overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health")
 
 # The names of the classes of responses in plots and tables.
 CLASS_NAMES: dict[ResponseClass, str] = {
@@ -34,12 +36,14 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
-def timestamp(at: float | None, style: str = "medium") -> str | Markup:
-    """A time in UTC, which console.js shows in the zone of the browser."""
+def timestamp(at: float | None, style: Literal["relative", "absolute", "day"] = "relative") -> str | Markup:
+    """A time in UTC. console.js shows it relative to now, or in the zone of the browser; a day stays in UTC."""
     if at is None:
         return "never"
     utc = datetime.datetime.fromtimestamp(at, datetime.UTC)
-    shown = utc.strftime("%Y-%m-%d %H:%M:%S" if style == "medium" else "%Y-%m-%d %H:%M")
+    if style == "day":
+        return utc.strftime("%Y-%m-%d")
+    shown = utc.strftime("%Y-%m-%d %H:%M:%S" if style == "relative" else "%Y-%m-%d %H:%M")
     iso = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
     return Markup('<time datetime="{}" data-style="{}">{} UTC</time>').format(iso, style, shown)
 
@@ -55,6 +59,11 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def at_most(milliseconds: float) -> str:
+    """A percentile of response times, as a bound of a histogram."""
+    return "more than 10 s" if milliseconds == float("inf") else f"at most {milliseconds:g} ms"
+
+
 class Renderer:
     def __init__(self) -> None:
         self._static = _static_files()
@@ -65,13 +74,17 @@ class Renderer:
             lstrip_blocks=True,
             undefined=StrictUndefined,
         )
-        self._templates.filters.update(number=number, timestamp=timestamp, duration=duration, as_json=json.dumps)
+        self._templates.filters.update(
+            number=number, timestamp=timestamp, duration=duration, at_most=at_most, as_json=json.dumps
+        )
         self._templates.globals.update(
             static=self._static_url,
             class_names=CLASS_NAMES,
             all_classes=RESPONSE_CLASSES,
+            key_classes=[each for each in RESPONSE_CLASSES if each != "unauthorized"],
             spans=tuple(SPANS),
             statuses=STATUSES,
+            sections=SECTIONS,
         )
         for name in self._templates.list_templates():
             self._templates.get_template(name)  # compile at the start, so that no request waits for it

@@ -29,6 +29,7 @@ class ConsoleRequest:
         self.store: Store = self.state.stores[self.environment]
         self.gate = self.state.gate
         self.admin = self.state.admin(self.environment, self.session.actor)
+        self.live_admin = self.state.admin("live", self.session.actor)  # for operators, which only live has
         self.now = self.state.clock()
 
     @property
@@ -60,14 +61,13 @@ class ConsoleRequest:
     def page(self, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
         """A whole page, with the flash messages."""
         messages, self.session.messages = self.session.messages, []
-        section = self.http.url.path.split("/")[2]
-        return self.part(template, status, section=section, actor=self.session.actor, messages=messages, **context)
+        name = self.http.url.path.split("/")[2]
+        section = "animals" if name == "jobs" else name
+        return self.part(template, status, section=section, messages=messages, **context)
 
     def part(self, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
-        return self.state.renderer.html(
-            template, status, environment=self.environment, base=f"/{self.environment}", now=self.now,
-            degraded=self.gate.degraded(), can_change=self.session.role == "operator", **context,
-        )  # fmt: skip
+        shared = common_context(self.state, self.session, self.environment)
+        return self.state.renderer.html(template, status, **shared, **context)
 
     def table_rows(self, template: str, path: str, *, first: bool, **context: Any) -> HTMLResponse:
         """Rows of a table for htmx. A new search also changes the address in the browser, so that it can be shared."""
@@ -80,6 +80,10 @@ class ConsoleRequest:
         """Show a message on the next page."""
         self.session.messages.append(FlashMessage(text, ok, link))
 
+    def pets_changed(self) -> None:
+        """The operator changed animals: count them again."""
+        self.state.pet_counts[self.environment].invalidate()
+
     def redirect(self, path: str) -> Response:
         """To a page of this environment, after a POST."""
         return RedirectResponse(f"/{self.environment}{path}", 303)
@@ -91,3 +95,15 @@ class ConsoleRequest:
     async def find_key(self, key_id: str) -> ApiKey | None:
         """Raises Unavailable. A text with other characters than an id has is not looked up: PostgreSQL rejects some."""
         return await self.store.key(key_id) if key_id.isascii() and key_id.isprintable() else None
+
+
+def common_context(state: ConsoleState, session: Session, environment: Environment) -> dict[str, Any]:
+    """What every template of a signed-in operator uses."""
+    return {
+        "environment": environment,
+        "base": f"/{environment}",
+        "now": state.clock(),
+        "degraded": state.gate.degraded(),
+        "actor": session.actor,
+        "can_change": session.role == "operator",
+    }

@@ -110,9 +110,9 @@ class SecurityMiddleware:
             return self._unavailable_page(request, error)
         if session is None and path != "/sign-in" and not path.startswith("/static/"):  # those two hold no data
             return self._sign_in_page(request)
+        request.scope["session"] = session
         if session is not None and session.role == "viewer" and is_post and path not in ALLOWED_FOR_VIEWERS:
             return self._error_page(request, 403, "Your role is viewer: you can see every page and change nothing.")
-        request.scope["session"] = session
         return None
 
 

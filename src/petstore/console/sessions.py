@@ -23,6 +23,7 @@ class FlashMessage(msgspec.Struct, frozen=True):
     text: str
     ok: bool = True
     link: str = ""
+    undo: str = ""  # the token of a removal that can be undone
 
 
 class Session(msgspec.Struct):

@@ -50,7 +50,7 @@ async def sign_in(request: Request) -> Response:
     """GET with the link's token, or POST with either token."""
     state: ConsoleState = request.app.state.console
     is_post = request.method == "POST"
-    form = await read_form(request, max_fields=10) if is_post else Form(request.query_params)
+    form = await read_form(request, max_fields=10) if is_post else Form(request.query_params.multi_items())
     token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
     if not token:
         return sign_in_page(state, request, "Enter a token." if is_post else "", 401)

@@ -7,6 +7,8 @@ from petstore.admin.actions import Admin
 from petstore.audit import AuditEntry
 from petstore.console.background import BackgroundValue
 from petstore.console.jobs import Jobs
+from petstore.console.node import Node
+from petstore.console.removals import Removals
 from petstore.console.rendering import Renderer
 from petstore.console.security import ConsoleOrigin
 from petstore.console.sessions import Sessions
@@ -16,10 +18,13 @@ from petstore.gate import Ban, Gate, bans_in_force
 from petstore.keys import ApiKey, Environment
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.usage import SPANS, KeyTotal, SpanName
+from petstore.usage import DAY, SPANS, KeyTotal, Operation, SpanName
 from petstore.web.requests import networks
 
 BUSIEST = 8
+DEPRECATED: Operation = "getPet"
+DEPRECATED_DAYS = 30
+DEPRECATED_MAX = 10_000  # keys in the table; the export has all
 
 
 class ConsoleState:
@@ -42,13 +47,18 @@ class ConsoleState:
         self.sessions = Sessions(clock)
         self.sign_in_limits = SignInLimits(clock)
         self.failure_throttle = FailureThrottle(clock)
+        self.removals = Removals(clock)
         self.renderer = Renderer()
+        self.node = Node(settings, stores, gate)
         self.bans = {each: BackgroundValue(partial(self._bans, store)) for each, store in stores.items()}
         self.pet_counts = {each: BackgroundValue(store.count) for each, store in stores.items()}
         self.busiest: dict[tuple[Environment, SpanName], BackgroundValue[list[KeyTotal]]] = {
             (each, span): BackgroundValue(partial(self._busiest, store, span))
             for each, store in stores.items()
             for span in SPANS
+        }
+        self.deprecated = {
+            each: BackgroundValue(partial(self.deprecated_totals, each, DEPRECATED_MAX)) for each in stores
         }
 
     async def gate_responds(self) -> bool:
@@ -62,6 +72,11 @@ class ConsoleState:
     async def record(self, actor: str, action: str, subject: str, detail: str = "") -> None:
         """Record an action in the audit log of live, which also has the sign-ins. Raises Unavailable."""
         await self.stores["live"].record(AuditEntry(self.clock(), actor, action, subject, detail))
+
+    async def deprecated_totals(self, environment: Environment, limit: int) -> list[KeyTotal]:
+        """The keys that called the deprecated operation in the last days, the most calls first. Raises Unavailable."""
+        since = int(self.clock()) // DAY * DAY - (DEPRECATED_DAYS - 1) * DAY
+        return await self.stores[environment].busiest(interval=DAY, since=since, limit=limit, operation=DEPRECATED)
 
     async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
         """The bans of one environment's keys, the longest first."""

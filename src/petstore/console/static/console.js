@@ -4,15 +4,25 @@
 
 (() => {
   const all = (selector, root = document) => root.querySelectorAll(selector);
-  const formats = {
-    medium: new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" }),
-    short: new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" }),
-  };
+  const absolute = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" });
+  const withZone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+  const relative = new Intl.RelativeTimeFormat("en", { numeric: "always" });
+  const units = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3600], ["minute", 60], ["second", 1]];
+  // The clock of the console counts, not that of the browser.
+  const clockOffset = 1000 * document.body.dataset.now - Date.now();
 
-  function showLocalTimes(root) {
-    for (const time of all("time[datetime]:not([title])", root)) {
-      time.title = time.textContent;
-      time.textContent = formats[time.dataset.style].format(new Date(time.dateTime));
+  function fromNow(at) {
+    const seconds = Math.round((at - Date.now() - clockOffset) / 1000);
+    const [unit, length] = units.find(([, length]) => Math.abs(seconds) >= length) ?? units.at(-1);
+    return seconds ? relative.format(Math.trunc(seconds / length), unit) : "now";
+  }
+
+  function showTimes(root) {
+    for (const time of all("time[datetime]", root)) {
+      const at = new Date(time.dateTime);
+      const text = time.dataset.style === "relative" ? fromNow(at) : absolute.format(at);
+      if (time.textContent !== text) time.textContent = text;
+      time.title ||= `${withZone.format(at)} · ${time.dateTime}`;
     }
   }
 
@@ -48,7 +58,7 @@
     if (event.target.id === "dialog" && !event.target.open) event.target.showModal();
     updateSelection();
   });
-  document.addEventListener("htmx:load", (event) => showLocalTimes(event.target));
+  document.addEventListener("htmx:load", (event) => showTimes(event.target));
 
   document.addEventListener("htmx:responseError", (event) => {
     const text = event.detail.xhr.getResponseHeader("content-type")?.startsWith("text/plain") && event.detail.xhr.responseText;
@@ -71,19 +81,49 @@
 
   document.addEventListener("click", async (event) => {
     const copy = event.target.closest("[data-copy]");
-    if (copy) {
-      try {
-        await navigator.clipboard.writeText(document.getElementById(copy.dataset.copy).textContent);
-        copy.textContent = "Copied";
-      } catch {
-        getSelection().selectAllChildren(document.getElementById(copy.dataset.copy));
-        copy.textContent = "Press Ctrl+C";
-      }
-    }
+    if (copy) await copyText(copy);
     const close = event.target.closest("dialog [data-close]");
     if (close) {
       event.preventDefault();
       close.closest("dialog").close();
+    }
+  });
+
+  // The button copies the text of the element that it names, or its own.
+  async function copyText(button) {
+    const source = button.dataset.copy ? document.getElementById(button.dataset.copy) : button;
+    let result = "Copied";
+    try {
+      await navigator.clipboard.writeText(source.textContent.trim());
+    } catch {
+      getSelection().selectAllChildren(source);
+      result = "Press Ctrl+C";
+    }
+    document.getElementById("announcements").textContent = result;
+    if (source === button) {
+      button.dataset.copied = result;
+      setTimeout(() => delete button.dataset.copied, 2000);
+    } else {
+      button.textContent = result;
+    }
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const search = document.querySelector("input[type=search]");
+    const isTyping = event.target.closest("input, select, textarea, dialog[open]");
+    if (event.key === "/" && search && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      search.focus();
+      search.select();
+    }
+  });
+
+  document.addEventListener("submit", (event) => {
+    const question = event.submitter?.dataset.confirm;
+    if (question && !confirm(question)) event.preventDefault();
+    // An export uses the search as it is now: the table changes without loading the page again.
+    if (event.target.matches("form[data-filtered]")) {
+      for (const field of all("input[type=hidden]", event.target)) field.value = document.querySelector(`.filter [name=${field.name}]`).value;
     }
   });
 
@@ -109,7 +149,8 @@
   });
 
   document.addEventListener("DOMContentLoaded", () => {
-    showLocalTimes(document);
+    showTimes(document);
+    setInterval(() => showTimes(document), 10_000);
     updateSelection();
     for (const element of all("[data-refresh]")) startRefresh(element);
   });

@@ -1,0 +1,24 @@
+"""The health page: the workers of this node, latency, the store, the gate, the last backup, version and certificate."""
+
+import asyncio
+from typing import Any
+
+from starlette.responses import Response
+
+from petstore.console.requests import ConsoleRequest
+
+
+async def show(request: ConsoleRequest) -> Response:
+    return request.page("health/show.html", **await _content(request))
+
+
+async def refresh(request: ConsoleRequest) -> Response:
+    """The part that the page loads again every few seconds."""
+    return request.part("health/refresh.html", **await _content(request))
+
+
+async def _content(request: ConsoleRequest) -> dict[str, Any]:
+    node = request.state.node
+    stores, gate, workers = await asyncio.gather(node.check_stores(), node.check_gate(), node.workers.latest())
+    facts = await asyncio.to_thread(node.facts)
+    return {"stores": stores, "gate": gate, "workers": workers, "facts": facts}

@@ -1,0 +1,142 @@
+"""One key: its usage and recent refusals; change, rotate, suspend, resume, revoke."""
+
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from petstore.admin.actions import KeyUpdate
+from petstore.admin.charts import key_bars, recent_refusals
+from petstore.admin.durations import parse_duration
+from petstore.console.forms import Form
+from petstore.console.keys import describe, enterprise_limits, plan_of, scopes_of, statuses_of
+from petstore.console.overview import series
+from petstore.console.requests import ConsoleRequest
+from petstore.errors import OperatorError, Unavailable
+from petstore.keys import ApiKey
+from petstore.plans import PLANS
+from petstore.usage import SPANS
+
+OVERLAP = "24h"
+
+
+async def show(request: ConsoleRequest) -> Response:
+    return await _page(request)
+
+
+async def refresh(request: ConsoleRequest) -> Response:
+    """The part that the page loads again every few seconds."""
+    return request.part("keys/refresh.html", **await _content(request, await _find(request)), refreshed=True)
+
+
+async def change(request: ConsoleRequest) -> Response:
+    """Change name, plan, scopes, expiry and limits. An empty expiry stays as it is."""
+    form = await request.form()
+    key_id = (await _find(request)).id
+    try:
+        await request.admin.update_key(key_id, _update(form, request.now))
+    except (OperatorError, Unavailable) as error:
+        return await _page(request, form, error=error)
+    request.flash("The key was changed. The change holds from the next request on.")
+    return request.redirect(f"/keys/{key_id}")
+
+
+async def rotate(request: ConsoleRequest) -> Response:
+    overlap = (await request.form()).text("overlap", OVERLAP)
+    key_id = (await _find(request)).id
+    try:
+        _, secret = await request.admin.rotate_key(key_id, parse_duration(overlap))
+    except (OperatorError, Unavailable) as error:
+        return await _page(request, overlap=overlap, error=error)
+    request.session.new_secrets[key_id] = secret
+    return request.redirect(f"/keys/{key_id}")
+
+
+async def suspend(request: ConsoleRequest) -> Response:
+    key_id = (await _find(request)).id
+    text = "The key is suspended. The service refuses it from the next request on, until it is resumed."
+    return await _act(request, key_id, request.admin.suspend_key(key_id), text)
+
+
+async def resume(request: ConsoleRequest) -> Response:
+    key_id = (await _find(request)).id
+    return await _act(request, key_id, request.admin.resume_key(key_id), "The key is active again.")
+
+
+async def confirm_revoke(request: ConsoleRequest) -> Response:
+    return request.page("keys/revoke.html", key=await _find(request))
+
+
+async def revoke(request: ConsoleRequest) -> Response:
+    key_id = (await _find(request)).id
+    text = "The key is revoked. The service refuses it from the next request on."
+    return await _act(request, key_id, request.admin.revoke_key(key_id), text)
+
+
+async def _act(request: ConsoleRequest, key_id: str, action: Awaitable[object], text: str) -> Response:
+    try:
+        await action
+        request.flash(text)
+    except (OperatorError, Unavailable) as error:
+        request.flash(describe(error)[1], ok=False)
+    return request.redirect(f"/keys/{key_id}")
+
+
+async def _page(
+    request: ConsoleRequest, form: Form | None = None, overlap: str = "", error: Exception | None = None
+) -> Response:
+    """`form` and `overlap` are the values of a change or a rotation that failed."""
+    key = await _find(request)
+    status, message = describe(error) if error else (200, "")
+    secrets = request.session.new_secrets if request.http.method != "HEAD" else {}  # HEAD shows nothing to the operator
+    return request.page(
+        "keys/show.html", status, **await _content(request, key), form=form or _form_of(key), error=message,
+        secret=secrets.pop(key.id, None), plans=PLANS, overlap=overlap or OVERLAP, failed=_failed(form, overlap),
+    )  # fmt: skip
+
+
+def _form_of(key: ApiKey) -> Form:
+    limits = [("per_minute", str(key.per_minute)), ("per_day", str(key.per_day))] if key.plan == "enterprise" else []
+    scopes = [("scope", scope) for scope in key.scopes]
+    return Form([("name", key.name), ("plan", key.plan), *limits, *scopes])
+
+
+def _failed(form: Form | None, overlap: str) -> str:
+    """The panel that a failed change opens."""
+    return "change" if form else "rotate" if overlap else ""
+
+
+def _update(form: Form, now: float) -> KeyUpdate:
+    """Raises OperatorError."""
+    limits, expires = enterprise_limits(form), form.text("expires").strip()
+    return KeyUpdate(
+        plan=plan_of(form),
+        name=form.text("name").strip(),
+        scopes=scopes_of(form),
+        expires=msgspec.UNSET if not expires else None if expires == "never" else now + parse_duration(expires),
+        per_minute=limits and limits.per_minute,
+        per_day=limits and limits.per_day,
+    )
+
+
+async def _find(request: ConsoleRequest) -> ApiKey:
+    """Raises HTTPException."""
+    key = await request.find_key(request.http.path_params["key_id"])
+    if key is None:
+        raise HTTPException(404)
+    return key
+
+
+async def _content(request: ConsoleRequest, key: ApiKey) -> dict[str, Any]:
+    bars = (await key_bars(request.store, [key.id], SPANS[request.span], request.now))[key.id]
+    (status,) = await statuses_of(request, [key])
+    return {
+        "key": key,
+        "span": request.span,
+        "bars": bars,
+        "series": series(bars),
+        "status": status,
+        "refusals": await recent_refusals(request.store, key.id, request.now),
+    }

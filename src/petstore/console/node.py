@@ -1,0 +1,158 @@
+"""The node that the console runs on: response times of store and gate, metrics of the workers, backup, certificate."""
+
+import asyncio
+import shutil
+import time
+from collections import deque
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import NamedTuple
+
+from petstore import __version__
+from petstore.console.background import BackgroundValue
+from petstore.data_dir import LAST_BACKUP
+from petstore.errors import OperatorError, Unavailable
+from petstore.gate import Gate
+from petstore.keys import Environment
+from petstore.maintenance.doctor import certificate_expiry
+from petstore.observability.multiprocess import render
+from petstore.settings import Settings
+from petstore.store import Store
+
+METRICS_DIRECTORY = "metrics"  # in the data directory
+CHECK_TIMEOUT = 2.0  # seconds
+HISTORY_SECONDS = 300.0
+DURATION = "petstore_request_duration_seconds_bucket"
+
+Buckets = dict[float, float]  # the upper bound in seconds → the requests up to it
+
+
+class Check(NamedTuple):
+    """The response time of a backend. `error` is empty when it responded."""
+
+    milliseconds: float
+    error: str = ""
+
+
+class Latency(NamedTuple):
+    """Response times of a node's workers in milliseconds, each rounded up to a bound of the histogram."""
+
+    requests: int
+    p50: float
+    p99: float
+
+
+class Workers(NamedTuple):
+    """All workers of the node together; `latency` is that of the last minutes, None without a request."""
+
+    running: int
+    starts: int
+    memory_bytes: int
+    latency: Latency | None
+
+
+class Facts(NamedTuple):
+    version: str
+    store: str
+    gate: str
+    free_bytes: int
+    last_backup: float | None
+    certificate_expires: float | None
+    certificate_error: str
+
+
+class Node:
+    def __init__(self, settings: Settings, stores: dict[Environment, Store], gate: Gate) -> None:
+        self._settings = settings
+        self._stores = stores
+        self._gate = gate
+        self._history: deque[tuple[float, Buckets]] = deque()
+        self.workers = BackgroundValue(self._read_workers)
+
+    async def check_stores(self) -> dict[Environment, Check]:
+        checks = await asyncio.gather(*(_timed(store.ping()) for store in self._stores.values()))
+        return dict(zip(self._stores, checks, strict=True))
+
+    async def check_gate(self) -> Check:
+        check = await _timed(self._gate.keys_version("live"))
+        if not check.error and self._gate.degraded():
+            return Check(check.milliseconds, "Redis does not respond: each node counts for itself")
+        return check
+
+    def facts(self) -> Facts:
+        settings = self._settings
+        backup = settings.data / LAST_BACKUP
+        expires, error = None, ""
+        if settings.tls_cert and settings.tls_key:
+            try:
+                expires = certificate_expiry(settings.tls_cert, settings.tls_key)
+            except OperatorError as failure:
+                error = str(failure)
+        return Facts(
+            version=__version__,
+            store="SQLite" if settings.store is None else "PostgreSQL",
+            gate="LMDB" if settings.gate is None else "Redis",
+            free_bytes=shutil.disk_usage(settings.data).free,
+            last_backup=backup.stat().st_mtime if backup.exists() else None,
+            certificate_expires=expires,
+            certificate_error=error,
+        )
+
+    async def _read_workers(self) -> Workers:
+        sums, buckets = await asyncio.to_thread(_read_metrics, self._settings.data / METRICS_DIRECTORY)
+        now = time.monotonic()
+        while self._history and (
+            now - self._history[0][0] > HISTORY_SECONDS or _total(self._history[0][1]) > _total(buckets)
+        ):
+            self._history.popleft()  # too old, or of a service that has started again since
+        self._history.append((now, buckets))
+        return Workers(
+            running=int(sums.get("petstore_workers", 0)),
+            starts=int(sums.get("petstore_worker_starts_total", 0)),
+            memory_bytes=int(sums.get("process_resident_memory_bytes", 0)),
+            latency=latency_between(self._history[0][1] if len(self._history) > 1 else {}, buckets),
+        )
+
+
+def latency_between(before: Buckets, after: Buckets) -> Latency | None:
+    """The latency of the requests between two readings of a cumulative histogram."""
+    counts = sorted((bound, count - before.get(bound, 0)) for bound, count in after.items())
+    total = counts[-1][1] if counts else 0
+    if total <= 0:
+        return None
+    p50, p99 = (next(bound for bound, count in counts if count >= share * total) for share in (0.5, 0.99))
+    return Latency(int(total), 1000 * p50, 1000 * p99)
+
+
+def _total(buckets: Buckets) -> float:
+    return max(buckets.values(), default=0)
+
+
+def _read_metrics(directory: Path) -> tuple[dict[str, float], Buckets]:
+    """The sum of each metric over its labels, and the histogram of response times. Both are empty without a service."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    sums: dict[str, float] = {}
+    buckets: Buckets = {}
+    _, text = render(directory, "")
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            if sample.name == DURATION:
+                bound = float(sample.labels["le"])
+                buckets[bound] = buckets.get(bound, 0) + sample.value
+            else:
+                sums[sample.name] = sums.get(sample.name, 0) + sample.value
+    return sums, buckets
+
+
+async def _timed(call: Awaitable[object]) -> Check:
+    began = time.perf_counter()
+    error = ""
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT):
+            await call
+    except TimeoutError:
+        error = f"no response within {CHECK_TIMEOUT:.0f} seconds"
+    except Unavailable as failure:
+        error = str(failure)
+    return Check(1000 * (time.perf_counter() - began), error)

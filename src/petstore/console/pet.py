@@ -1,0 +1,76 @@
+"""One animal: its values, its history in the audit log, edit and remove."""
+
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from petstore.audit import FoundEntries
+from petstore.console.forms import Form
+from petstore.console.pets import UNCERTAIN, is_id, pet_of, removal_message
+from petstore.console.requests import ConsoleRequest
+from petstore.errors import InvalidBody, OperatorError, Unavailable
+from petstore.pets import PetChanges
+
+HISTORY_SIZE = 50
+
+
+async def show(request: ConsoleRequest) -> Response:
+    return await _page(request)
+
+
+async def history(request: ConsoleRequest) -> Response:
+    """The next entries of the history."""
+    found = await _history(request, _pet_id(request))
+    return request.part("pets/history.html", pet_id=_pet_id(request), found=found, first=False)
+
+
+async def edit(request: ConsoleRequest) -> Response:
+    form, pet_id = await request.form(), _pet_id(request)
+    try:
+        new = pet_of(form)
+        changes = PetChanges(name=new.name, category_id=new.category_id, status=new.status)
+        await request.admin.update_pet(pet_id, changes)
+    except OperatorError:
+        raise HTTPException(404) from None
+    except InvalidBody as error:
+        return await _page(request, form, error.message, 422)
+    except Unavailable:
+        return await _page(request, form, UNCERTAIN, 503)
+    request.pets_changed()
+    request.flash(f"Animal {pet_id} was changed.")
+    return request.redirect(f"/animals/{pet_id}")
+
+
+async def remove(request: ConsoleRequest) -> Response:
+    try:
+        removed = await request.admin.remove_pets([_pet_id(request)])
+    except OperatorError:  # no animal has this id
+        raise HTTPException(404) from None
+    request.session.messages.append(removal_message(request, removed))
+    return request.redirect("/animals")
+
+
+async def _page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
+    pet_id = _pet_id(request)
+    pet = await request.store.pet(pet_id)
+    found = await _history(request, pet_id)
+    if pet is None and not found.entries:
+        raise HTTPException(404)
+    context: dict[str, Any] = {"pet": pet, "pet_id": pet_id, "found": found, "first": True, "error": error}
+    if form is None and pet is not None:
+        form = Form([("name", pet.name), ("categoryId", str(pet.category_id)), ("status", pet.status)])
+    return request.page("pets/show.html", 404 if pet is None else status, **context, form=form or Form())
+
+
+async def _history(request: ConsoleRequest, pet_id: int) -> FoundEntries:
+    before = request.number("before") or None
+    return await request.store.find_entries(before=before, limit=HISTORY_SIZE, subject=str(pet_id))
+
+
+def _pet_id(request: ConsoleRequest) -> int:
+    """Raises HTTPException."""
+    text = request.http.path_params["pet_id"]
+    if not is_id(text):
+        raise HTTPException(404)
+    return int(text)

@@ -1,0 +1,90 @@
+"""Import and export of animals, over HTTP without a browser, on each pair of backends."""
+
+import json
+import re
+from typing import Any
+
+import httpx
+
+from tests.commands import Commands
+from tests.consoles import ConsoleClient, cells, text_of
+from tests.served import wait_for
+from tests.servers import Server
+
+
+def finished_job(operator: ConsoleClient, started: httpx.Response) -> httpx.Response:
+    """The page of a job after its end."""
+    assert started.status_code == 303, text_of(started)
+    address = started.headers["location"]
+    assert wait_for(lambda: "refresh" not in operator.get(address).headers)
+    return operator.get(address)
+
+
+def upload(operator: ConsoleClient, name: str, content: bytes, **headers: str) -> httpx.Response:
+    headers = {"Origin": operator.console.origin, **headers}
+    return operator.http.post("/live/animals/import", files={"file": (name, content)}, headers=headers)
+
+
+def test_a_file_is_imported_and_exported(operator: ConsoleClient, server: Server) -> None:
+    lines = [json.dumps({"name": f"Import {i} 🐕", "categoryId": i}) for i in range(5_000)]
+    page = finished_job(operator, upload(operator, "animals.jsonl", "\n".join(lines).encode()))
+    assert "5,000 animals were added to live." in text_of(page)
+    entry = next(entry for entry in Commands(server).entries() if entry.action == "import")
+    assert entry.subject == "animals.jsonl" and entry.detail.startswith("5000 animals")
+
+    page = finished_job(operator, operator.post("/live/animals/export", form="csv"))
+    (address,) = re.findall(r'href="(/live/jobs/[^"]+/file)"', page.text)
+    file = operator.get(address)
+    assert 'filename="animals-live.csv"' in file.headers["content-disposition"]
+    assert file.text.startswith("id,name,categoryId,status\n")
+    assert file.text.count(" 🐕,") >= 5_000
+    assert operator.get(address.replace("live", "staging")).status_code == 404
+
+
+def test_a_file_with_invalid_rows_is_not_imported_and_the_rows_are_listed(operator: ConsoleClient) -> None:
+    bad = ["name,categoryId", "Only good,1", *(f"Only {i},x" for i in range(30))]
+    page = finished_job(operator, upload(operator, "animals.csv", "\n".join(bad).encode()))
+    assert "30 bad rows, so nothing was imported" in text_of(page)
+    assert "line 3: categoryId must be a whole number" in text_of(page)
+    assert "and 10 more" in text_of(page)
+    assert cells(operator.get("/live/animals?q=Only good"), "Name") == []
+
+
+def test_control_characters_are_removed_from_a_file_name(operator: ConsoleClient, server: Server) -> None:
+    """The audit log keeps the name, and PostgreSQL rejects some of these characters."""
+    body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a\x00\x1b.csv"\r\n\r\n'
+    body += b"name,categoryId\nNul,1\n\r\n--b--\r\n"
+    headers = {"Origin": operator.console.origin, "Content-Type": "multipart/form-data; boundary=b"}
+    page = finished_job(operator, operator.http.post("/live/animals/import", content=body, headers=headers))
+    assert "1 animal was added to live." in text_of(page)
+    entry = next(entry for entry in Commands(server).entries() if entry.action == "import")
+    assert entry.subject == "a.csv"
+
+
+def test_a_file_of_another_type_is_refused_at_once(operator: ConsoleClient) -> None:
+    assert "must end in .jsonl or .csv" in text_of(
+        operator.get(upload(operator, "animals.xlsx", b"x").headers["location"])
+    )
+    by_script = upload(operator, "animals.xlsx", b"x", **{"HX-Request": "true"})
+    assert (by_script.status_code, by_script.text) == (422, "animals.xlsx: the name must end in .jsonl or .csv")
+    nothing = operator.submit("/live/animals/import")
+    assert "Choose a file first" in text_of(nothing)
+
+
+def exported(operator: ConsoleClient, **fields: Any) -> str:
+    page = finished_job(operator, operator.post("/live/animals/export", **fields))
+    (address,) = re.findall(r'href="(/live/jobs/[^"]+/file)"', page.text)
+    return operator.get(address).text
+
+
+def test_an_export_can_be_limited_to_the_animals_of_the_search(operator: ConsoleClient) -> None:
+    for name, status in (("Quagga 1", "sold"), ("Quagga 2", "available"), ("Zebra", "sold")):
+        operator.add_pet(name, status=status)
+    fields = {"form": "csv", "filter": "shown", "q": "quagga", "status": "sold"}
+    assert re.findall(r",([^,]+),7,", exported(operator, **fields)) == ["Quagga 1"]
+    assert set(re.findall(r",([^,]+),7,", exported(operator, form="csv", filter="shown", status="sold"))) >= {
+        "Quagga 1",
+        "Zebra",
+    }
+    everything = exported(operator, form="csv", filter="all", q="quagga", status="sold")
+    assert "Quagga 2" in everything and "Zebra" in everything
