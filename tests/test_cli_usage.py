@@ -180,7 +180,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         pet = await admin.add_pet(NewPet("Rex", 1))
         await admin.set_status([pet.id], "sold")
         await admin.update_pet(pet.id, PetChanges(name="Max"))
-        await admin.remove_pets([pet.id])
+        await admin.restore_pets(await admin.remove_pets([pet.id]))
 
         async def batches() -> Any:
             yield [NewPet("Mia", 1)]
@@ -188,6 +188,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         added = await admin.import_pets("x.csv", batches())
         await admin.undo_import(added.id)
         await admin.add_operator("grace")
+        await admin.set_role("grace", "viewer")
         await admin.revoke_operator("grace")
         return [entry for _, entry in (await store.find_entries()).entries]
 

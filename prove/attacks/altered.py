@@ -96,18 +96,18 @@ def fields_of_other_requests(_: str) -> None:
 
 
 def lookups(file: str) -> None:
-    from petstore.store.sqlite.keys import SqliteKeys
+    from petstore.store.sql.keys import SqlKeys
 
-    find = SqliteKeys.find_key
+    find = SqlKeys.find_key
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    async def find_key(self: SqliteKeys, digest: bytes) -> ApiKey | None:
+    async def find_key(self: SqlKeys, digest: bytes) -> ApiKey | None:
         found = await find(self, digest)
         if found is None:
             os.write(log, f"{time.time()}\n".encode())
         return found
 
-    _replace(SqliteKeys, "find_key", find_key)
+    _replace(SqlKeys, "find_key", find_key)
 
 
 ALTERATIONS: dict[str, Callable[[str], None]] = {
