@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NODE_TOOLS := client/tests/typescript tests/openapi-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve console test check prove bench bench-quick dist release-check container-check lock clean
+.PHONY: help setup serve console test test-proofs check prove bench bench-quick dist release-check container-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,16 +39,23 @@ serve: setup ## Start the service on 127.0.0.1:8080 (options: make serve ARGS="-
 console: setup ## Start the operator's console on 127.0.0.1:8081 (make console ARGS="--data …")
 	@$(BIN)/petstore console $(ARGS)
 
-test: $(VENV)/.installed-dev $(NODE_TOOLS:%=%/node_modules/.package-lock.json) ## Run all tests (some of them: make test ARGS="-k limits")
-	@# Byte code is kept even where the environment says not to: each of many processes would compile all of it again.
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+# Byte code is kept even where the environment says not to: each of many processes would compile all of it again.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+NODE_MODULES = $(NODE_TOOLS:%=%/node_modules/.package-lock.json)
 
-check: $(VENV)/.installed-dev ## Lint, types, the direction of imports and known weaknesses
+test: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the tests (some of them: make test ARGS="-k limits")
+	$(PYTEST) -m "not static and not proof" $(ARGS)
+
+test-proofs: $(VENV)/.installed-dev ## Run every proof in its short form, as it is and with a planted fault
+	$(PYTEST) -m proof --dist load tests/test_prove.py $(ARGS)
+
+check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, types, the direction of imports and known weaknesses
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src client/src
+	$(PYTEST) -q -m static tests/test_openapi_lint.py client/tests/test_types.py
 	@$(BIN)/python -m prove.breaking_changes
 	@$(BIN)/python -m prove.advisories
 

@@ -13,6 +13,8 @@ import pytest
 from petstore.web import openapi
 from petstore.web.pets import SUNSET
 
+pytestmark = pytest.mark.static
+
 LINTERS = Path(__file__).parent / "openapi-lint"
 DOCUMENTS = {
     "relative-addresses": openapi.document("/v1", "/staging/v1", 0),

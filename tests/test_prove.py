@@ -15,6 +15,7 @@ from tests.servers import Server, started
 SHORT_PROOFS = [name for name in PROOFS if name != "schema"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", SHORT_PROOFS)
 def test_the_proof_holds(name: str) -> None:
     outcome, figures = run(name, SHORT)
@@ -23,6 +24,7 @@ def test_the_proof_holds(name: str) -> None:
     assert outcome == "ok", figures["because"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", SHORT_PROOFS)
 def test_the_proof_finds_a_planted_fault(name: str) -> None:
     outcome, figures = run(name, SHORT._replace(plant=True))

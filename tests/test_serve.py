@@ -23,6 +23,7 @@ from petstore.settings import Settings
 from petstore.store.limits import StoreLimits
 from petstore.store.postgres import migrations
 from tests.backends import free_port
+from tests.commands import Commands
 from tests.places import StorePlace
 from tests.served import Served, is_running, listens, wait_for
 from tests.servers import PETSTORE, Server
@@ -69,8 +70,8 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        ["--unknown"], ["--port", "0"], ["--port", "http"], ["--workers", "0"], ["--host", "no.such.host.invalid"],
-        ["--host", "a..b"], ["--public-url", "http://[x"], ["--store", "postgresql://[::1/petstore"],
+        ["--unknown"], ["--port", "0"], ["--port", "http"], ["--workers", "0"],
+        ["--public-url", "http://[x"], ["--store", "postgresql://[::1/petstore"],
         ["--gate", "redis://127.0.0.1?foo=bar"],
         ["--public-url", "api.example.com"], ["--public-url", "ftp://api.example.com"],
         ["--public-url", "https://api.example.com?x=1"], ["--trusted-proxy", "proxy"],
@@ -84,8 +85,16 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_bad_option_is_one_line_and_exit_code_2(tmp_path: Path, options: list[str]) -> None:
-    fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), *options])
+def test_bad_option_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setattr("petstore.service.serve", lambda settings: pytest.fail("the options were accepted"))
+    Commands(Server(tmp_path / "data")).fails_in_one_line("serve", "--port", str(free_port()), *options)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b"])
+def test_host_that_cannot_be_found_is_one_line_and_exit_code_2(tmp_path: Path, host: str) -> None:
+    fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--host", host])
 
 
 @pytest.mark.parametrize(

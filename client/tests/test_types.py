@@ -12,6 +12,7 @@ import pytest
 from examples import CLIENT, EXAMPLES
 
 SOURCE = CLIENT / "src"
+pytestmark = pytest.mark.static
 
 
 @pytest.fixture
