@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from petstore.plans import Limits
+from petstore.server.workers import RETIRE
 from prove.reloads import Load, events, reload, used_by
 from tests.certificates import self_signed
 from tests.served import Served, is_running, wait_for
@@ -75,6 +76,28 @@ def test_a_reload_into_broken_settings_changes_nothing(tmp_path: Path) -> None:
         reload(server)
     finally:
         assert server.stop() == 0
+
+
+def test_a_client_within_its_tls_handshake_is_answered_by_the_retired_worker(tmp_path: Path) -> None:
+    made = self_signed(tmp_path)
+    server = Served(
+        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), workers=1, scheme="https"
+    ).start()
+    try:
+        (worker,) = workers(server)
+        trusting = ssl.create_default_context(cafile=made.chain)
+        with (
+            socket.create_connection(("127.0.0.1", server.port), timeout=READY_WITHIN) as early,
+            httpx.Client(base_url=server.origin, verify=trusting) as other,
+        ):
+            assert other.get("/healthz").status_code == 200  # the worker has accepted both connections
+            os.kill(worker, RETIRE)
+            assert wait_for(lambda: other.get("/healthz").headers.get("connection") == "close")
+            with trusting.wrap_socket(early, server_hostname="127.0.0.1") as late:
+                late.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert late.recv(65536).startswith(b"HTTP/1.1 200")
+    finally:
+        server.stop()
 
 
 def test_a_stop_during_a_reload_ends_all_workers(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import time
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from email.utils import formatdate
@@ -14,6 +16,7 @@ from petstore.server.connection import Connection
 from petstore.server.messages import FieldNames, Request
 
 DRAIN_TIMEOUT = 3.5
+HANDSHAKES_TIMEOUT = 2.0  # for clients that have connected and not finished their TLS handshake when the server drains
 
 
 class Response(Protocol):
@@ -59,6 +62,8 @@ class HttpServer:
         self.app = app
         self.field_names = FieldNames(fields)
         self.connections: set[Connection] = set()
+        # Weak: a connection whose handshake fails is never heard of again.
+        self.handshaking: weakref.WeakSet[Connection] = weakref.WeakSet()
         self.closing = False
         self._connections_max = connections_max
         self._per_address_max = per_address_max
@@ -75,6 +80,7 @@ class HttpServer:
     def accept(self, connection: Connection) -> bool:
         """Whether there is room for one more connection."""
         address = connection.peer
+        self.handshaking.discard(connection)
         if len(self.connections) >= self._connections_max:
             return self._refuse("total", "too many connections", address)
         if self._of_address[address] >= self._per_address_max and not self._is_exempt(address):
@@ -111,6 +117,7 @@ class HttpServer:
         self.closing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
+                await self._wait_for_handshakes()
                 if idle and self.connections:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._drained.wait(), idle)
@@ -118,3 +125,9 @@ class HttpServer:
                     connection.close_if_idle()
                 if self.connections:
                     await self._drained.wait()
+
+    async def _wait_for_handshakes(self) -> None:
+        deadline = time.monotonic() + HANDSHAKES_TIMEOUT
+        gc.collect()  # connections whose handshake has failed
+        while self.handshaking and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)

@@ -23,9 +23,16 @@ async def serve_connections(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(RETIRE, retire.set)
+
+    def connection() -> Connection:
+        made = Connection(server)
+        if tls:
+            server.handshaking.add(made)
+        return made
+
     listeners = [
         await loop.create_server(
-            lambda: Connection(server),
+            connection,
             sock=each,
             ssl=tls,
             ssl_handshake_timeout=HEAD_TIMEOUT if tls else None,
