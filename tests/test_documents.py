@@ -7,7 +7,7 @@ import pytest
 from prove import documents, references
 
 LONG = "This sentence has " + "many " * 33 + "words."
-MIDDLE = "This sentence is of middle length, and by itself nothing at all is wrong with it, but all of them are just like this one. "
+MIDDLE = "This sentence is of middle length, and by itself nothing is wrong with it, but all of them are just so here. "
 
 
 @pytest.fixture
