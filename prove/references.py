@@ -1,9 +1,11 @@
 """`python -m prove.references` writes docs/reference/ from the code; with --check it only compares."""
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,7 +16,8 @@ from petstore.cli.serve import serve
 from petstore.observability.events import EVENTS
 from petstore.observability.metrics import METRICS
 
-REFERENCE = Path(__file__).parent.parent / "docs/reference"
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs/reference"
 GENERATED = "<!-- Written by `make docs`. Do not edit. -->\n\n"
 WIDTH = 100
 BACKEND_TITLE = "\nBackend options:\n"
@@ -23,7 +26,8 @@ BACKEND_TITLE = "\nBackend options:\n"
 def documents() -> dict[str, str]:
     """The content of each file in docs/reference/."""
     written = {
-        "command-line.md": _command_line(), "settings.md": _settings(), "metrics.md": _metrics(), "events.md": _events()
+        "command-line.md": _command_line(), "settings.md": _settings(), "metrics.md": _metrics(),
+        "events.md": _events(), "figures.md": _figures(),
     }  # fmt: skip
     return {name: GENERATED + text for name, text in written.items()}
 
@@ -98,6 +102,57 @@ def _events() -> str:
         " JSON otherwise. A JSON line has `timestamp`, `level`, `event`, `pid` and the fields of the event."
         " A key appears by its id only.\n\n" + _table(("event", "meaning", "what to do"), rows)
     )
+
+
+def _figures() -> str:
+    race, cluster, scaling, claims = (
+        json.loads((ROOT / f"bench/results/{name}.json").read_text())
+        for name in ("race", "cluster", "scaling", "claims")
+    )
+    proofs = json.loads((ROOT / "prove/results/full.json").read_text())
+    hidden = {"outcome", "seconds", "at", "machine"}
+    kept = (
+        (name, proof["outcome"], ", ".join(f"{what} {value}" for what, value in proof.items() if what not in hidden),
+         proof["at"][:10])
+        for name, proof in proofs.items()
+    )  # fmt: skip
+    return (
+        "# Figures\n\nAll measured figures of the project, from the last run of each measurement."
+        " [The benchmark](../../bench/README.md) and [proofs](../proofs.md) say what is measured, and how.\n\n"
+        f"## The race\n\n{_machine(race)}\n\n{_race(race)}\n"
+        f"## The race on PostgreSQL and Redis\n\n{_machine(cluster)}\n\n{_race(cluster)}\n"
+        "## Processor time of one request on PostgreSQL and Redis\n\n"
+        + _table(
+            ("request", "node µs", "Redis µs", "PostgreSQL µs", "Redis calls", "commits"),
+            ((row, *(str(cost[name]) for name in (
+                "node_us", "redis_us", "postgres_us", "redis_steps", "postgres_commits"
+            ))) for row, cost in scaling["costs"].items()),
+        )
+        + "\n## Start, pages and memory\n\n" + _table(("measured", "figure"), claims.items())
+        + "\n## Proofs\n\n" + _table(("proof", "outcome", "figures", "run on"), kept)
+    )  # fmt: skip
+
+
+def _machine(run: dict[str, Any]) -> str:
+    machine, settings = run["machine"], run["settings"]
+    return (
+        f"{machine['cores']} shared cores, Python {machine['python']}, {settings['rounds']} rounds of"
+        f" {settings['seconds']} s, {settings['animals']:,} animals, {run['finished'][:10]}. Medians."
+    )
+
+
+def _race(run: dict[str, Any]) -> str:
+    rows = (
+        (row, name, _number(result.get("processor_us_per_request")), _number(result["requests_per_second"]),
+         str(result["p99_ms"]))
+        for row, results in run["rows"].items()
+        for name, result in results["contenders"].items()
+    )  # fmt: skip
+    return _table(("row", "contender", "processor µs per request", "requests per second", "p99 ms"), rows)
+
+
+def _number(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:,}"
 
 
 def _table(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
