@@ -22,6 +22,7 @@ from tests.served import Served
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
+CHECKOUT = os.pathsep.join(str(ROOT / path) for path in ("src", "client/src"))
 # Builds the client's metadata and installs nothing: other tests use this environment.
 PIP_INSTALL = "pip install --dry-run --quiet --no-deps --no-index --no-build-isolation"
 
@@ -113,9 +114,10 @@ def test_every_line_runs_and_prints_what_is_shown(
         ):  # fmt: skip
             command = command.replace(before, after)
         script += f"echo '@@@{number}'\n{command}\necho\n"
+    variables = os.environ | served.where | {"PYTHONPATH": CHECKOUT}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
-        env=os.environ | served.where, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     printed = dict(re.findall(r"^@@@(\d+)\n(.*?)(?=^@@@|\Z)", done.stdout, re.MULTILINE | re.DOTALL))
