@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NODE_TOOLS := client/tests/typescript tests/openapi-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve console test test-proofs check prove bench bench-quick dist release-check container-check lock clean
+.PHONY: help setup serve console test test-proofs check docs prove bench bench-quick dist release-check container-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,15 +49,20 @@ test: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the tests (some of them: mak
 test-proofs: $(VENV)/.installed-dev ## Run every proof in its short form, as it is and with a planted fault
 	$(PYTEST) -m proof --dist load tests/test_prove.py $(ARGS)
 
-check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, types, the direction of imports and known weaknesses
+check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, types, the direction of imports, documents and known weaknesses
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src client/src
 	$(PYTEST) -q -m static tests/test_openapi_lint.py client/tests/test_types.py
+	@$(BIN)/python -m prove.references --check
+	@$(BIN)/python -m prove.documents
 	@$(BIN)/python -m prove.breaking_changes
 	@$(BIN)/python -m prove.advisories
+
+docs: $(VENV)/.installed-dev ## Write docs/reference/ from the code
+	@$(BIN)/python -m prove.references
 
 prove: $(VENV)/.installed-dev ## Try the claims where others break (two hours; about a minute with ARGS="--scale short")
 	$(BIN)/python -m prove $(ARGS)

@@ -158,7 +158,7 @@ def test_the_wrapper_runs_a_command_with_the_services_settings(tmp_path: Path) -
 
 
 class Nginx:
-    def __init__(self, folder: Path, upstream: int) -> None:
+    def __init__(self, folder: Path, upstream: int, names: str = "api.example.com") -> None:
         self.port = free_port()
         self.errors = folder / "error.log"
         certificate, key = self_signed(folder)
@@ -166,7 +166,7 @@ class Nginx:
         for before, after in (
             ("127.0.0.1:8080", f"127.0.0.1:{upstream}"), ("listen 443", f"listen 127.0.0.1:{self.port}"),
             ("/etc/ssl/api.example.com/fullchain.pem", str(certificate)),
-            ("/etc/ssl/api.example.com/key.pem", str(key)),
+            ("/etc/ssl/api.example.com/key.pem", str(key)), ("server_name api.example.com;", f"server_name {names};"),
         ):  # fmt: skip
             assert before in site
             site = site.replace(before, after)
@@ -292,3 +292,33 @@ def test_smuggled_framing_does_not_get_through_nginx(proxied: tuple[Server, Ngin
                 received += chunk
     assert received.count(b"HTTP/1.1 ") == 1
     assert b"HTTP/1.1 400" in received
+
+
+TWO_HOSTS = ("--trusted-proxy", "127.0.0.1", "--public-url", "https://api.example.com",
+             "--staging-url", "https://staging.example.com")  # fmt: skip
+
+
+def assert_staging_has_two_addresses(server: Server, port: int) -> None:
+    """At the host of its own and below the host of live, behind a proxy that has both names."""
+    live, staging = server.key(), server.key(environment="staging")
+    with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=False, timeout=15) as client:
+        host = {"Host": "staging.example.com"}
+        added = client.post("/v1/pets", headers={**staging.headers, **host}, json={"name": "Rex", "categoryId": 1})
+        assert (added.status_code, added.headers["location"]) == (201, "https://staging.example.com/v1/pets/1")
+        for path, headers, status in (
+            ("/v1/pets", {**live.headers, "Host": "api.example.com"}, 200),
+            ("/v1/pets", {**staging.headers, "Host": "api.example.com"}, 401),
+            ("/v1/pets", {**live.headers, **host}, 401),
+            ("/staging/v1/pets", {**staging.headers, "Host": "api.example.com"}, 200),
+        ):
+            assert client.get(path, headers=headers).status_code == status, (path, headers["Host"])
+
+
+def test_behind_nginx_staging_can_have_a_host_of_its_own(tmp_path: Path) -> None:
+    program("nginx")
+    with serving(tmp_path / "data", "own", *TWO_HOSTS) as server:
+        nginx = Nginx(tmp_path, server.port, "api.example.com staging.example.com")
+        try:
+            assert_staging_has_two_addresses(server, nginx.port)
+        finally:
+            nginx.stop()

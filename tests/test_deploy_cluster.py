@@ -4,6 +4,7 @@ import re
 import shutil
 import ssl
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.backends import Postgres, Process, Redis, missing, running, shared
 from tests.certificates import self_signed
 from tests.nodes import Node, nodes_running
 from tests.served import listens, wait_for
+from tests.servers import Server, serving
+from tests.test_deploy import TWO_HOSTS, assert_staging_has_two_addresses
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 
@@ -22,7 +25,7 @@ DEPLOY = Path(__file__).parent.parent / "deploy"
 class HaProxy(Process):
     """With a configuration of deploy/ and the addresses of this machine."""
 
-    def __init__(self, nodes: list[Node], config: str = "haproxy.cfg") -> None:
+    def __init__(self, nodes: Sequence[Server], config: str = "haproxy.cfg") -> None:
         super().__init__("haproxy")
         program = shutil.which("haproxy")
         if program is None:
@@ -143,3 +146,9 @@ def test_the_unit_serves_with_settings_that_the_environment_file_may_change(
         node.start()
     finally:
         assert node.stop() == 0
+
+
+def test_behind_haproxy_staging_can_have_a_host_of_its_own(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "own", *TWO_HOSTS) as server, running(HaProxy([server] * 3)) as proxy:
+        assert wait_for(lambda: httpx.get(f"https://127.0.0.1:{proxy.port}/readyz", verify=False).status_code == 200)
+        assert_staging_has_two_addresses(server, proxy.port)

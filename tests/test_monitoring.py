@@ -1,4 +1,4 @@
-"""The alert rules, the dashboard and the table of metrics: they name metrics that exist, and alerts fire in time."""
+"""The alert rules and the dashboard: they name metrics that exist, and alerts fire in time."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from petstore.observability.metrics import METRICS, Histogram, table
+from petstore.observability.metrics import METRICS, Histogram
 
 DOCS = Path(__file__).parent.parent / "docs"
 ALERTS = yaml.safe_load((DOCS / "monitoring/petstore-alerts.yml").read_text())
@@ -56,11 +56,6 @@ def test_every_name_and_label_exists(where: str, expression: str) -> None:
         assert "job" in used or not name.startswith("process_"), f"{where}: {name} is of all jobs"
     for group in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", expression):
         assert {label.strip() for label in group.split(",")} <= labels, f"{where}: by ({group})"
-
-
-def test_the_table_of_metrics_is_current() -> None:
-    text = (DOCS / "metrics.md").read_text()
-    assert text.endswith("\n\n" + table()), "run: python -m petstore.observability.metrics docs/metrics.md"
 
 
 def test_every_metric_is_shown_in_the_dashboard() -> None:

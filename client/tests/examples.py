@@ -1,4 +1,4 @@
-"""The Python examples in the documents of the client."""
+"""The Python examples in the documents: those of the client, and of the API for clients that move off getPet."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 CLIENT = Path(__file__).parents[1]
 README = (CLIENT / "README.md").read_text()
 REFERENCE = (CLIENT.parent / "docs/client.md").read_text()
+API = (CLIENT.parent / "docs/api.md").read_text()
 
 
 def _examples(name: str, document: str) -> dict[str, str]:
@@ -13,4 +14,4 @@ def _examples(name: str, document: str) -> dict[str, str]:
     return {f"{name}_{number}": example for number, example in enumerate(found, start=1)}
 
 
-EXAMPLES = _examples("readme", README) | _examples("reference", REFERENCE)
+EXAMPLES = _examples("readme", README) | _examples("reference", REFERENCE) | _examples("api", API)

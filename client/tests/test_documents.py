@@ -21,8 +21,8 @@ ROOT = CLIENT.parent
 PUBLIC = [name for name in petstore_client.__all__ if not name.startswith("__")]
 
 
-def test_the_documents_have_seven_examples() -> None:
-    assert len(EXAMPLES) == 7
+def test_the_documents_have_eight_examples() -> None:
+    assert len(EXAMPLES) == 8
 
 
 @pytest.fixture

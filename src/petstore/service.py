@@ -285,7 +285,7 @@ def measure_node(settings: Settings) -> None:
 
 
 def serve(settings: Settings) -> None:
-    """Run the service until it is told to stop. Raises OperatorError."""
+    """Run the service until a signal stops it. Raises OperatorError."""
     with shared_lock(settings.data):  # also between the end of one worker and the start of the next
         left = Succession.from_environment()
         supervisor = Supervisor(settings.host, settings.port, settings.workers, partial(_work, settings), left)
@@ -331,7 +331,7 @@ def allow_many_descriptors() -> None:
 
 
 def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
-    """Run the console until it is told to stop; `greet` is given the address to sign in at.
+    """Run the console until a signal stops it; `greet` is given the address to sign in at.
 
     Raises OperatorError when it cannot listen, or when the packages for it are missing.
     """

@@ -1,4 +1,4 @@
-"""Settings: everything that an operator can set, in one frozen object. docs/operating.md explains each one."""
+"""Settings: everything that an operator can set, in one frozen object. docs/reference/settings.md lists them."""
 
 import re
 from pathlib import Path

@@ -1,13 +1,11 @@
 """Every metric, once. Components add to plain numbers; a worker passes them on to prometheus-client once a second.
 
 The numbers belong to this process and are changed in the event loop's thread alone, so that an addition needs no lock.
-`python -m petstore.observability.metrics docs/metrics.md` writes the table in that document anew.
+docs/reference/metrics.md is written from them.
 """
 
-import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Literal
 
 Labels = tuple[str, ...]
@@ -193,17 +191,3 @@ def reset() -> None:
     """Forget all numbers: a new worker does not own what its parent counted before the fork."""
     for metric in METRICS:
         metric.cells.clear()
-
-
-TABLE = "| metric | kind | labels | what it tells |\n|---|---|---|---|\n"
-
-
-def table() -> str:
-    """All metrics as a table in Markdown."""
-    rows = ((f"`{m.name}`", m.kind, ", ".join(f"`{label}`" for label in m.labels), m.about) for m in METRICS)
-    return TABLE + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-if __name__ == "__main__":
-    document = Path(sys.argv[1])
-    document.write_text(document.read_text().partition(TABLE)[0] + table())

@@ -149,7 +149,7 @@ class ChunkedDecoder:
         """Read chunks that have arrived completely. Returns where they end; all else is left to the caller.
 
         The decoder reads a chunk of one byte in 0.4 of the time that it takes in two steps, by its line and its end.
-        A stranger can send 10,000 of them in 64 KiB. Raises Malformed.
+        A client without a key can send 10,000 of them in 64 KiB. Raises Malformed.
         """
         find, known = data.find, known_sizes.get
         while (line_end := find(b"\r\n", position)) >= 0:

@@ -15,7 +15,7 @@ from petstore.web.requests import Request, client_address, is_in, networks
 
 METHODS = "GET, HEAD, OPTIONS"
 PROBES = ("/healthz", "/livez", "/readyz")
-# A request that has one of these came through a proxy, whoever is at the other end of the connection.
+# A request that has one of these came through a proxy, whatever the address of the connection is.
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 LOOPBACK = networks(("127.0.0.0/8", "::1"))
 
@@ -67,7 +67,7 @@ class Site:
         return _probe(b'{"status":"alive"}')
 
     async def _ready(self) -> None:
-        """One look serves all who ask meanwhile: nobody can take the store away from others by asking on and on.
+        """Requests that arrive during a look share it, so that probes cannot use up the connections of the store.
 
         Raises Unavailable.
         """
@@ -85,7 +85,7 @@ class Site:
     def _looked(self, look: asyncio.Future[None]) -> None:
         self._looking = None
         if not look.cancelled():
-            look.exception()  # whoever asked is told
+            look.exception()  # read here, or asyncio would log it; the callers of _ready get it too
 
     def _may_scrape(self, request: Request) -> bool:
         """Whether the metrics are for this client: from this machine and not through a proxy on it, or by setting."""
@@ -94,7 +94,7 @@ class Site:
         forwarded = any(name in request.fields for name in FORWARDED)
         known = "x-forwarded-for" in request.fields and is_in(request.peer, self._trusted)
         if forwarded and not known:
-            return False  # someone is behind it, and nobody whom we trust says who
+            return False  # a proxy that is not trusted: the address of the client is unknown
         address = client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
         if is_in(address, self._scrapers):
             return True

@@ -62,7 +62,7 @@ class Database(ABC):
     async def _run(
         self, transaction: Transaction[T], changes: Subject | None = None, timeout_seconds: float | None = None
     ) -> T:
-        """What the transaction returns, after its commit and after everyone who caches `changes` was told.
+        """What the transaction returns, after its commit, and after the version of `changes` was raised.
 
         The default of `timeout_seconds` is a request's. A transaction with a longer one shares its commit with nobody.
         """

@@ -27,7 +27,7 @@ class FileReport(NamedTuple):
 
 def check_file(path: Path) -> FileReport:
     """Whether or not a service runs on the file."""
-    # Without a log beside it no process has the file open. SQLite then has to be told that it need not make a log.
+    # Without a log beside it no process has the file open. `immutable` then keeps SQLite from making a log.
     log = path.with_name(path.name + "-wal")
     address = f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if log.exists() else "&immutable=1")
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI

@@ -98,7 +98,7 @@ class Writer:
         changes: Subject | None = None,
         timeout: float | None = None,
     ) -> "asyncio.Future[T]":
-        """Run `work` in a transaction; `changes` names what readers must be told of.
+        """Run `work` in a transaction; `changes` names the version to raise afterwards.
 
         With a longer timeout than a request has, the work may also take longer, so it gets a transaction of its own.
         Raises Unavailable when too many writes wait already.
