@@ -1,5 +1,6 @@
 """What `petstore serve` prints when it starts: addresses, new keys, and commands that work where they are printed."""
 
+import ipaddress
 import shlex
 import sys
 from collections.abc import Mapping
@@ -13,13 +14,10 @@ from petstore.keys import Environment
 from petstore.settings import Settings, without_password
 from petstore.web.addresses import BASES
 
-# An address that means every interface → a host by which this machine reaches it.
-REACHED_BY = {"0.0.0.0": "127.0.0.1", "::": "localhost"}  # noqa: S104  # nosec B104  # nothing listens here
-
 
 def print_banner(settings: Settings, secrets: Mapping[Environment, str], *, demo: bool) -> None:
     """`secrets` are those of new keys, which nobody can read again."""
-    origin = _origin(settings, REACHED_BY.get(settings.host, settings.host))
+    origin = _origin(settings, _reachable(settings.host))
     shown = settings.public_base or origin
     click.echo(f"Petstore listens on {_origin(settings, settings.host)}")
     click.echo(f"  live       {shown}{BASES['live']}")
@@ -74,6 +72,17 @@ def _data_options() -> str:
                 value = without_password(value)
             words += f" --{name.replace('_', '-')}" + ("" if name == "pgbouncer" else f" {shlex.quote(value)}")
     return words
+
+
+def _reachable(host: str) -> str:
+    """A host by which this machine reaches the service, also when it listens on all interfaces."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "localhost"
 
 
 def _origin(settings: Settings, host: str) -> str:
