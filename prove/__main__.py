@@ -53,6 +53,7 @@ def main() -> int:
         "schema-cases",
         "reloads",
         "messages",
+        "trials",
     ):
         words.add_argument(f"--{option}", type=float, metavar="N", help="in place of the scale's")
     chosen = words.parse_args()

@@ -29,6 +29,7 @@ class Scale(NamedTuple):
     schema_cases: int
     reloads: int
     messages: int  # of the attack on identities
+    trials: int  # of each action of an operator
     plant: bool = False
 
     @property
@@ -37,8 +38,8 @@ class Scale(NamedTuple):
         return self.name == "full"
 
 
-SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400)
-FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000)
+SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400, 10)
+FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_000)
 
 # In the order of running: the quick ones first.
 ATTACKS = tuple(
@@ -47,7 +48,8 @@ ATTACKS = tuple(
                  "console", "lockout")
 )  # fmt: skip
 PROOFS = (
-    "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "schema", "slow", "kills", "reloads", "soak",
+    "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills", "reloads",
+    "soak",
 )  # fmt: skip
 
 Figures = dict[str, float | int | str]

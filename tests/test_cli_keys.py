@@ -64,7 +64,7 @@ def test_update_changes_plan_name_scopes_and_expiry(petstore: Commands) -> None:
     assert f"expires never → {when(changed['expires'])}" in entry.detail
     assert petstore.json("keys", "update", made["id"], "--expires", "never")["expires"] is None
     text = petstore.text("keys", "update", made["id"], "--scope", "read", "--scope", "write")
-    assert "pro, 300 a minute, 10,000 a day, read+write" in text and "expires: never" in text
+    assert "pro, 300 a minute, 10,000 a day, read+write" in text and "State: active; expires: never." in text
 
 
 def test_update_without_a_difference_writes_no_audit_entry(petstore: Commands) -> None:
@@ -189,12 +189,28 @@ def test_identify_tells_whether_the_secret_is_still_valid(petstore: Commands) ->
 def test_identify_refuses_other_texts_without_repeating_them(petstore: Commands, tmp_path: Path) -> None:
     other = Commands(Server(tmp_path / "other"))
     unknown = make_key(other)["key"]
-    for text in ("", "\n", "my-password", unknown[:-1] + "~", "x" * 100_000):
+    for text in ("my-password", unknown[:-1] + "~", "x" * 100_000):
         done = answering(petstore, text, "keys", "identify")
         assert done.returncode == 2 and "not a key of Petstore" in done.stderr
         assert "my-password" not in done.stderr and "xxx" not in done.stderr and unknown[:20] not in done.stderr
     done = answering(petstore, unknown, "keys", "identify")
     assert (done.returncode, done.stderr) == (2, "petstore: no key has this secret\n")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "  \n"])
+def test_identify_without_a_secret_says_so(petstore: Commands, text: str) -> None:
+    done = answering(petstore, text, "keys", "identify")
+    assert (done.returncode, done.stderr) == (
+        2, "petstore: there is no secret on the first line of standard input\n"
+    )  # fmt: skip
+
+
+def test_a_secret_that_is_given_as_an_argument_is_not_repeated(petstore: Commands) -> None:
+    made = make_key(petstore)
+    for words in (["keys", "identify"], ["keys", "show"]):
+        message = petstore.fails_in_one_line(*words, made["key"])
+        assert made["key"] not in message
+        assert "pets_live_…" in message
 
 
 def test_identify_asks_on_a_terminal_without_showing_the_secret(tmp_path: Path) -> None:

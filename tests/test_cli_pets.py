@@ -92,7 +92,7 @@ def test_status_of_several_animals_is_set_at_once(petstore: Commands) -> None:
     assert petstore.json("pets", "set-status", "1", "sold")["status"] == "sold"
     changed = petstore.json("pets", "set-status", "2", "3", "pending")
     assert [(pet["id"], pet["status"]) for pet in changed] == [(2, "pending"), (3, "pending")]
-    assert petstore.fails_in_one_line("pets", "set-status", "1", "98", "99", "sold").endswith("id 98, 99 in live")
+    assert petstore.fails_in_one_line("pets", "set-status", "1", "98", "99", "sold").endswith("ids 98, 99 in live")
     assert [pet["status"] for pet in petstore.json("pets", "list")] == ["sold", "pending", "pending"]
 
 
@@ -189,7 +189,26 @@ def test_undo_tells_how_many_animals_stayed(petstore: Commands, tmp_path: Path) 
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Rex,1", "Mia,2")), "--env", "staging")
     petstore.text("pets", "update", "1", "--name", "Max", "--env", "staging")
     text = petstore.text("pets", "undo-import", added["import"], "--yes")
-    assert text == "1 animal removed from staging.\n1 animal stayed: changed since the import.\n"
+    assert text == "1 animal removed from staging.\n1 animal stayed: changed since the import. Ids: 1\n"
+
+
+def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: Path) -> None:
+    file = written(tmp_path / "x.csv", *(f"Pet {number},1" for number in range(14)))
+    added = petstore.json("pets", "import", str(file))
+    petstore.text("pets", "set-status", *(str(number) for number in range(2, 14)), "sold")
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")  # is not one of the import
+    assert petstore.text("pets", "undo-import", added["import"], "--yes") == (
+        "2 animals removed from live.\n"
+        "12 animals stayed: changed since the import. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
+    )
+
+
+@pytest.mark.parametrize(("rows", "detail"), [(["Rex,1"], "1 animal, imp_"), (["Rex,1", "Mia,2"], "2 animals, imp_")])
+def test_the_audit_entry_of_an_import_counts_its_animals(
+    petstore: Commands, tmp_path: Path, rows: list[str], detail: str
+) -> None:
+    petstore.text("pets", "import", str(written(tmp_path / "x.csv", *rows)))
+    assert petstore.entries()[0].detail.startswith(detail)
 
 
 @pytest.mark.parametrize("import_id", ["imp_nobody", "\udcff", "x\0y", ""])

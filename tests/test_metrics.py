@@ -9,22 +9,26 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS
+from petstore.maintenance.certificate import certificate_expiry
 from petstore.observability import metrics
 from petstore.observability.metrics import Counter, Gauge, Histogram
 from petstore.observability.monitoring import Monitoring
 from petstore.observability.multiprocess import SIZES, start_anew
 from petstore.plans import PLANS
 from tests.backends import Redis, running
+from tests.certificates import self_signed
 from tests.scraping import Scrape, scrape
-from tests.served import is_running, wait_for
-from tests.servers import Host, Server, serving
+from tests.served import Served, is_running, wait_for
+from tests.servers import Host, Server, serving, started
 
 
 def worker_pids(server: Server) -> list[int]:
@@ -343,3 +347,29 @@ def test_a_start_does_not_import_prometheus_client() -> None:
     code = "import sys, petstore.service, petstore.cli.serve; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_the_expiry_of_the_certificate_is_that_of_the_one_served(tmp_path: Path) -> None:
+    made = self_signed(tmp_path)
+    expiry = certificate_expiry(made.chain, made.key)
+    server = Served(tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https")
+    with started(server):
+        self_signed(tmp_path, days=30)  # renewed, but not yet served
+        assert scrape(server).value("petstore_certificate_expiry_timestamp_seconds") == expiry
+
+
+def test_an_expired_certificate_has_an_expiry_too(tmp_path: Path) -> None:
+    made = self_signed(tmp_path)
+    expired = tmp_path / "expired.pem"
+    subprocess.run(
+        ["openssl", "x509", "-in", made.chain, "-signkey", made.key, "-days", "-1", "-out", expired],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with pytest.raises(OperatorError, match="expired"):
+        certificate_expiry(expired, made.key)
+    assert certificate_expiry(expired, made.key, expired_too=True) < time.time()
+
+
+def test_without_tls_the_expiry_of_a_certificate_is_absent(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        assert scrape(server).of("petstore_certificate_expiry_timestamp_seconds") == {}

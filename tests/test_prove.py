@@ -1,5 +1,6 @@
 """Every proof of `make prove` in its short form, and every proof once more with a fault that it must find."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from prove.__main__ import run
 from prove.cases import all_cases
 from prove.load import Answer
-from prove.proof import PROOFS, SHORT
+from prove.obeyed import Removal
+from prove.proof import PROOFS, SHORT, Broken
 from prove.soak import Watch
 from tests.servers import Server, started
 
@@ -32,6 +34,24 @@ def test_the_proof_finds_a_planted_fault(name: str) -> None:
         pytest.skip(str(figures["because"]))
     assert outcome == "FAILED"
     assert "could not be tried" not in str(figures["because"])
+
+
+@pytest.mark.parametrize(
+    ("gone", "seen", "claim"),
+    [
+        ({1}, [2, 3, 4, 5, 6], ""),
+        ({1}, [2, 4, 6], ""),
+        (set(), [1, 2, 3, 5, 6], "missed"),
+        (set(), [2, 4, 4, 6], "twice"),
+        (set(), [4, 2, 6], "out of order"),
+        ({1}, [1, 2, 4, 6], "removed before"),
+        (set(), [2, 4, 6, 7], "does not exist"),
+    ],
+)
+def test_a_traversal_during_removals_is_judged(gone: set[int], seen: list[int], claim: str) -> None:
+    removal = Removal(1, 6)  # 1, 3 and 5 are removed
+    with pytest.raises(Broken, match=claim) if claim else contextlib.nullcontext():
+        removal.judge(gone, seen)
 
 
 def test_every_proof_and_every_deviation_is_documented() -> None:

@@ -18,10 +18,11 @@ from typing import Any
 
 from petstore import __version__
 from petstore.data_dir import LAST_BACKUP, LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
-from petstore.errors import MissingPackage, PetstoreError, Unavailable
+from petstore.errors import MissingPackage, OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE, Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
 from petstore.keys import ENVIRONMENTS, Environment
+from petstore.maintenance.certificate import certificate_expiry
 from petstore.observability import metrics, multiprocess
 from petstore.observability.logs import event, logger
 from petstore.observability.monitoring import Monitoring
@@ -114,6 +115,7 @@ class Service:
 
     async def start(self) -> App:
         self._monitoring = Monitoring(self._settings.data / "metrics", partial(measure_node, self._settings))
+        measure_certificate(self._settings)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self._flushing = asyncio.create_task(self._flush_usage())
@@ -262,6 +264,15 @@ def _seconds_in(file: Path) -> float:
         return float(file.read_text())
     except (OSError, ValueError):
         return 0.0
+
+
+def measure_certificate(settings: Settings) -> None:
+    """Set the expiry of the certificate when a worker starts: it serves that one until a reload, even if the file
+    changes.
+    """
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        with contextlib.suppress(OperatorError):  # `petstore check` and the server tell why it cannot be used
+            metrics.CERTIFICATE_EXPIRY.set(certificate_expiry(settings.tls_cert, settings.tls_key, expired_too=True))
 
 
 def measure_node(settings: Settings) -> None:

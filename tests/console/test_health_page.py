@@ -1,17 +1,19 @@
 """The health page: with a running service, and without one."""
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from petstore.console.node import latency_between
 from petstore.errors import OperatorError
-from petstore.maintenance.doctor import certificate_expiry
+from petstore.maintenance.certificate import certificate_expiry
+from tests.certificates import self_signed
 from tests.commands import Commands
 from tests.consoles import ConsoleClient, running_console, text_of
-from tests.served import wait_for
-from tests.servers import Server
+from tests.served import Served, wait_for
+from tests.servers import Server, started
 from tests.wire import asking
 
 
@@ -30,6 +32,16 @@ def test_the_page_shows_workers_latency_store_gate_backup_and_version(
         assert "Last backup never" in text
         Commands(server).text("backup", str(tmp_path / "backup.zip"))
         assert "Last backup never" not in text_of(operator.get("/live/health"))
+
+
+def test_the_page_shows_when_the_certificate_of_the_service_expires(tmp_path: Path) -> None:
+    made = self_signed(tmp_path)
+    day = time.strftime("%Y-%m-%d", time.gmtime(certificate_expiry(made.chain, made.key)))
+    server = Served(tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https")
+    with started(server), running_console(server) as console:
+        client = console.client()
+        client.get(console.link)
+        assert wait_for(lambda: f"Certificate expires {day}" in text_of(client.get("/live/health")))
 
 
 def test_without_a_service_the_page_says_so(tmp_path: Path) -> None:

@@ -106,7 +106,9 @@ class Admin:
             raise OperatorError(f"{key_id} is expired: give it a later end, or create a new key")
         secret = mint(key.environment)
         until = min(now + overlap, key.expires or math.inf)
-        entry = self._entry("rotate key", key_id, f"old secret until {_moment(until)}")
+        entry = self._entry(
+            "rotate key", key_id, f"old secret until {_moment(until)}" if overlap else "old secret ended at once"
+        )
         # Without an overlap 0, not `now`: a node whose clock is behind would accept the old secret for a while.
         await self._store.rotate_key(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret

@@ -56,6 +56,7 @@ def cli() -> None:
     \b
     First steps:
       petstore serve                          start on 127.0.0.1:8080; the first start prints a key
+      petstore serve --demo                   the same, with example animals, keys and usage
       petstore keys create --plan pro         issue another key
       petstore pets import animals.jsonl      fill the catalogue
 
@@ -107,7 +108,10 @@ def _null() -> TextIO:
 
 
 def _fail(message: str) -> None:
-    _end(2, f"petstore: {message}")
+    """A message may repeat an argument, which may be a secret by mistake."""
+    from petstore.keys import without_keys  # only here: it takes longer to import than `petstore --help` to run
+
+    _end(2, f"petstore: {without_keys(message)}")
 
 
 def _end(code: int, message: str = "") -> None:

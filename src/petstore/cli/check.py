@@ -14,8 +14,10 @@ from petstore.errors import OperatorError
 from petstore.maintenance.doctor import Finding, findings
 from petstore.settings import Settings
 
+_settings_options = [param for param in serve.params if param.name != "demo"]
 
-@click.command(cls=Command, params=[*serve.params], context_settings={"auto_envvar_prefix": "PETSTORE"})
+
+@click.command(cls=Command, params=_settings_options, context_settings={"auto_envvar_prefix": "PETSTORE"})
 @json_option
 def check(as_json: bool, **options: Any) -> None:
     """Check the settings, the store, the gate, free space and the clock. Changes nothing.

@@ -12,7 +12,7 @@ import msgspec
 
 from petstore.cli.admin import check_data, entry, run
 from petstore.cli.options import Command, backend_options, json_option, settings_from
-from petstore.cli.output import print_json, print_table, program, progress
+from petstore.cli.output import counted, print_json, print_table, program, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
@@ -95,7 +95,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
             copied.append(await copying.copy_quotas(backends.gate, gate))
         await copying.finish(stores)
         for store in stores.values():
-            await store.record(entry("copy", name, f"{sum(each.rows for each in copied)} rows"))
+            await store.record(entry("copy", name, counted(sum(each.rows for each in copied), "row")))
         return copied
 
 

@@ -138,7 +138,7 @@ def list_(
                 for s in shown
             ],
             "No matching keys." if text or before or plan or state else
-            f"No keys yet: {program()} keys create --plan free",
+            f"No keys yet: {program()} keys create --plan free" + (f" --env {environment}" if environment else ""),
         )  # fmt: skip
     if len(found) > limit:
         print_more(f"--before {shown[-1].key.id}" if sort == "created" else "a higher --limit")
@@ -171,6 +171,8 @@ def identify(as_json: bool, **where: Any) -> None:
       petstore keys identify < leaked.txt
     """
     secret = _read_secret()
+    if not secret:
+        raise OperatorError("there is no secret on the first line of standard input")
     found_in = [environment for environment in ENVIRONMENTS if well_formed(secret, environment)]
     if not found_in:
         raise OperatorError("this is not a key of Petstore: its form or its checksum is wrong")
@@ -228,8 +230,8 @@ def update(
         print_json(key_output.as_json(status))
         return
     key = status.key
-    click.echo(f"{key.id}: {key.plan}, {key.per_minute:,} a minute, {key.per_day:,} a day, {'+'.join(key.scopes)},")
-    click.echo(f"{state_text(status)}, expires: {when(key.expires)}.")
+    click.echo(f"{key.id}: {key.plan}, {key.per_minute:,} a minute, {key.per_day:,} a day, {'+'.join(key.scopes)}.")
+    click.echo(f"State: {state_text(status)}; expires: {when(key.expires)}.")
 
 
 def _end(expires: str | None) -> float | msgspec.UnsetType | None:

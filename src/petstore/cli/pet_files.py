@@ -27,6 +27,8 @@ from petstore.keys import Environment
 from petstore.pets import Import, Undone
 from petstore.settings import Settings
 
+NAMED_MAX = 10  # ids in a message
+
 
 @click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
@@ -146,20 +148,24 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
                     return environment, found
         raise OperatorError(f"no import has the id {import_id}; {program()} audit --what import shows them")
 
-    async def work() -> Undone:
+    async def work() -> tuple[Undone, list[int]]:
         async with existing_data(settings) as backends:
-            return await admin(backends, environment).undo_import(import_id)
+            undone = await admin(backends, environment).undo_import(import_id)
+            first, last = found.first_id or 0, found.last_id or 0
+            left, _ = await backends.stores[environment].page(after=first - 1, limit=NAMED_MAX, status=None)
+            return undone, [pet.id for pet in left if pet.id <= last]
 
     environment, found = run(look())
     if found.state in ("done", "moving"):
         confirm(f"Remove the {counted(found.count, 'animal')} that {found.name} added to {environment}?", yes)
-    undone = run(work())
+    undone, left = run(work())
     if as_json:
         print_json({"import": import_id, "environment": environment, **undone._asdict()})
         return
     click.echo(f"{counted(undone.removed, 'animal')} removed from {environment}.")
     if undone.kept:
-        click.echo(f"{counted(undone.kept, 'animal')} stayed: changed since the import.")
+        ids = ", ".join(map(str, left)) + (" …" if undone.kept > len(left) else "")
+        click.echo(f"{counted(undone.kept, 'animal')} stayed: changed since the import. Ids: {ids}")
 
 
 @click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")

@@ -212,7 +212,8 @@ async def _existing(backends: Backends, environment: Any, pet_ids: tuple[int, ..
     missing = [str(pet_id) for pet_id, pet in found.items() if pet is None]
     if missing:
         named = ", ".join(missing[:NAMED_MAX]) + (" …" if len(missing) > NAMED_MAX else "")
-        raise OperatorError(f"no animal has the id {named} in {environment}")
+        subject = "no animal has the id" if len(missing) == 1 else "no animals have the ids"
+        raise OperatorError(f"{subject} {named} in {environment}")
     return [pet for pet in found.values() if pet is not None]
 
 

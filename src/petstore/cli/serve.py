@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import os
 import re
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,20 +15,21 @@ from urllib.parse import urlsplit
 import click
 
 from petstore import data_dir, service
+from petstore.admin import demo as demo_data
 from petstore.audit import AuditEntry
-from petstore.cli.admin import run
+from petstore.cli.admin import OPERATOR_LIMITS, run
+from petstore.cli.banner import print_banner
 from petstore.cli.options import Command, backend_options, settings_from
 from petstore.cli.output import printing_secret, program
 from petstore.errors import OperatorError, PetstoreError, Unavailable
-from petstore.keys import LIMIT_MAX, digest_of, mint, new_key
+from petstore.keys import LIMIT_MAX, Environment, digest_of, mint, new_key
 from petstore.observability import logs
 from petstore.observability.logs import event
 from petstore.server.sockets import check_port
 from petstore.server.tls import tls_context
 from petstore.server.workers import default_count, is_reload, is_trial
-from petstore.settings import Settings
+from petstore.settings import Settings, without_password
 from petstore.store.schema import COUNTERS
-from petstore.web.addresses import BASES
 
 OPENING_LOGGED_AFTER = 3.0  # seconds that the store may take to open before the log says so
 
@@ -85,12 +85,14 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
 @click.option("--postgres-pool", default=_default.postgres_pool, show_default=True, type=click.IntRange(1, 1000),
               help="Connections to PostgreSQL, per worker.")  # fmt: skip
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
-def serve(**options: Any) -> None:
+@click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
+def serve(demo: bool, **options: Any) -> None:
     """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads code, settings and certificates.
 
     \b
     Examples:
       petstore serve
+      petstore serve --demo --data demo-data
       petstore serve --host 0.0.0.0 --port 80 --workers 4 --public-url https://api.example.com
       petstore serve --tls-cert fullchain.pem --tls-key key.pem --port 443
 
@@ -109,9 +111,9 @@ def serve(**options: Any) -> None:
     service.prepare(settings)
     _warn_of_readable_files(settings.data)
     service.recover_gate(settings, thoroughly=True)
-    first_key = run(_first_key(settings))
-    with printing_secret(f"{program()} keys rotate makes a new one") if first_key else contextlib.nullcontext():
-        _print_banner(settings, first_key)
+    secrets = run(_demo_keys(settings) if demo else _first_key(settings))
+    with printing_secret(f"{program()} keys rotate makes a new one") if secrets else contextlib.nullcontext():
+        print_banner(settings, secrets, demo=demo)
     service.serve(settings)
 
 
@@ -121,7 +123,10 @@ def asgi() -> service.AsgiService:
     os.umask(data_dir.UMASK)
     try:
         with serve.make_context("petstore", []) as context:
-            settings = settings_from(context.params)
+            params = context.params
+            if params.pop("demo"):
+                raise OperatorError("--demo: only petstore serve makes the data of a demo")
+            settings = settings_from(params)
         check_settings(settings)
         service.prepare(settings)
         _warn_of_readable_files(settings.data)
@@ -199,39 +204,31 @@ def _log_opening() -> None:
     event(logging.INFO, "store opening", hint="the schema is being upgraded; the service starts afterwards")
 
 
-async def _first_key(settings: Settings) -> str | None:
+async def _first_key(settings: Settings) -> dict[Environment, str]:
     """The secret of a new free key when there is no key yet: the first request can be sent at once."""
     async with service.Backends(settings) as backends:
         await _wait_for_schema(backends)
         for store in backends.stores.values():
             if await store.keys(limit=1):
-                return None
+                return {}
         key = new_key("live", "free", now=time.time(), name="first key")
         secret = mint("live")
         entry = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")
         # Of several nodes that start at once, one adds the key.
         is_added = await backends.stores["live"].add_key(key, digest_of(secret), entry, only_first=True)
-        return secret if is_added else None
+        return {"live": secret} if is_added else {}
 
 
-def _print_banner(settings: Settings, first_key: str | None) -> None:
-    scheme = "https" if settings.tls_cert else "http"
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    origin = f"{scheme}://{host}:{settings.port}"
-    shown = settings.public_base or origin
-    click.echo(f"Petstore listens on {origin}")
-    click.echo(f"  live       {shown}{BASES['live']}")
-    click.echo(f"  staging    {shown}{BASES['staging']}")
-    click.echo(f"  reference  {shown}/docs")
-    if first_key:
-        click.echo("\nYour first API key (free plan; it is not shown again):\n")
-        click.echo(f"  {first_key}\n")
-        click.echo("Try it:\n")
-        click.echo(f"  curl -i {origin}{BASES['live']}/pets -H 'Authorization: Bearer {first_key}'\n")
-        command = program()
-        click.echo("Next:\n")
-        click.echo(f"  {command} pets import FILE         add animals")
-        click.echo(f"  {command} keys create --plan pro   issue another key")
-        click.echo(f"  {command} keys rotate ID           replace a lost key; {command} keys list shows the ids")
-        click.echo(f"  {command} console                  the same in a browser\n")
-    sys.stdout.flush()
+async def _demo_keys(settings: Settings) -> dict[Environment, str]:
+    """The secrets of the keys of a new demo; none when the data are a demo's already.
+
+    Raises OperatorError when there are other data, and Unavailable.
+    """
+    async with service.Backends(settings, limits=OPERATOR_LIMITS) as backends:
+        await _wait_for_schema(backends)
+        if not await demo_data.has_data(backends.stores):
+            return await demo_data.fill(backends.stores, backends.gate, time.time())
+        if not await demo_data.is_demo(backends.stores):
+            place = without_password(settings.store) if settings.store else settings.data
+            raise OperatorError(f"--demo: {place} has other data already; give another --data, or leave --demo out")
+        return {}

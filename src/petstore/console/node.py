@@ -14,7 +14,7 @@ from petstore.data_dir import LAST_BACKUP
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import Environment
-from petstore.maintenance.doctor import certificate_expiry
+from petstore.maintenance.certificate import certificate_expiry
 from petstore.observability.multiprocess import render
 from petstore.settings import Settings
 from petstore.store import Store
@@ -48,6 +48,7 @@ class Workers(NamedTuple):
     running: int
     starts: int
     memory_bytes: int
+    certificate_expires: float | None
     latency: Latency | None
 
 
@@ -110,6 +111,7 @@ class Node:
             running=int(sums.get("petstore_workers", 0)),
             starts=int(sums.get("petstore_worker_starts_total", 0)),
             memory_bytes=int(sums.get("process_resident_memory_bytes", 0)),
+            certificate_expires=sums.get("petstore_certificate_expiry_timestamp_seconds"),
             latency=latency_between(self._history[0][1] if len(self._history) > 1 else {}, buckets),
         )
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pwd
-import ssl
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from petstore.errors import MissingPackage, OperatorError
 from petstore.gate import GATE_FILE
 from petstore.gate.doctor import CLOCK_TOLERANCE, check_file, check_redis
 from petstore.keys import ENVIRONMENTS
+from petstore.maintenance.certificate import certificate_expiry
 from petstore.settings import Settings
 from petstore.store import check_url
 
@@ -199,37 +199,3 @@ def _certificate(settings: Settings) -> tuple[list[str], str]:
     left = _counted(round(days), "day")
     faults = [f"{settings.tls_cert}: expires in {left}"] if days < CERTIFICATE_DAYS else []
     return faults, f"valid for {left}"
-
-
-def certificate_expiry(cert: Path, key: Path) -> float:
-    """The last second of a certificate, in Unix seconds. Raises OperatorError when it cannot be used or is not valid.
-
-    A handshake in memory: OpenSSL decodes the certificate, no other library is needed.
-    """
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # accept this certificate itself, not only its issuer
-    try:
-        server.load_cert_chain(cert, key)
-        client.load_verify_locations(cert)
-        return _not_after(server, client)
-    except ssl.SSLCertVerificationError as error:
-        raise OperatorError(f"{cert}: {error.verify_message}") from error
-    except OSError as error:
-        raise OperatorError(f"{cert} and {key} cannot be used: {error}") from error
-
-
-def _not_after(server: ssl.SSLContext, client: ssl.SSLContext) -> float:
-    """The last second of the certificate that the server sends. Raises SSLError."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client_end = client.wrap_bio(to_client, to_server)
-    server_end = server.wrap_bio(to_server, to_client, server_side=True)
-    while True:
-        try:
-            client_end.do_handshake()
-            break
-        except ssl.SSLWantReadError:
-            with contextlib.suppress(ssl.SSLWantReadError):
-                server_end.do_handshake()
-    return ssl.cert_time_to_seconds(str((client_end.getpeercert() or {})["notAfter"]))

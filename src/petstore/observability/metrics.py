@@ -126,8 +126,9 @@ REFUSED_CONNECTIONS = Counter(
     "reason",
 )
 CERTIFICATE_EXPIRY = Gauge(
-    "petstore_certificate_expiry_timestamp_seconds", "Time when the TLS certificate expires. Absent without TLS.",
-    mode="node",
+    "petstore_certificate_expiry_timestamp_seconds",
+    "Time when the TLS certificate that is served expires. Absent without TLS.",
+    mode="livemin",
 )  # fmt: skip
 
 STORE_ERRORS = Counter(

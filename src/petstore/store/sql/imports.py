@@ -118,7 +118,8 @@ class SqlImports(SqlPets, SqlTransfer):
             return None
         first_id = (yield from self._draw_pet_ids(count)) if count else None
         last_id = None if first_id is None else first_id + count - 1
-        yield from self._record([msgspec.structs.replace(entry, detail=f"{count} animals, {import_id}")])
+        animals = f"{count:,} animal{'' if count == 1 else 's'}"
+        yield from self._record([msgspec.structs.replace(entry, detail=f"{animals}, {import_id}")])
         rows = yield Statement(
             f"UPDATE {self.schema}.imports SET state = $2, first_id = $3, last_id = $4, count = $5, sha256 = $6,"
             f" touched = {self.clock} WHERE id = $1 AND state = 'loading' RETURNING {_COLUMNS}",

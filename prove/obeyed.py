@@ -1,0 +1,252 @@
+"""Operators' actions while clients ask: the next request on every worker and node obeys. And animals that are removed
+during traversals: no other animal is missed or seen twice.
+"""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from petstore.admin.actions import Admin, KeyUpdate
+from petstore.cli.admin import OPERATOR_LIMITS
+from petstore.pets import NewPet, PetChanges
+from petstore.plans import Limits
+from petstore.service import Backends, open_stores_for
+from petstore.settings import Settings
+from petstore.store import close_stores
+from petstore.web.requests import write_cursor
+from prove.proof import Broken, Figures, Scale, folder, hold, progress
+from tests.backends import Postgres, Redis, shared
+from tests.nodes import nodes_running
+from tests.servers import Server, started
+
+PLENTY = Limits(10**9, 10**9)
+TRAVERSALS = 100
+PAGE = 20
+ACTIONS = ("update", "suspend", "resume", "pets update", "pets remove")
+WORKERS = 2  # of one node, or on two
+REFUSALS = ("--address-per-minute", "1000000")  # a suspended key counts as none, and its address has a limit too
+CONNECTIONS_MAX = 200  # the kernel chooses the worker of a connection; this many reach both
+
+
+class Answer(NamedTuple):
+    status: int
+    head: str
+    body: bytes
+
+    def header(self, name: str) -> str:
+        found = re.search(rf"^{name}: (.*?)\r$", self.head, re.MULTILINE | re.IGNORECASE)
+        return found[1] if found else ""
+
+    @property
+    def ids(self) -> list[int]:
+        return [pet["id"] for pet in msgspec.json.decode(self.body)]
+
+
+class Client:
+    """One connection, which stays open."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str) -> None:
+        self._reader, self._writer = reader, writer
+        self._auth = f"Host: x\r\nAuthorization: Bearer {secret}\r\n"
+
+    @property
+    def port(self) -> int:
+        port: int = self._writer.get_extra_info("sockname")[1]
+        return port
+
+    async def get(self, path: str, etag: str = "") -> Answer:
+        condition = f"If-None-Match: {etag}\r\n" if etag else ""
+        self._writer.write(f"GET /v1{path} HTTP/1.1\r\n{self._auth}{condition}\r\n".encode())
+        head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        answer = Answer(int(head[9:12]), head, b"")
+        return answer._replace(body=await self._reader.readexactly(int(answer.header("content-length") or 0)))
+
+
+@contextlib.asynccontextmanager
+async def connected(server: Server, secret: str) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        yield Client(reader, writer, secret)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def one_for_each_worker(servers: Sequence[Server], secret: str, stack: contextlib.AsyncExitStack) -> list[Client]:
+    """Raises Broken when some worker gets no connection."""
+    clients: dict[int, Client] = {}
+    for number in range(CONNECTIONS_MAX):
+        server = servers[number % len(servers)]
+        client = await stack.enter_async_context(connected(server, secret))
+        await client.get("/pets?limit=1")  # then a worker has taken the connection
+        clients.setdefault(server.worker_behind(client.port), client)
+        if len(clients) == WORKERS:
+            return list(clients.values())
+    raise Broken(f"a connection to each of {WORKERS} workers")
+
+
+@contextlib.asynccontextmanager
+async def live_admin(server: Server, *, plant: bool) -> AsyncIterator[Admin]:
+    """What commands act with. With `plant`, changes are not announced to the service."""
+    settings = Settings(data=server.data, store=server.store, gate=server.gate)
+    async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
+        stores = open_stores_for(settings, None, limits=OPERATOR_LIMITS) if plant else backends.stores
+        try:
+            yield Admin(stores["live"], backends.gate, "the proof", time.time)
+        finally:
+            if plant:
+                await close_stores(stores.values())
+
+
+class Trials:
+    def __init__(self, admin: Admin, clients: list[Client], key_id: str) -> None:
+        self._admin, self._clients, self._key_id = admin, clients, key_id
+        self.requests = 0
+
+    async def key(self, number: int) -> None:
+        await self._expect_status(200, "/pets?limit=1", "a request before all actions")
+        limit = 10**8 + number
+        await self._admin.update_key(self._key_id, KeyUpdate(per_minute=limit))
+        for answer in await self._ask("/pets?limit=1"):
+            hold(answer.header("x-ratelimit-limit") == str(limit), f"trial {number}: update of a key is obeyed")
+        await self._admin.suspend_key(self._key_id)
+        await self._expect_status(401, "/pets?limit=1", f"trial {number}: suspension is obeyed")
+        await self._admin.resume_key(self._key_id)
+        await self._expect_status(200, "/pets?limit=1", f"trial {number}: resumption is obeyed")
+
+    async def animal(self, number: int) -> None:
+        pet = await self._admin.add_pet(NewPet("Rex", 1))
+        page = f"/pets?limit={PAGE}&cursor={write_cursor(pet.id - 1)}"
+        one = f"/pets/{pet.id}"
+        await self._expect_name("Rex", page, one, f"trial {number}: a new animal is seen")
+        await self._admin.update_pet(pet.id, PetChanges(name=f"Max {number}"))
+        etags = await self._expect_name(f"Max {number}", page, one, f"trial {number}: update of an animal is obeyed")
+        await self._admin.remove_pets([pet.id])
+        await self._expect_status(404, one, f"trial {number}: removal is obeyed")
+        for answer in await self._ask(page, etags):
+            hold((answer.status, answer.body) == (200, b"[]"), f"trial {number}: a list is without a removed animal")
+
+    async def _expect_name(self, name: str, page: str, one: str, claim: str) -> list[str]:
+        """The ETag of the page for each client."""
+        for answer in await self._ask(one):
+            hold(answer.status == 200 and msgspec.json.decode(answer.body)["name"] == name, claim)
+        pages = await self._ask(page)
+        for answer in pages:
+            hold([pet["name"] for pet in msgspec.json.decode(answer.body)] == [name], f"{claim} in a list")
+        return [answer.header("etag") for answer in pages]
+
+    async def _expect_status(self, status: int, path: str, claim: str) -> None:
+        statuses = {answer.status for answer in await self._ask(path)}
+        hold(statuses == {status}, f"{claim}: {status}, not {statuses}")
+
+    async def _ask(self, path: str, etags: Iterable[str] = ()) -> list[Answer]:
+        conditions = list(etags) or [""] * len(self._clients)
+        self.requests += len(self._clients)
+        asked = zip(self._clients, conditions, strict=True)
+        return list(await asyncio.gather(*(client.get(path, etag) for client, etag in asked)))
+
+
+async def traverse(client: Client) -> list[int]:
+    """The ids of all animals, page by page, along the links. Raises Broken."""
+    seen: list[int] = []
+    path = f"/pets?limit={PAGE}"
+    while path:
+        answer = await client.get(path)
+        hold(answer.status == 200, f"a page is 200, not {answer.status}")
+        seen += answer.ids
+        link = re.search(r'</v1(/pets[^>]*)>; rel="next"', answer.header("link"))
+        path = link[1] if link else ""
+    return seen
+
+
+class Removal:
+    """Animals, of which every second one is removed while clients traverse the list again and again."""
+
+    def __init__(self, first_id: int, last_id: int) -> None:
+        self._all = range(first_id, last_id + 1)
+        self.victims = list(self._all)[::2]
+        self._stay = set(self._all) - set(self.victims)
+        self.removed: set[int] = set()
+        self.traversals = 0
+
+    async def run(self, admin: Admin) -> None:
+        for victim in self.victims:
+            await admin.remove_pets([victim])
+            self.removed.add(victim)
+
+    async def watch(self, server: Server, secret: str) -> None:
+        """Traverse until all is removed, and once more. Raises Broken."""
+        async with connected(server, secret) as client:
+            while len(self.removed) < len(self.victims):
+                await self._check_traversal(client)
+            await self._check_traversal(client)
+
+    async def _check_traversal(self, client: Client) -> None:
+        gone = set(self.removed)
+        self.judge(gone, await traverse(client))
+        self.traversals += 1
+
+    def judge(self, gone: set[int], seen: list[int]) -> None:
+        """`gone` are the animals that were removed before the traversal began. Raises Broken."""
+        missed = sorted(self._stay - set(seen))
+        hold(seen == sorted(set(seen)), "no animal is seen twice or out of order")
+        hold(not missed, f"no animal that stays is missed: {missed[:5]}")
+        hold(not gone & set(seen), "no animal is seen that was removed before")
+        hold(set(seen) <= set(self._all), "no animal is seen that does not exist")
+
+
+async def removed_under_traversals(servers: Sequence[Server], secret: str, admin: Admin, scale: Scale) -> Removal:
+    """Raises Broken."""
+
+    async def animals() -> AsyncIterator[list[NewPet]]:
+        yield [NewPet(f"Pet {number}", 1) for number in range(2 * scale.trials)]
+
+    added = await admin.import_pets("animals", animals())
+    assert added.first_id is not None and added.last_id is not None
+    removal = Removal(added.first_id, added.last_id)
+    watching = (removal.watch(servers[number % len(servers)], secret) for number in range(TRAVERSALS))
+    await asyncio.gather(*watching, removal.run(admin))
+    return removal
+
+
+async def tried(servers: Sequence[Server], scale: Scale) -> tuple[Removal | None, int]:
+    """The removal under traversals, and the number of requests in the trials. Raises Broken."""
+    async with live_admin(servers[0], plant=scale.plant) as admin, contextlib.AsyncExitStack() as stack:
+        key, secret = await admin.create_key("enterprise", limits=PLENTY)
+        removal = None if scale.plant else await removed_under_traversals(servers, secret, admin, scale)
+        trials = Trials(admin, await one_for_each_worker(servers, secret, stack), key.id)
+        for number in range(scale.trials):
+            await trials.key(number)
+            await trials.animal(number)
+            if number % 100 == 99:
+                progress(f"{number + 1} trials")
+        return removal, trials.requests
+
+
+def prove(scale: Scale) -> Figures:
+    figures: Figures = {"trials of each action": scale.trials, "actions": ", ".join(ACTIONS)}
+    with folder() as data:
+        with started(Server(data / "one", "own", *REFUSALS, workers=WORKERS)) as server:
+            figures |= _figures("2 workers", [server], scale)
+        postgres, redis = shared(Postgres), shared(Redis)
+        with nodes_running(data, postgres, redis, *REFUSALS, skews=(0.0,) * WORKERS, workers=1) as nodes:
+            figures |= _figures("2 nodes", nodes, scale)
+    return figures
+
+
+def _figures(where: str, servers: Sequence[Server], scale: Scale) -> Figures:
+    removal, requests = asyncio.run(tried(servers, scale))
+    hold(removal is not None, "the fault that was planted is found")
+    assert removal is not None
+    return {
+        f"{where}: requests": requests,
+        f"{where}: not obeyed": 0,
+        f"{where}: removed under {TRAVERSALS} clients": len(removal.removed),
+        f"{where}: traversals": removal.traversals,
+        f"{where}: others missed or twice": 0,
+    }

@@ -1,0 +1,90 @@
+"""What `petstore serve` prints when it starts: addresses, new keys, and commands that work where they are printed."""
+
+import ipaddress
+import shlex
+import sys
+from collections.abc import Mapping
+
+import click
+from click.core import ParameterSource
+
+from petstore.cli.options import BACKEND_OPTIONS
+from petstore.cli.output import program
+from petstore.keys import Environment
+from petstore.settings import Settings, without_password
+from petstore.web.addresses import BASES
+
+
+def print_banner(settings: Settings, secrets: Mapping[Environment, str], *, demo: bool) -> None:
+    """`secrets` are those of new keys, which nobody can read again."""
+    origin = _origin(settings, _reachable(settings.host))
+    shown = settings.public_base or origin
+    click.echo(f"Petstore listens on {_origin(settings, settings.host)}")
+    click.echo(f"  live       {shown}{BASES['live']}")
+    click.echo(f"  staging    {shown}{BASES['staging']}")
+    click.echo(f"  reference  {shown}/docs")
+    if secrets:
+        _print_secrets(secrets, origin, demo=demo)
+    _print_commands(first_start=bool(secrets) and not demo)
+    sys.stdout.flush()
+
+
+def _print_secrets(secrets: Mapping[Environment, str], origin: str, *, demo: bool) -> None:
+    if demo:
+        click.echo("\nThe data are a demo's: example animals, keys of every plan and a day of usage.")
+        click.echo("Two API keys are yours (free plan; they are not shown again):\n")
+    else:
+        click.echo("\nYour first API key (free plan; it is not shown again):\n")
+    for environment, secret in sorted(secrets.items()):
+        click.echo(f"  {environment:<9}{secret}" if demo else f"  {secret}")
+    click.echo("\nTry it:\n")
+    for environment, secret in sorted(secrets.items()):
+        # The certificate is for the name that clients use, not for this address.
+        options = "-ik" if origin.startswith("https:") else "-i"
+        url = shlex.quote(f"{origin}{BASES[environment]}/pets")
+        click.echo(f"  curl {options} {url} -H 'Authorization: Bearer {secret}'")
+
+
+def _print_commands(*, first_start: bool) -> None:
+    lines = [
+        ("console", "keys, animals and charts in a browser"),
+        ("keys rotate ID", "a new secret for a lost one; keys list shows the ids"),
+        ("keys create --plan pro", "another key"),
+    ]
+    if first_start:
+        lines.append(("pets import FILE", "add animals"))
+    commands = [(f"{program()} {words}{_data_options()}", about) for words, about in lines]
+    width = max(len(command) for command, _ in commands)
+    click.echo("\nIn another terminal:\n")
+    for command, about in commands:
+        click.echo(f"  {command:<{width}}  {about}")
+    click.echo()
+
+
+def _data_options() -> str:
+    """The options that choose the data: other commands need them too, and another terminal lacks our variables."""
+    context = click.get_current_context()
+    words = ""
+    for name in BACKEND_OPTIONS:
+        if context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            value = str(context.params[name])
+            if name in ("store", "gate"):
+                value = without_password(value)
+            words += f" --{name.replace('_', '-')}" + ("" if name == "pgbouncer" else f" {shlex.quote(value)}")
+    return words
+
+
+def _reachable(host: str) -> str:
+    """A host by which this machine reaches the service, also when it listens on all interfaces."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "localhost"
+
+
+def _origin(settings: Settings, host: str) -> str:
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"

@@ -1,0 +1,46 @@
+"""When a TLS certificate expires."""
+
+import contextlib
+import ssl
+from pathlib import Path
+
+from petstore.errors import OperatorError
+
+NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's ssl has no name for
+
+
+def certificate_expiry(cert: Path, key: Path, *, expired_too: bool = False) -> float:
+    """The last second of a certificate, in Unix seconds. Raises OperatorError when it cannot be used or is not valid.
+
+    A handshake in memory: OpenSSL decodes the certificate, no other library is needed. With `expired_too` an expired
+    certificate is decoded like a valid one.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # accept this certificate itself, not only its issuer
+    if expired_too:
+        client.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
+    try:
+        server.load_cert_chain(cert, key)
+        client.load_verify_locations(cert)
+        return _not_after(server, client)
+    except ssl.SSLCertVerificationError as error:
+        raise OperatorError(f"{cert}: {error.verify_message}") from error
+    except OSError as error:
+        raise OperatorError(f"{cert} and {key} cannot be used: {error}") from error
+
+
+def _not_after(server: ssl.SSLContext, client: ssl.SSLContext) -> float:
+    """The last second of the certificate that the server sends. Raises SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client_end = client.wrap_bio(to_client, to_server)
+    server_end = server.wrap_bio(to_server, to_client, server_side=True)
+    while True:
+        try:
+            client_end.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                server_end.do_handshake()
+    return ssl.cert_time_to_seconds(str((client_end.getpeercert() or {})["notAfter"]))

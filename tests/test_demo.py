@@ -1,0 +1,141 @@
+"""`petstore serve --demo`: the data that it makes, on both pairs of backends, and when it refuses to make any."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from petstore.admin.demo import ANIMALS, fill, has_data, is_demo
+from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
+from petstore.pets import NewPet
+from petstore.service import Backends
+from petstore.usage import DAY, HOUR, Operation
+from tests.backends import free_port
+from tests.served import Served
+from tests.servers import DEED, Host, Server
+from tests.test_serve import SECRET, fails_in_one_line
+
+NOON = 1_800_014_400 + 4 * HOUR  # of a day of UTC
+
+
+@pytest.fixture(scope="module", params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
+def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    host: Host = request.param
+    server = Server(tmp_path_factory.mktemp("demo") / "data", host)
+    server.act(lambda backends: fill(backends.stores, backends.gate, NOON))
+    return server
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_a_demo_has_hundreds_of_animals_of_every_status(demo: Server, environment: Environment) -> None:
+    counts = demo.act(lambda backends: backends.stores[environment].count())
+    assert sum(counts.values()) == ANIMALS[environment]  # one was added by hand, and one removed
+    assert all(counts[status] > 0.05 * sum(counts.values()) for status in ("available", "pending", "sold"))
+
+
+def test_a_demo_has_keys_of_every_plan_and_in_many_states(demo: Server) -> None:
+    keys = demo.act(lambda backends: backends.stores["live"].find_keys(KeyQuery(), now=NOON))
+    assert {key.plan for key in keys} == {"free", "pro", "business", "enterprise"}
+    assert {key.state(NOON) for key in keys} == {"active", "suspended", "revoked"}
+    assert any(key.expires is not None and NOON < key.expires < NOON + 7 * DAY for key in keys)
+
+
+def test_usage_of_a_demo_is_a_day_with_less_at_night(demo: Server) -> None:
+    rows = demo.act(lambda backends: backends.stores["live"].total_usage(interval=HOUR, since=0))
+    per_hour: Counter[int] = Counter()
+    for row in rows:
+        per_hour[row.start] += row.requests
+    assert len(per_hour) >= 24
+    assert max(per_hour) < NOON
+    night, day = (next(n for at, n in per_hour.items() if at // HOUR % 24 == hour) for hour in (3, 14))
+    assert 2 * night < day
+    assert {"ok", "refused", "banned", "client_error", "server_error", "unauthorized"} == {row.response for row in rows}
+
+
+@pytest.mark.parametrize("operation", ["listPets", "createPet", "getPet"])
+def test_usage_of_a_demo_has_every_operation(demo: Server, operation: Operation) -> None:
+    def busiest(backends: Backends) -> Any:
+        return backends.stores["live"].busiest(interval=HOUR, since=NOON - DAY, limit=10, operation=operation)
+
+    assert demo.act(busiest)
+
+
+def test_no_key_of_a_demo_is_used_beyond_its_limits(demo: Server) -> None:
+    async def work(backends: Backends) -> None:
+        store = backends.stores["live"]
+        for total in await store.busiest(interval=HOUR, since=0, limit=100):
+            key = await store.key(total.key_id)
+            assert key is not None
+            assert total.requests - total.refused - total.banned <= key.per_day
+
+    demo.act(work)
+
+
+def test_audit_entries_of_a_demo_are_in_the_order_of_their_times(demo: Server) -> None:
+    async def work(backends: Backends) -> None:
+        for store in backends.stores.values():
+            times = [entry.at for _, entry in (await store.find_entries()).entries]
+            assert len(times) > 8
+            assert times == sorted(times, reverse=True)
+
+    demo.act(work)
+
+
+def test_a_demo_is_recognised_also_after_changes(demo: Server) -> None:
+    demo.act(lambda backends: backends.stores["live"].add_by_hand(NewPet("Rex", 1), DEED))
+    assert demo.act(lambda backends: has_data(backends.stores))
+    assert demo.act(lambda backends: is_demo(backends.stores))
+
+
+def test_two_demos_have_the_same_animals_and_usage(tmp_path: Path) -> None:
+    async def content(backends: Backends) -> list[Any]:
+        await fill(backends.stores, backends.gate, NOON)
+        store = backends.stores["live"]
+        return [await store.total_usage(interval=60, since=0), (await store.page(after=0, limit=500, status=None)).pets]
+
+    assert Server(tmp_path / "a").act(content) == Server(tmp_path / "b").act(content)
+
+
+def test_serve_prints_a_key_and_a_curl_line_for_each_environment(serve: Callable[..., Served]) -> None:
+    own = serve("--demo")
+    lines = [line for line in own.printed.splitlines() if line.strip().startswith("curl ")]
+    assert len(lines) == 2
+    for line in lines:
+        words = re.fullmatch(r"  curl -i (\S+) -H '([^:]+): ([^']+)'", line)
+        assert words is not None
+        assert len(httpx.get(words[1], headers={words[2]: words[3]}).json()) == 20
+
+
+def test_a_second_start_with_demo_serves_and_prints_no_key(serve: Callable[..., Served]) -> None:
+    own = serve("--demo")
+    (secret, _) = dict.fromkeys(SECRET.findall(own.printed))
+    own.stop()
+    own.start()
+    assert SECRET.findall(own.printed) == []
+    assert httpx.get(own.url("/pets"), headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, environment: Environment) -> None:
+    server = Server(tmp_path / "data")
+    server.fill(1, environment)
+    message = fails_in_one_line(["--demo", "--data", str(server.data), "--port", str(free_port())])
+    assert message == (
+        f"petstore: --demo: {server.data} has other data already; give another --data, or leave --demo out\n"
+    )
+    assert server.act(lambda backends: backends.stores["live"].keys()) == []
+
+
+def test_another_asgi_server_refuses_demo(tmp_path: Path) -> None:
+    code = "from petstore.cli.serve import asgi; asgi()"
+    environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "data"), "PETSTORE_DEMO": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (1, "petstore: --demo: only petstore serve makes the data of a demo\n")
+    assert not (tmp_path / "data").exists()
