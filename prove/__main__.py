@@ -54,6 +54,7 @@ def main() -> int:
         "reloads",
         "messages",
         "trials",
+        "usage-kills",
     ):
         words.add_argument(f"--{option}", type=float, metavar="N", help="in place of the scale's")
     chosen = words.parse_args()

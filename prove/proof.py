@@ -30,6 +30,7 @@ class Scale(NamedTuple):
     reloads: int
     messages: int  # of the attack on identities
     trials: int  # of each action of an operator
+    usage_kills: int  # on each pair of backends
     plant: bool = False
 
     @property
@@ -38,8 +39,8 @@ class Scale(NamedTuple):
         return self.name == "full"
 
 
-SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400, 10)
-FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_000)
+SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400, 10, 3)
+FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_000, 200)
 
 # In the order of running: the quick ones first.
 ATTACKS = tuple(
@@ -48,8 +49,8 @@ ATTACKS = tuple(
                  "console", "lockout")
 )  # fmt: skip
 PROOFS = (
-    "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills", "reloads",
-    "soak",
+    "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",
+    "usage_kills", "reloads", "soak",
 )  # fmt: skip
 
 Figures = dict[str, float | int | str]

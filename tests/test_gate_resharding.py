@@ -38,7 +38,7 @@ def test_a_shard_that_left_the_cluster_is_not_asked(tmp_path: Path, what: str) -
     async def work(gate: Gate) -> int:
         await ask(gate, key, Limits(9, 9))
         for name in leaving.keys("*"):
-            cluster.begin_move(key_slot(name), name, gone, heir)
+            cluster.begin_move(key_slot(name), name.decode(), gone, heir)
         cluster.end_move(slots_of(gone), heir)
         its_id = leaving.execute_command("CLUSTER MYID")
         for client in others:

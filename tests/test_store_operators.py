@@ -7,9 +7,9 @@ from petstore.store import Store, StorePolicy
 from petstore.usage import (
     DAY,
     HOUR,
-    HOURS_KEPT,
     MINUTE,
     MINUTES_KEPT,
+    USAGE_DAYS,
     Interval,
     KeyTotal,
     Operation,
@@ -141,7 +141,7 @@ def test_busiest_keys_come_first_page_by_page(store_at: StorePlace) -> None:
 
 def test_old_minutes_and_hours_are_deleted_and_days_stay(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        old_minute, old_hour = NOW - MINUTES_KEPT - HOUR, NOW - HOURS_KEPT - DAY
+        old_minute, old_hour = NOW - MINUTES_KEPT - HOUR, NOW - USAGE_DAYS * DAY - DAY
         for start in (old_hour, old_minute, NOW):
             await store.add_usage([used("key_a", start, "ok", 1)], {})
         for operation in (None, "listPets"):

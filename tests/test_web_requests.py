@@ -12,7 +12,7 @@ from petstore.keys import ApiKey, new_key
 from petstore.rate_limits import ADMITTED, Decision
 from petstore.server.bodies import BodyStream
 from petstore.server.messages import Request
-from petstore.usage import OperationUsage, ResponseClass
+from petstore.usage import ANONYMOUS, OperationUsage, ResponseClass
 from petstore.web.counters import BANNED_429, ROWS_MAX, RequestCounters
 from petstore.web.replies import common_headers, request_ids, seconds
 from petstore.web.requests import (
@@ -254,14 +254,35 @@ def some_key(number: int) -> ApiKey:
      (429, "refused"), (BANNED_429, "banned"), (499, "client_error"), (500, "server_error"), (503, "server_error")],
 )  # fmt: skip
 def test_the_class_of_a_status(status: int, response: ResponseClass) -> None:
+    store = RecordedUsage()
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only add_usage is called
+    for _ in range(3):
+        counters.count(None, "listPets", status, 0.001)
+    counters.settle(NOW)
+    asyncio.run(counters.flush(NOW + 5))
+    assert store.transactions == [[OperationUsage(ANONYMOUS, int(NOW + 5), response, 3, "listPets")]]
+    assert counters.keys_seen == []
+
+
+@pytest.mark.parametrize(
+    ("status", "added"),
+    [(200, {}), (404, {"client_error": 3, "ok": -3}), (503, {"server_error": 3, "ok": -3}), (429, {"refused": 3}),
+     (BANNED_429, {"banned": 3})],
+)  # fmt: skip
+def test_a_worker_adds_no_admitted_request_of_a_key_and_moves_errors_out_of_ok(
+    status: int, added: dict[ResponseClass, int]
+) -> None:
     store, key = RecordedUsage(), some_key(1)
     counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only add_usage is called
     for _ in range(3):
         counters.count(key, "listPets", status, 0.001)
     counters.settle(NOW)
+    assert counters.keys_seen == [key.id]
     asyncio.run(counters.flush(NOW + 5))
-    assert store.transactions == [[OperationUsage(key.id, int(NOW + 5), response, 3, "listPets")]]
-    assert store.last_used == {key.id: NOW}
+    assert store.transactions == [
+        [OperationUsage(key.id, int(NOW + 5), response, n, "listPets") for response, n in added.items()]
+    ]
+    assert (store.last_used, counters.keys_seen) == ({key.id: NOW}, [])
 
 
 def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> None:
@@ -270,7 +291,7 @@ def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> No
 
     def count() -> None:
         for key in keys:
-            counters.count(key, "getPet", 200, 0.001)
+            counters.count(key, "getPet", 429, 0.001)
         counters.settle(NOW)
 
     count()

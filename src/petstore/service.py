@@ -23,6 +23,7 @@ from petstore.gate import GATE_FILE, Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.maintenance.certificate import certificate_expiry
+from petstore.maintenance.collector import collect_admissions
 from petstore.observability import metrics, multiprocess
 from petstore.observability.logs import event, logger
 from petstore.observability.monitoring import Monitoring
@@ -42,6 +43,7 @@ from petstore.web.requests import FIELDS, is_in, networks
 
 FLUSH_EVERY = 5  # seconds between two writes of usage to the store
 TIDY_EVERY = 60  # seconds between two looks for interrupted imports
+COLLECT_ALL_EVERY = 300  # seconds between two looks for admissions that another node has left, which take 20 µs per key
 DESCRIPTORS_MAX = 65_536
 DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
 
@@ -118,6 +120,7 @@ class Service:
         measure_certificate(self._settings)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
+        self._collect_all = True  # what a killed worker has left, too
         self._flushing = asyncio.create_task(self._flush_usage())
         self._tidying = asyncio.create_task(self._tidy_stores())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
@@ -137,6 +140,7 @@ class Service:
         await self._flushing
         await self._tidying
         self.app.settle(math.inf)
+        self._collect_all = True
         await self._flush_usage()
         await self._backends.close()
         await self._monitoring.close()
@@ -164,12 +168,18 @@ class Service:
                     chore()
             with _bugs_logged(), contextlib.suppress(Unavailable):
                 await self._backends.gate.sweep(self._clock())
+            self._collect_all = self._collect_all or tick % COLLECT_ALL_EVERY == 0
             if tick % FLUSH_EVERY == 0 and self._flushing.done():
                 self._flushing = asyncio.create_task(self._flush_usage())
             if tick % TIDY_EVERY == 0 and self._tidying.done():
                 self._tidying = asyncio.create_task(self._tidy_stores())
 
     async def _flush_usage(self) -> None:
+        """First what was admitted, of which the counters then move errors to their own class."""
+        seen = None if self._collect_all else [key for counters in self.app.counters for key in counters.keys_seen]
+        with _bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps it for the next time
+            await collect_admissions(self._backends.gate, self._backends.stores, self._clock(), seen)
+            self._collect_all = self._collect_all and seen is not None
         for counters in self.app.counters:
             with _bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
                 await counters.flush(self._clock())
@@ -247,7 +257,8 @@ def open_stores_for(
 
         return raise_version
 
-    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, limits or StoreLimits())
+    limits = (limits or StoreLimits())._replace(usage_days=settings.usage_days)
+    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, limits)
     return open_stores(settings.store, settings.data, policy, on_commit)
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from petstore.errors import OperatorError
+from petstore.usage import USAGE_DAYS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ban_seconds: int = 60
     ban_ceiling: int = 3600
     ban_strikes: int = 0
+    usage_days: int = USAGE_DAYS
     clock_file: Path | None = None
 
     @property

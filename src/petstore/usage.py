@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from petstore.keys import Environment
+
 # How a request ended, as far as a chart or a bill is concerned. `unauthorized` requests had no valid key.
 ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
 RESPONSE_CLASSES: tuple[ResponseClass, ...] = (
@@ -10,6 +12,7 @@ RESPONSE_CLASSES: tuple[ResponseClass, ...] = (
 )  # fmt: skip
 ANONYMOUS = ""  # the key id of requests without a valid key
 Operation = Literal["listPets", "createPet", "getPet", "other"]
+OPERATIONS: tuple[Operation, ...] = ("listPets", "createPet", "getPet", "other")
 
 Interval = Literal[60, 3600, 86_400]
 MINUTE: Literal[60] = 60
@@ -18,7 +21,7 @@ DAY: Literal[86_400] = 86_400
 
 # Days of keys, and hours of all keys together, are kept forever; the finer intervals for this long.
 MINUTES_KEPT = 2 * HOUR
-HOURS_KEPT = 40 * DAY
+USAGE_DAYS = 400  # hours, unless the operator chooses another number of days
 TOTAL_MINUTES_KEPT = 26 * HOUR
 
 
@@ -39,6 +42,19 @@ class OperationUsage(NamedTuple):
     response: ResponseClass
     requests: int
     operation: Operation
+
+
+class AdmissionTotal(NamedTuple):
+    """How often the gate has admitted a key for an operation, as a number that only grows.
+
+    `epoch` identifies one count from zero: a gate that has lost its totals begins again under a new one.
+    """
+
+    environment: Environment
+    key_id: str
+    operation: Operation
+    epoch: int
+    total: int
 
 
 class TotalUsage(NamedTuple):
@@ -94,7 +110,14 @@ class UsageStore(Protocol):
     async def add_usage(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> None:
         """Add each row to the minute, the hour and the day that contain its `start`, and delete rows past their age.
 
-        Rows of ANONYMOUS count only in the total.
+        Rows of ANONYMOUS count only in the total. A row may take requests away, to move them to another class.
+        """
+
+    async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int) -> None:
+        """Add what each total has grown by since it was last given, as class `ok` at `at`.
+
+        Each admission is added once, however often and in whatever order totals are given, and whoever gives them: the
+        store keeps the highest total of each epoch in the same transaction.
         """
 
     async def usage_of(

@@ -73,4 +73,16 @@ def bars_of(rows: Iterable[tuple[int, ResponseClass, int]], starts: list[int], s
         index = (start - starts[0]) // seconds
         if 0 <= index < len(starts):
             requests[response][index] += count
+    _keep_above_zero(requests)
     return Bars(starts, seconds, requests)
+
+
+def _keep_above_zero(requests: dict[ResponseClass, list[int]]) -> None:
+    """Show an error as `ok` where its admission is in the bar before: there it counts as `ok`. The sums stay."""
+    for bar, ok in enumerate(requests["ok"]):
+        missing = max(0, -ok)
+        for error in ("client_error", "server_error"):
+            moved = min(missing, requests[error][bar])
+            requests[error][bar] -= moved
+            requests["ok"][bar] += moved
+            missing -= moved

@@ -17,6 +17,7 @@ from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.maintenance import copy as copying
+from petstore.maintenance.collector import collect_admissions
 from petstore.service import Backends, mark_gate_clean, open_gate_for, open_stores_for, prepare, recover_gate
 from petstore.settings import Settings, check_url, without_password
 from petstore.store import Store
@@ -93,6 +94,9 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
             copied = await copying.copy_stores(backends.stores, stores, name, bar.update)
         if gate is not None:
             copied.append(await copying.copy_quotas(backends.gate, gate))
+        # What a service was killed before it could collect. The totals themselves stay: the copy has its own gate, or
+        # goes on with the same one and knows how much of them was added.
+        await collect_admissions(backends.gate, stores, time.time())
         await copying.finish(stores)
         for store in stores.values():
             await store.record(entry("copy", name, counted(sum(each.rows for each in copied), "row")))

@@ -84,6 +84,8 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
               help="While Redis is away: limits per node, or 503.")  # fmt: skip
 @click.option("--postgres-pool", default=_default.postgres_pool, show_default=True, type=click.IntRange(1, 1000),
               help="Connections to PostgreSQL, per worker.")  # fmt: skip
+@click.option("--usage-days", default=_default.usage_days, show_default=True, type=click.IntRange(31, 100_000),
+              help="Days for which the usage of keys is kept by the hour.")  # fmt: skip
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 @click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
 def serve(demo: bool, **options: Any) -> None:

@@ -1,5 +1,6 @@
 """`petstore usage`: the requests of keys, as a table with a sparkline for each key."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,10 @@ from petstore.cli.admin import existing_data, key_of, run
 from petstore.cli.completion import key_ids
 from petstore.cli.options import Command, backend_options, env_option, json_option, settings_from
 from petstore.cli.output import print_fields, print_json, print_more, print_table, when
+from petstore.errors import Unavailable
 from petstore.keys import ApiKey
+from petstore.maintenance.collector import collect_admissions
+from petstore.service import Backends
 from petstore.usage import SPANS, KeyTotal, Operation, ResponseClass
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -54,7 +58,7 @@ def usage(
       petstore usage key_7Gh2kP0sLq9Z --span hour
       petstore usage --operation getPet --span month
 
-    A running service adds its counts every five seconds.
+    Admitted requests are counted up to now. A running service adds refused ones and errors every five seconds.
     """
     if key_id:
         _one(key_id, span, operation, as_json, where)
@@ -73,6 +77,7 @@ def _busiest(
             store = backends.stores[environment]
             if after:
                 await key_of(backends, after)
+            await _collect(backends, now)
             totals = await store.busiest(
                 interval=chosen.interval, since=chosen.since(now), limit=limit + 1, after=after, operation=operation
             )
@@ -109,6 +114,7 @@ def _one(key_id: str, span: Any, operation: Operation | None, as_json: bool, whe
     async def work() -> tuple[ApiKey, Bars, KeyStatus]:
         async with existing_data(settings_from(where)) as backends:
             key = await key_of(backends, key_id)
+            await _collect(backends, now, [key_id])
             bars = await key_bars(backends.stores[key.environment], [key_id], chosen, now, operation)
             return key, bars[key_id], (await statuses(backends.gate, [key], now))[0]
 
@@ -136,6 +142,12 @@ def _one(key_id: str, span: Any, operation: Operation | None, as_json: bool, whe
     ]
     click.echo()
     print_table(["from", *KEY_ANSWERS.values()], rows, f"No requests within the last {span}.")
+
+
+async def _collect(backends: Backends, now: float, key_ids: Sequence[str] | None = None) -> None:
+    """Add what no service has collected yet. Where the gate is down, the usage is shown as it is."""
+    with contextlib.suppress(Unavailable):
+        await collect_admissions(backends.gate, backends.stores, now, key_ids)
 
 
 def sparkline(values: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows, used
+from petstore.usage import AdmissionTotal, Operation
 
 # In the data directory. With a gate in Redis, the second is used while Redis is down.
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
@@ -34,9 +35,17 @@ class Gate(Protocol):
     """Every method but `close` raises Unavailable when the gate cannot answer. `now` is in Unix seconds."""
 
     async def admit(
-        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float
+        self,
+        environment: Environment,
+        key_id: str,
+        limits: Limits,
+        keys_version: int,
+        now: float,
+        operation: Operation = "other",
     ) -> tuple[Decision, int] | None:
         """Decide one request of a key, and return the version of the catalogue at that instant.
+
+        The step that admits a request also raises the key's total for the operation: see `admissions`.
 
         `keys_version` is the version under which the caller read `limits`. When a key has changed since, the gate
         decides and counts nothing and returns None; the caller then reads the key again.
@@ -64,6 +73,9 @@ class Gate(Protocol):
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
         """Replace the records of these keys."""
+
+    def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
+        """What these keys, or all keys, were admitted for, some totals at a time. A total may come twice."""
 
     def degraded(self) -> bool:
         """Whether the fallback answers at the moment, so that limits hold per node."""
@@ -113,7 +125,8 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     from petstore.gate.fallback import FallbackGate
     from petstore.gate.lmdb import LmdbGate
 
-    return FallbackGate(shared, partial(LmdbGate, gate_file(url, data), policy))
+    path = gate_file(url, data)
+    return FallbackGate(shared, partial(LmdbGate, path, policy), path.exists)
 
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:

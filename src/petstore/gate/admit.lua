@@ -5,8 +5,10 @@
 -- ARGV[2-4] the ban policy: length and ceiling in milliseconds, threshold (0: the key's limit per minute, at most 1,000)
 -- ARGV[5]   the versions to raise, as bits: 1 live catalogue, 2 live keys, 4 staging catalogue, 8 staging keys.
 --           Empty in Redis Cluster, where the versions are in another slot and the worker has compared them already.
--- ARGV[6]   the calls, 32 bytes each: operation, keys' version under which the limits were read, per minute, per day
--- KEYS      the versions, unless ARGV[5] is empty; then the record of each call, in order
+-- ARGV[6]   the calls, 40 bytes each: what to do, keys' version under which the limits were read, per minute, per day,
+--           and the place of the operation in the totals of a key, from 1 on
+-- KEYS      the versions, unless ARGV[5] is empty; then the record of each call, in order; then the totals of each key,
+--           which the script names itself: they are in KEYS because Redis Cluster must know them
 --
 -- Returns the four versions, unless ARGV[5] is empty; then 48 bytes for each call: outcome, window, limit, remaining,
 -- reset, wait.
@@ -18,11 +20,18 @@ local IN_MINUTE, IN_DAY = 0, 1
 local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT = 0, 1, 2, 3, 4
 
 local VERSIONS = '<i8i8i8i8'
-local CALL = '<i8i8i8i8'
+local CALL = '<i8i8i8i8i8'
+local CALL_SIZE = 40
 -- A record: minute start, minute used, day start, day used, 0, strikes, ban start, ban end, bans.
 local WINDOWS = '<i8i8i8i8i8i8i8i8i8'
 local WINDOW = '<i8i8'
 local RESULT = '<i8i8i8i8i8i8'
+-- The totals of a key, which only grow: the environment as KEY_LIVE or KEY_STAGING, the epoch, one for each operation.
+local TOTALS = '<i8i8i8i8i8i8'
+local KEY_PREFIX, TOTALS_PREFIX = 'petstore:key:', 'petstore:admitted:'
+-- Renewed with each admission. A service that runs collects totals within seconds, so only totals that no service
+-- collects for so long are lost; keys that are no longer used leave nothing behind.
+local TOTALS_KEPT = 400 * DAY
 
 local clock = redis.call('TIME')
 local microseconds = clock[1] * 1000000 + clock[2]
@@ -136,11 +145,20 @@ local function record(name, form, empty)
   return records[name]
 end
 
+-- Add an admission to the totals of a key. A new epoch is the time: no earlier totals of the key began at it.
+local raised = {}
+local function raise_total(name, environment, place)
+  local totals = TOTALS_PREFIX .. string.sub(name, #KEY_PREFIX + 1)
+  local t = record(totals, TOTALS, { environment, microseconds, 0, 0, 0, 0 })
+  t[2 + place] = t[2 + place] + 1
+  raised[totals] = true
+end
+
 local position = 1
-for i = records_from + 1, #KEYS do
+for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
   local name = KEYS[i]
-  local operation, keys_version, per_minute, per_day
-  operation, keys_version, per_minute, per_day, position = struct.unpack(CALL, ARGV[6], position)
+  local operation, keys_version, per_minute, per_day, place
+  operation, keys_version, per_minute, per_day, place, position = struct.unpack(CALL, ARGV[6], position)
   local differs, outcome, window, limit, remaining, reset
   if operation == KEY_LIVE or operation == KEY_STAGING then
     if records_from == 1 and keys_version ~= versions[operation == KEY_LIVE and 2 or 4] then
@@ -148,6 +166,7 @@ for i = records_from + 1, #KEYS do
     else
       local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })
       differs, outcome, window, limit, remaining, reset = admit(w, per_minute, per_day)
+      if outcome == ADMITTED then raise_total(name, operation, place) end
     end
   elseif operation == LIFT then
     local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })
@@ -174,6 +193,10 @@ for name in pairs(changed) do
   else
     redis.call('SET', name, struct.pack(WINDOW, w[1], w[2]), 'PX', 2 * MINUTE)
   end
+end
+for name in pairs(raised) do
+  local t = records[name]
+  redis.call('SET', name, struct.pack(TOTALS, t[1], t[2], t[3], t[4], t[5], t[6]), 'PX', TOTALS_KEPT)
 end
 
 return table.concat(reply)

@@ -9,6 +9,7 @@ from petstore.gate.redis import QueueFull, RedisGate
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.rate_limits import Decision, Windows
+from petstore.usage import AdmissionTotal, Operation
 
 
 class FallbackGate:
@@ -21,25 +22,37 @@ class FallbackGate:
     When a single shard of a Cluster fails, the file decides for the keys of this shard only.
     """
 
-    def __init__(self, shared: RedisGate, open_fallback: Callable[[], Gate]) -> None:
-        """The fallback is opened when it is first needed."""
+    def __init__(
+        self,
+        shared: RedisGate,
+        open_fallback: Callable[[], Gate],
+        fallback_exists: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """The fallback is opened when it is first needed; `fallback_exists`: it has been needed before."""
         self._shared = shared
         self._open_fallback = open_fallback
+        self._fallback_exists = fallback_exists
         self._fallback: Gate | None = None
         self._unique_version = itertools.count(-2, -1)
 
     async def admit(
-        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float
+        self,
+        environment: Environment,
+        key_id: str,
+        limits: Limits,
+        keys_version: int,
+        now: float,
+        operation: Operation = "other",
     ) -> tuple[Decision, int] | None:
         try:
-            return await self._shared.admit(environment, key_id, limits, keys_version, now)
+            return await self._shared.admit(environment, key_id, limits, keys_version, now, operation)
         except Unavailable as error:
             fallback = self._fallback_after(error)
             if not self._shared.down:
                 # Only this key's shard is down, and Redis has compared the keys' version already. The file's version
                 # differs for good: the worker would read the key again without end.
                 keys_version = await fallback.keys_version(environment)
-            admitted = await fallback.admit(environment, key_id, limits, keys_version, now)
+            admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
             return admitted and (admitted[0], next(self._unique_version))
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
@@ -81,6 +94,16 @@ class FallbackGate:
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
         await self._shared.put_windows(rows)
+
+    async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
+        """First those of the file: they are there also while Redis is down."""
+        if self._fallback is None and self._fallback_exists():
+            self._fallback = self._open_fallback()
+        if self._fallback is not None:
+            async for totals in self._fallback.admissions(key_ids):
+                yield totals
+        async for totals in self._shared.admissions(key_ids):
+            yield totals
 
     def degraded(self) -> bool:
         return self._shared.down

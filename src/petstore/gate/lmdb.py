@@ -22,7 +22,8 @@ import lmdb
 import msgspec
 
 from petstore.errors import Unavailable
-from petstore.gate import GatePolicy, Subject, bucket_of
+from petstore.gate import GatePolicy, Subject, bucket_of, lmdb_totals
+from petstore.gate.lmdb_totals import COUNTABLE, MARK, ONE, TOTALS, pack_key, unpack_key
 from petstore.gate.recovery import mark_in_use
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability.health import Health
@@ -38,6 +39,7 @@ from petstore.rate_limits import (
     forgettable,
     lifted,
 )
+from petstore.usage import AdmissionTotal, Operation
 
 INITIAL_SIZE = 16 * 1024 * 1024
 SWEEP_BATCH = 250  # records in one transaction of a sweep: half a millisecond, in which the event loop is blocked
@@ -53,8 +55,6 @@ _NEW_KEY = _windows.pack(*Windows())
 _NEW_ADDRESS = _address.pack(0, 0)
 
 T = TypeVar("T")
-# The rules only unpack the record again, so a plain tuple will do: a named one costs as much as the rules themselves.
-_unpack: Callable[[bytes], Windows] = _windows.unpack  # type: ignore[assignment]  # see above
 
 
 class LmdbGate:
@@ -107,7 +107,13 @@ class LmdbGate:
         self._begin: Callable[..., Any] = self._env.begin
 
     async def admit(
-        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float
+        self,
+        environment: Environment,
+        key_id: str,
+        limits: Limits,
+        keys_version: int,
+        now: float,
+        operation: Operation = "other",
     ) -> tuple[Decision, int] | None:
         name = b"k" + key_id.encode()
         try:
@@ -115,13 +121,24 @@ class LmdbGate:
                 catalogue, keys = _versions.unpack(txn.get(self._version_names[environment]))
                 if keys != keys_version:
                     return None
-                before = _unpack(txn.get(name, _NEW_KEY))
+                record = txn.get(name, _NEW_KEY)
+                w1, w2, w3, w4, recent, w5, w6, w7, w8 = unpack_key(record)
+                # The rules only unpack it again: a named tuple would cost as much as the rules themselves.
+                before: Windows = (w1, w2, w3, w4, w5, w6, w7, w8)  # type: ignore[assignment]  # see above
                 after, decision = admit(before, limits, self._bans, int(now * SECOND))
                 if after is not before:
-                    txn.put(name, _windows.pack(*after))
+                    if decision.outcome is ADMITTED:
+                        if recent & COUNTABLE != MARK:
+                            is_new = record is _NEW_KEY
+                            recent = lmdb_totals.start_counting(txn, environment, name[1:], recent, is_new=is_new)
+                        recent += ONE[operation]
+                    elif recent < MARK:
+                        recent = 0  # what an earlier version has written there means nothing
+                    w1, w2, w3, w4, w5, w6, w7, w8 = after
+                    txn.put(name, pack_key(w1, w2, w3, w4, recent, w5, w6, w7, w8))
         except lmdb.Error as error:
             self._resize(error)
-            return await self.admit(environment, key_id, limits, keys_version, now)
+            return await self.admit(environment, key_id, limits, keys_version, now, operation)
         return decision, catalogue
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
@@ -162,9 +179,11 @@ class LmdbGate:
         name = KEY + key_id.encode()
 
         def work(txn: Any) -> bool:
-            before = Windows._make(_windows.unpack(txn.get(name, _NEW_KEY)))
+            record = txn.get(name, _NEW_KEY)
+            before = Windows._make(_windows.unpack(record))
             if before.bans:
-                txn.put(name, _windows.pack(*lifted(before)))
+                after = lifted(before)
+                txn.put(name, pack_key(*after[:4], lmdb_totals.recent_in(record), *after[4:]))
             return before.bans > 0
 
         return self._transact(work)
@@ -178,7 +197,7 @@ class LmdbGate:
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
         start = KEY
-        while rows := self._transact(partial(_some_keys, start), write=False):
+        while rows := self._transact(partial(_some_records, KEY, start), write=False):
             yield [(name[1:].decode(), Windows._make(_windows.unpack(value))) for name, value in rows]
             start = rows[-1][0] + b"\0"
 
@@ -190,6 +209,20 @@ class LmdbGate:
                 txn.put(name, value)
 
         self._transact(work)
+
+    async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
+        if key_ids is not None:
+            for start in range(0, len(key_ids), READ_BATCH):
+                yield self._totals([KEY + key_id.encode() for key_id in key_ids[start : start + READ_BATCH]])
+            return
+        start_name = TOTALS
+        while rows := self._transact(partial(_some_records, TOTALS, start_name), write=False):
+            yield self._totals([KEY + name[1:] for name, _ in rows])
+            start_name = rows[-1][0] + b"\0"
+            await asyncio.sleep(0)  # requests come between two batches
+
+    def _totals(self, key_names: Sequence[bytes]) -> list[AdmissionTotal]:
+        return self._transact(lambda txn: list(lmdb_totals.totals_of(txn, key_names)), write=False)
 
     def degraded(self) -> bool:
         return False
@@ -246,28 +279,34 @@ class LmdbGate:
         return Unavailable(cause)
 
 
-def _some_keys(start: bytes, txn: Any) -> list[tuple[bytes, bytes]]:
-    """The next records of keys, from a name on."""
+def _some_records(kind: bytes, start: bytes, txn: Any) -> list[tuple[bytes, bytes]]:
+    """The next records of a kind, from a name on."""
     with txn.cursor() as cursor:
         rows = itertools.islice(cursor, READ_BATCH) if cursor.set_range(start) else ()
-        return [(name, value) for name, value in rows if name[:1] == KEY]
+        return [(name, value) for name, value in rows if name[:1] == kind]
 
 
 def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
     """Check the next records from a name on, remove those that no longer matter, and return where to continue."""
+    uncollected = []
     with txn.cursor() as cursor:
         found = cursor.set_range(start) if start else cursor.first()
         while found and count:
             name, value = cursor.item()
             if name[:1] == KEY:
                 old = forgettable(Windows._make(_windows.unpack(value)), now)
+                if old and lmdb_totals.has_counts(recent := lmdb_totals.recent_in(value)):
+                    uncollected.append((name[1:], recent))
             elif name[:1] == ADDRESS:
                 old = forgettable(Windows(*_address.unpack(value)), now)
             else:
                 old = False
             found = cursor.delete() if old else cursor.next()  # a delete moves the cursor to the next record
             count -= 1
-        return bytes(cursor.key()) if found else b""
+        next_name = bytes(cursor.key()) if found else b""
+    for key, recent in uncollected:
+        lmdb_totals.move(txn, key, recent)
+    return next_name
 
 
 @contextlib.contextmanager

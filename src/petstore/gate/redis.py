@@ -30,6 +30,8 @@ from petstore.gate.redis_script import (
     key_id_of,
     key_record,
     pack_windows,
+    totals_record,
+    unpack_totals,
     unpack_windows,
 )
 from petstore.keys import Environment
@@ -38,6 +40,7 @@ from petstore.observability.logs import logger
 from petstore.observability.metrics import GATE_BATCH, GATE_QUEUE
 from petstore.plans import Limits
 from petstore.rate_limits import DAY, MINUTE, SECOND, Decision, Windows
+from petstore.usage import AdmissionTotal, Operation
 
 BATCH_TIMEOUT = 1.0  # seconds
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a Redis that is down
@@ -99,10 +102,21 @@ class RedisGate:
     # For requests
 
     async def admit(
-        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float
+        self,
+        environment: Environment,
+        key_id: str,
+        limits: Limits,
+        keys_version: int,
+        now: float,
+        operation: Operation = "other",
     ) -> tuple[Decision, int] | None:
         versions, result = await self._call(
-            key_record(key_id), KEY_OPERATION[environment], now, keys_version=keys_version, limits=limits
+            key_record(key_id),
+            KEY_OPERATION[environment],
+            now,
+            keys_version=keys_version,
+            limits=limits,
+            counted_as=operation,
         )
         if result[0] == OUTDATED:
             return None
@@ -133,20 +147,37 @@ class RedisGate:
         return [unpack_windows(value) for value in values]
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        names_in_turn = aiter(self._link.names(key_record("*")))
-        while True:
-            async with time_limit(BATCH_TIMEOUT):
-                names = await anext(names_in_turn, None)
-                if names is None:
-                    return
-                values = await self._link.values(names)
-            yield [(key_id_of(name), unpack_windows(value)) for name, value in zip(names, values, strict=True) if value]
+        async for records in self._all_records(key_record("*")):
+            yield [(key_id, unpack_windows(value)) for key_id, value in records]
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
         records = [(key_record(key_id), pack_windows(w), _expiry(w)) for key_id, w in rows]
         for start in range(0, len(records), BATCH_MAX):
             async with time_limit(BATCH_TIMEOUT):
                 await self._link.put(records[start : start + BATCH_MAX])
+
+    async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
+        if key_ids is None:
+            async for records in self._all_records(totals_record("*")):
+                yield [total for key_id, value in records for total in unpack_totals(key_id, value)]
+            return
+        for start in range(0, len(key_ids), BATCH_MAX):
+            some = key_ids[start : start + BATCH_MAX]
+            async with time_limit(BATCH_TIMEOUT):
+                values = await self._link.values([totals_record(key_id) for key_id in some])
+            found = zip(some, values, strict=True)
+            yield [total for key_id, value in found if value for total in unpack_totals(key_id, value)]
+
+    async def _all_records(self, pattern: str) -> AsyncIterator[list[tuple[str, bytes]]]:
+        """The key ids and the values of records of keys."""
+        names_in_turn = aiter(self._link.names(pattern))
+        while True:
+            async with time_limit(BATCH_TIMEOUT):
+                names = await anext(names_in_turn, None)
+                if names is None:
+                    return
+                values = await self._link.values(names)
+            yield [(key_id_of(name), value) for name, value in zip(names, values, strict=True) if value]
 
     def degraded(self) -> bool:
         return False
@@ -171,14 +202,21 @@ class RedisGate:
     # Batches
 
     async def _call(
-        self, record: str, operation: int, now: float, *, keys_version: int = 0, limits: Limits = NO_LIMITS
+        self,
+        record: str,
+        operation: int,
+        now: float,
+        *,
+        keys_version: int = 0,
+        limits: Limits = NO_LIMITS,
+        counted_as: Operation = "other",
     ) -> tuple[Versions, ScriptResult]:
         self._check_up()
         if len(self._calls) >= self._queue_max:
             raise QueueFull("too many requests wait for the gate")
         self._now = now
         future: CallFuture = self._loop.create_future()
-        self._calls.append(ScriptCall(record, operation, keys_version, *limits, future))
+        self._calls.append(ScriptCall(record, operation, keys_version, *limits, future, counted_as))
         self._schedule_batches()
         return await future
 

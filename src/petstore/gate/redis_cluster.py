@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError
+from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from petstore.errors import Unavailable
 from petstore.gate.redis_errors import time_limit, unavailable
@@ -36,6 +36,7 @@ from petstore.observability.logs import event, logger
 SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard: the results of the other shards wait for it
 SLOTS_TIMEOUT = 0.3  # seconds for asking one server for the slots, or whether it answers
 REFRESH_INTERVAL = 0.2  # seconds between two refreshes while a shard is down or a slot has no owner
+TRY_INTERVAL, TRIES_MAX = 0.02, 10  # seconds between two tries, and tries, for records that are moving
 REDIRECTS_MAX = 3  # that one command follows: a slot that has moved may be moving again
 
 ServerAddress = tuple[str, int]  # host and port
@@ -169,6 +170,19 @@ class ClusterLink:
         return replies
 
     async def _exchange_and_follow(self, server: ServerAddress, commands: Sequence[Command]) -> list[Any]:
+        replies = await self._exchange_and_follow_once(server, commands)
+        for _ in range(TRIES_MAX):
+            # A key has two records, its windows and its totals. While their slot moves they may be on two servers.
+            apart = [number for number, reply in enumerate(replies) if isinstance(reply, TryAgainError)]
+            if not apart:
+                break
+            await asyncio.sleep(TRY_INTERVAL)
+            again = await self._exchange_and_follow_once(server, [commands[number] for number in apart])
+            for number, reply in zip(apart, again, strict=True):
+                replies[number] = reply
+        return replies
+
+    async def _exchange_and_follow_once(self, server: ServerAddress, commands: Sequence[Command]) -> list[Any]:
         replies = await self._exchange(server, commands)
         redirected = [number for number, reply in enumerate(replies) if isinstance(reply, AskError)]
         followed = (self._follow_redirects(server, replies[number], commands[number]) for number in redirected)

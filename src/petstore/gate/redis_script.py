@@ -11,6 +11,7 @@ from petstore.errors import Unavailable
 from petstore.gate import Subject, bucket_of
 from petstore.keys import Environment
 from petstore.rate_limits import WINDOWS_LAYOUT, Decision, Outcome, Window, Windows
+from petstore.usage import OPERATIONS, AdmissionTotal, Operation
 
 Command = tuple[Any, ...]  # the words of one Redis command
 Versions = tuple[int, int, int, int]  # live catalogue, live keys, staging catalogue, staging keys
@@ -37,7 +38,9 @@ ALL_VERSIONS = 0b1111  # a bit for each version to raise
 
 _windows = struct.Struct(WINDOWS_LAYOUT)
 _versions = struct.Struct("<4q")
-_call = struct.Struct("<4q")
+_call = struct.Struct("<5q")
+_totals = struct.Struct(f"<{2 + len(OPERATIONS)}q")  # the environment's number, epoch, totals
+_PLACE: dict[Operation, int] = {operation: place for place, operation in enumerate(OPERATIONS, 1)}
 _result = struct.Struct("<6q")
 _WINDOW_NAMES: tuple[Window, Window] = ("minute", "day")
 _OUTCOMES = tuple(Outcome)
@@ -52,6 +55,7 @@ class ScriptCall(NamedTuple):
     per_minute: int
     per_day: int
     future: "asyncio.Future[tuple[Versions, ScriptResult]]"
+    counted_as: Operation = "other"
 
 
 class ScriptReply(NamedTuple):
@@ -70,6 +74,15 @@ def key_id_of(record: bytes) -> str:
     return record.decode().partition("{")[2].removesuffix("}")
 
 
+def totals_record(key_id: str) -> str:
+    """In the same slot as the key's record, so that one script can change both."""
+    return _totals_record_of(key_record(key_id))
+
+
+def _totals_record_of(record: str) -> str:
+    return "petstore:admitted:" + record.removeprefix("petstore:key:")
+
+
 def address_record(environment: Environment, address: str) -> str:
     return f"petstore:address:{{{environment}-{bucket_of(address).hex()}}}"
 
@@ -79,8 +92,14 @@ def script_command(
 ) -> Command:
     """The command that runs the script; `admit.lua` explains the arguments."""
     pack = _call.pack
-    packed = b"".join([pack(c.operation, c.keys_version, c.per_minute, c.per_day) for c in calls])
-    return ("EVALSHA", _SHA1, len(records), *records, now, *bans, raise_bits, packed)
+    packed: list[bytes] = []
+    totals: dict[str, None] = {}  # each name once
+    for call in calls:
+        packed.append(pack(call.operation, call.keys_version, call.per_minute, call.per_day, _PLACE[call.counted_as]))
+        if call.operation in _KEY_ENVIRONMENT:
+            totals[_totals_record_of(call.record)] = None
+    names = (*records, *totals)
+    return ("EVALSHA", _SHA1, len(names), *names, now, *bans, raise_bits, b"".join(packed))
 
 
 def unpack_reply(reply: bytes) -> ScriptReply:
@@ -109,6 +128,13 @@ def is_outdated(call: ScriptCall, versions: Versions) -> bool:
 
 def pack_windows(w: Windows) -> bytes:
     return _windows.pack(*w)
+
+
+def unpack_totals(key_id: str, value: bytes) -> list[AdmissionTotal]:
+    number, epoch, *totals = _totals.unpack(value)
+    environment = _KEY_ENVIRONMENT[number]
+    rows = zip(OPERATIONS, totals, strict=True)
+    return [AdmissionTotal(environment, key_id, operation, epoch, total) for operation, total in rows if total]
 
 
 def unpack_windows(value: bytes | None) -> Windows:

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from petstore.usage import USAGE_DAYS
+
 IDEMPOTENCY_LIFETIME = 86_400.0
 OPERATOR_TIMEOUT = 3600.0  # for a statement of an operator's command, which may take the longer the more there is
 
@@ -27,3 +29,4 @@ class StoreLimits(NamedTuple):
     prune_interval: float = 60.0
     search_step: int = 25_000  # rows that one search reads
     import_chunk: int = 2_000  # animals of an import in one transaction, so that creates do not wait long for the next
+    usage_days: int = USAGE_DAYS  # for which the usage of keys is kept by the hour

@@ -61,6 +61,7 @@ TABLES = (
         ("seconds", "start", "key_id", "operation", "answer", "count"),
         ("seconds", "start", "key_id", "operation", "answer"),
     ),
+    Table("counted_admissions", ("key_id", "epoch", "operation", "total"), ("key_id", "epoch", "operation")),
     Table("traffic", ("step", "start", "answer", "count"), ("step", "start", "answer")),
     Table("operators", ("name", "digest", "created", "revoked"), ("name",)),
     Table("operator_roles", ("name", "role"), ("name",)),

@@ -11,6 +11,7 @@ from petstore.gate import Gate
 from petstore.keys import PREFIXES, ApiKey, Environment, KeyStore, digest_of, well_formed
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, Decision
+from petstore.usage import Operation
 from petstore.web.replies import Reply, error_reply, line, seconds
 from petstore.web.requests import Request, bearer
 
@@ -56,7 +57,7 @@ class Admission:
         self._known_keys_max = known_keys_max
         self._lookups = LookupBudget()
 
-    async def admit(self, request: Request, now: float) -> Admitted:
+    async def admit(self, request: Request, now: float, operation: Operation = "other") -> Admitted:
         """Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
@@ -69,7 +70,9 @@ class Admission:
                     return None, decision, -1, too_many_requests(decision)
                 known = await self._look_up(secret, digest, now)
             while known is not None:
-                passed = await self._gate.admit(self._environment, known.key.id, known.limits, known.version, now)
+                passed = await self._gate.admit(
+                    self._environment, known.key.id, known.limits, known.version, now, operation
+                )
                 if passed is not None:
                     decision, version = passed
                     refusal = None if decision.outcome is ADMITTED else too_many_requests(decision)

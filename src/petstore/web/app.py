@@ -16,10 +16,11 @@ from petstore.observability.metrics import REJECTED
 from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
 from petstore.settings import Settings
 from petstore.store import Store
+from petstore.usage import Operation
 from petstore.web.addresses import BASES, not_found
 from petstore.web.admission import Admission, check_scope, too_many_requests
 from petstore.web.cors import Cors
-from petstore.web.counters import BANNED_429, Operation, RequestCounters
+from petstore.web.counters import BANNED_429, RequestCounters
 from petstore.web.pets import PetOperations
 from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, reply_of, request_ids, seconds
 from petstore.web.requests import Request, client_address, networks
@@ -56,7 +57,7 @@ class Route(NamedTuple):
     api: Api | None  # whose base address the path is under
     methods: tuple[str, ...]  # that are answered there; empty: nothing is there
     item: str | None  # the {petId}, as it was sent
-    operation: Operation  # to count the request as
+    operation: Operation  # to count the request as, under a base address
 
 
 class App:
@@ -122,7 +123,7 @@ class App:
             if api is None:
                 reply, decision = await self._answer_outside(request, now)
             else:
-                key, decision, version, refusal = await api.admission.admit(request, now)
+                key, decision, version, refusal = await api.admission.admit(request, now, operation)
                 if method == "OPTIONS" and (refusal is None or key is None):
                     reply = self._options(request, methods, refusal)
                 elif refusal is not None:
@@ -159,7 +160,10 @@ class App:
             headers += self._extras(request, reply, decision, api, key, request_id, took)
         reply.headers = headers
         status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
-        (self._outside if api is None else api.counters).count(key, operation, status, took)
+        if api is None:
+            self._outside.count(None, "site", status, took)
+        else:
+            api.counters.count(key, operation, status, took)
         return reply
 
     async def reject(self, status: int, peer: str) -> Reply:
@@ -188,7 +192,7 @@ class App:
         for api in self._apis.values():
             if path == api.base or path.startswith(api.base + "/"):
                 return Route(api, (), None, "other")
-        return Route(None, (), None, "site")
+        return Route(None, (), None, "other")
 
     def _is_staging(self, request: Request) -> bool:
         """Whether the request was sent to the host of --staging-url."""

@@ -1,6 +1,7 @@
 """Counts what became of the requests to one base address. A request only adds to a dictionary.
 
-Once a second the counts go to the metrics, every few seconds to the usage of each key in the store.
+Once a second the counts go to the metrics, every few seconds to the usage of each key in the store. The gate counts the
+admitted requests of keys, which enter the usage as class `ok`; from here come the refused ones and the errors.
 """
 
 from collections import defaultdict
@@ -65,6 +66,11 @@ class RequestCounters:
             outcome = response if response in ("refused", "banned") else "admitted"
             ADMISSIONS.add(self._environment, "key" if key_id else "address", outcome, by=n)
 
+    @property
+    def keys_seen(self) -> list[str]:
+        """The keys that sent requests since the last flush."""
+        return list(self._last_used)
+
     async def flush(self, now: float) -> None:
         """Write the usage since the last call, under the present minute, some rows at a time.
 
@@ -76,7 +82,7 @@ class RequestCounters:
         self._usage, self._last_used = defaultdict(int), {}
         try:
             while cells := list(islice(usage, ROWS_MAX)):
-                rows = [OperationUsage(cell[0], int(now), cell[2], usage[cell], cell[1]) for cell in cells]
+                rows = [row for cell in cells for row in _rows(*cell, usage[cell], int(now))]
                 used = {key_id: last_used[key_id] for key_id, *_ in cells if key_id in last_used}
                 await self._usage_store.add_usage(rows, used)
                 for cell in cells:
@@ -86,6 +92,18 @@ class RequestCounters:
                 self._usage[cell] += n
             self._last_used = last_used | self._last_used
             raise
+
+
+def _rows(
+    key_id: str, operation: UsageOperation, response: ResponseClass, requests: int, at: int
+) -> list[OperationUsage]:
+    """What to add to the usage. An error of a key was admitted: it moves from `ok` to its own class."""
+    row = OperationUsage(key_id, at, response, requests, operation)
+    if key_id == ANONYMOUS or response in ("refused", "banned"):
+        return [row]
+    if response == "ok":
+        return []
+    return [row, row._replace(response="ok", requests=-requests)]
 
 
 def _response_class(status: int) -> ResponseClass:

@@ -9,10 +9,10 @@ from petstore.usage import (
     ANONYMOUS,
     DAY,
     HOUR,
-    HOURS_KEPT,
     MINUTE,
     MINUTES_KEPT,
     TOTAL_MINUTES_KEPT,
+    AdmissionTotal,
     Interval,
     KeyTotal,
     Operation,
@@ -27,12 +27,13 @@ TABLE_OF: dict[Interval, tuple[str, str]] = {
     HOUR: ("usage", "hour"),
     DAY: ("usage_days", "day"),
 }
-# What is deleted by age: the table, the columns that identify a row, which rows, and their age in seconds.
+# What is deleted by age: the table, the columns that identify a row, which rows, and their age in seconds; None: the
+# operator chooses it.
 EXPIRING = (
     ("usage_minutes", "minute, key_id, answer", "minute <", MINUTES_KEPT),
-    ("usage", "hour, key_id, answer", "hour <", HOURS_KEPT),
+    ("usage", "hour, key_id, answer", "hour <", None),
     ("usage_by_operation", "seconds, start, key_id, operation, answer", "seconds = 60 AND start <", MINUTES_KEPT),
-    ("usage_by_operation", "seconds, start, key_id, operation, answer", "seconds = 3600 AND start <", HOURS_KEPT),
+    ("usage_by_operation", "seconds, start, key_id, operation, answer", "seconds = 3600 AND start <", None),
     ("traffic", "step, start, answer", "step = 60 AND start <", TOTAL_MINUTES_KEPT),
 )
 EXPIRE_MAX = 500  # rows deleted in one transaction, so that creates do not wait long for the write lock
@@ -42,8 +43,50 @@ class SqlUsage(Database):
     """See `UsageStore` for what each method does."""
 
     async def add_usage(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> None:
-        if rows:
+        if rows or last_used:
             await self._run(self._add_usage(rows, last_used), timeout_seconds=self.usage_timeout)
+
+    async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int) -> None:
+        # First without a lock: most totals have not grown since.
+        counted = await self._fetch(
+            f"SELECT key_id, epoch, operation, total FROM {self.schema}.counted_admissions WHERE key_id = ANY($1)",
+            sorted({total.key_id for total in totals}),
+        )
+        known = {tuple(cell): total for *cell, total in counted}
+        grown = [each for each in totals if each.total > known.get((each.key_id, each.epoch, each.operation), 0)]
+        if grown:
+            await self._run(self._add_admissions(grown, at), timeout_seconds=self.usage_timeout)
+
+    def _add_admissions(self, totals: Sequence[AdmissionTotal], at: int) -> Transaction[None]:
+        given: dict[tuple[str, int, str], int] = {}
+        for _, key_id, operation, epoch, total in totals:
+            given[key_id, epoch, operation] = max(total, given.get((key_id, epoch, operation), 0))
+        # Rows are inserted first, and in order, so that two collectors wait for each other also for a new total.
+        yield ForEachRow(
+            f"INSERT INTO {self.schema}.counted_admissions (key_id, epoch, operation, total) VALUES ($1, $2, $3, 0)"
+            " ON CONFLICT DO NOTHING",
+            sorted(given),
+        )
+        counted = yield Statement(
+            f"SELECT key_id, epoch, operation, total FROM {self.schema}.counted_admissions WHERE key_id = ANY($1)"
+            f" ORDER BY key_id, epoch, operation {self.for_update}",
+            (sorted({total.key_id for total in totals}),),
+        )
+        grown = {
+            (key_id, epoch, operation): given[key_id, epoch, operation] - total
+            for key_id, epoch, operation, total in counted
+            if given.get((key_id, epoch, operation), 0) > total
+        }
+        if not grown:
+            return
+        yield ForEachRow(
+            f"UPDATE {self.schema}.counted_admissions SET total = $1"
+            " WHERE key_id = $2 AND epoch = $3 AND operation = $4",
+            [(given[cell], *cell) for cell in grown],
+        )
+        yield from self._add_usage(
+            [OperationUsage(key_id, at, "ok", n, operation) for (key_id, _, operation), n in grown.items()], {}
+        )
 
     def _add_usage(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> Transaction[None]:
         of_keys = [row for row in rows if row.key_id != ANONYMOUS]
@@ -70,12 +113,14 @@ class SqlUsage(Database):
             f"UPDATE {self.schema}.keys SET last_used = $1 WHERE id = $2 AND coalesce(last_used, 0) < $1",
             [(at, key_id) for key_id, at in sorted(last_used.items())],
         )
+        if not rows:
+            return
         newest = max(row.start for row in rows)
         for table, columns, old, kept in EXPIRING:
             yield Statement(
                 f"DELETE FROM {self.schema}.{table} WHERE ({columns}) IN (SELECT {columns} FROM {self.schema}.{table}"
                 f" WHERE {old} $1 ORDER BY {columns} LIMIT {EXPIRE_MAX} {self.skip_locked})",
-                (newest - kept,),
+                (newest - (self.limits.usage_days * DAY if kept is None else kept),),
             )
 
     def _add_counts(self, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> ForEachRow:

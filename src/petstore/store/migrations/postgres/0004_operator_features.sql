@@ -68,3 +68,13 @@ CREATE TABLE usage_by_operation (
     count     bigint           NOT NULL,
     PRIMARY KEY (seconds, start, key_id, operation, answer)
 );
+
+-- docs/decisions/0013: how much of the gate's totals of admissions is in the usage of keys. An epoch is one count from
+-- zero: a gate that has lost its totals begins a new one.
+CREATE TABLE counted_admissions (
+    key_id    text COLLATE "C" NOT NULL,
+    epoch     bigint           NOT NULL,
+    operation text COLLATE "C" NOT NULL,
+    total     bigint           NOT NULL,
+    PRIMARY KEY (key_id, epoch, operation)
+);

@@ -68,3 +68,13 @@ CREATE TABLE usage_by_operation (
     count     INTEGER NOT NULL,
     PRIMARY KEY (seconds, start, key_id, operation, answer)
 ) STRICT, WITHOUT ROWID;
+
+-- docs/decisions/0013: how much of the gate's totals of admissions is in the usage of keys. An epoch is one count from
+-- zero: a gate that has lost its totals begins a new one.
+CREATE TABLE counted_admissions (
+    key_id    TEXT    NOT NULL,
+    epoch     INTEGER NOT NULL,
+    operation TEXT    NOT NULL,
+    total     INTEGER NOT NULL,
+    PRIMARY KEY (key_id, epoch, operation)
+) STRICT, WITHOUT ROWID;
