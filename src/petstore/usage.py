@@ -116,7 +116,7 @@ class UsageStore(Protocol):
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int) -> None:
         """Add what each total has grown by since it was last given, as class `ok` at `at`.
 
-        Each admission is added once, however often and in whatever order totals are given, and whoever gives them: the
+        Each admission is added once, however often and in whatever order totals are given, by any process: the
         store keeps the highest total of each epoch in the same transaction.
         """
 

@@ -1,6 +1,6 @@
 """Imports: loaded in small transactions, visible at one moment, moved into `pets` while they are visible.
 
-docs/decisions/0012 says why. An import that was interrupted is finished, or removed, by the next call of `tidy`.
+docs/decisions/0014 says why. An import that was interrupted is finished, or removed, by the next call of `tidy`.
 """
 
 import contextlib

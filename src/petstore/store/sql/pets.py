@@ -1,6 +1,6 @@
 """Animals: adding, searching and counting them, and the changes of operators.
 
-Reads must also find the animals of an import that is visible and not moved into `pets` yet: docs/decisions/0012.
+Reads must also find the animals of an import that is visible and not moved into `pets` yet: docs/decisions/0014.
 """
 
 from abc import abstractmethod
