@@ -83,6 +83,7 @@ class FaultyLink:
         self.run_script: Callable[..., Coroutine[Any, Any, ScriptReply]] = link.run_script
         self.names: Callable[[str], AsyncIterator[list[bytes]]] = link.names
         self.values = link.values
+        self.hashes = link.hashes
         self.put = link.put
         self.close = link.close
 

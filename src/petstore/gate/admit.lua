@@ -26,12 +26,7 @@ local CALL_SIZE = 40
 local WINDOWS = '<i8i8i8i8i8i8i8i8i8'
 local WINDOW = '<i8i8'
 local RESULT = '<i8i8i8i8i8i8'
--- The totals of a key, which only grow: the environment as KEY_LIVE or KEY_STAGING, the epoch, one for each operation.
-local TOTALS = '<i8i8i8i8i8i8'
 local KEY_PREFIX, TOTALS_PREFIX = 'petstore:key:', 'petstore:admitted:'
--- Renewed with each admission. A service that runs collects totals within seconds, so only totals that no service
--- collects for so long are lost; keys that are no longer used leave nothing behind.
-local TOTALS_KEPT = 400 * DAY
 
 local clock = redis.call('TIME')
 local microseconds = clock[1] * 1000000 + clock[2]
@@ -145,13 +140,14 @@ local function record(name, form, empty)
   return records[name]
 end
 
--- Add an admission to the totals of a key. A new epoch is the time: no earlier totals of the key began at it.
-local raised = {}
+-- Add an admission to the totals of a key, which only grow and never expire: a hash with a field for each operation, the
+-- environment as KEY_LIVE or KEY_STAGING, and the epoch. A new epoch is the time: no earlier totals began at it.
 local function raise_total(name, environment, place)
   local totals = TOTALS_PREFIX .. string.sub(name, #KEY_PREFIX + 1)
-  local t = record(totals, TOTALS, { environment, microseconds, 0, 0, 0, 0 })
-  t[2 + place] = t[2 + place] + 1
-  raised[totals] = true
+  if redis.call('HINCRBY', totals, place, 1) == 1 then
+    redis.call('HSETNX', totals, 'environment', environment)
+    redis.call('HSETNX', totals, 'epoch', string.format('%.0f', microseconds))
+  end
 end
 
 local position = 1
@@ -193,10 +189,6 @@ for name in pairs(changed) do
   else
     redis.call('SET', name, struct.pack(WINDOW, w[1], w[2]), 'PX', 2 * MINUTE)
   end
-end
-for name in pairs(raised) do
-  local t = records[name]
-  redis.call('SET', name, struct.pack(TOTALS, t[1], t[2], t[3], t[4], t[5], t[6]), 'PX', TOTALS_KEPT)
 end
 
 return table.concat(reply)

@@ -30,8 +30,8 @@ from petstore.gate.redis_script import (
     key_id_of,
     key_record,
     pack_windows,
+    totals_in,
     totals_record,
-    unpack_totals,
     unpack_windows,
 )
 from petstore.keys import Environment
@@ -64,6 +64,9 @@ class Link(Protocol):
         """The names of records, some at a time. A name may come twice."""
 
     async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]: ...
+
+    async def hashes(self, names: Sequence[bytes | str]) -> list[dict[bytes, bytes]]:
+        """The fields of each record of totals; none where there is no such record."""
 
     async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
         """Names, values, and the milliseconds after which they expire."""
@@ -147,8 +150,10 @@ class RedisGate:
         return [unpack_windows(value) for value in values]
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        async for records in self._all_records(key_record("*")):
-            yield [(key_id, unpack_windows(value)) for key_id, value in records]
+        async for names in self._all_names(key_record("*")):
+            async with time_limit(BATCH_TIMEOUT):
+                values = await self._link.values(names)
+            yield [(key_id_of(name), unpack_windows(value)) for name, value in zip(names, values, strict=True) if value]
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
         records = [(key_record(key_id), pack_windows(w), _expiry(w)) for key_id, w in rows]
@@ -158,26 +163,25 @@ class RedisGate:
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
         if key_ids is None:
-            async for records in self._all_records(totals_record("*")):
-                yield [total for key_id, value in records for total in unpack_totals(key_id, value)]
+            async for names in self._all_names(totals_record("*")):
+                yield await self._totals([key_id_of(name) for name in names])
             return
         for start in range(0, len(key_ids), BATCH_MAX):
-            some = key_ids[start : start + BATCH_MAX]
-            async with time_limit(BATCH_TIMEOUT):
-                values = await self._link.values([totals_record(key_id) for key_id in some])
-            found = zip(some, values, strict=True)
-            yield [total for key_id, value in found if value for total in unpack_totals(key_id, value)]
+            yield await self._totals(key_ids[start : start + BATCH_MAX])
 
-    async def _all_records(self, pattern: str) -> AsyncIterator[list[tuple[str, bytes]]]:
-        """The key ids and the values of records of keys."""
+    async def _totals(self, key_ids: Sequence[str]) -> list[AdmissionTotal]:
+        async with time_limit(BATCH_TIMEOUT):
+            found = await self._link.hashes([totals_record(key_id) for key_id in key_ids])
+        return [total for key_id, fields in zip(key_ids, found, strict=True) for total in totals_in(key_id, fields)]
+
+    async def _all_names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         names_in_turn = aiter(self._link.names(pattern))
         while True:
             async with time_limit(BATCH_TIMEOUT):
                 names = await anext(names_in_turn, None)
-                if names is None:
-                    return
-                values = await self._link.values(names)
-            yield [(key_id_of(name), value) for name, value in zip(names, values, strict=True) if value]
+            if names is None:
+                return
+            yield names
 
     def degraded(self) -> bool:
         return False

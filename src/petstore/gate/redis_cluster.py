@@ -15,7 +15,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainErr
 
 from petstore.errors import Unavailable
 from petstore.gate.redis_errors import time_limit, unavailable
-from petstore.gate.redis_link import IfNew, SingleLink
+from petstore.gate.redis_link import IfNew, SingleLink, fields_of
 from petstore.gate.redis_script import (
     ALL_VERSIONS,
     LOAD_SCRIPT,
@@ -82,6 +82,9 @@ class ClusterLink:
 
     async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]:
         return await self._send_all([("GET", name) for name in names], names)
+
+    async def hashes(self, names: Sequence[bytes | str]) -> list[dict[bytes, bytes]]:
+        return [fields_of(reply) for reply in await self._send_all([("HGETALL", name) for name in names], names)]
 
     async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
         commands = [("SET", name, value, "PX", expiry) for name, value, expiry in records]

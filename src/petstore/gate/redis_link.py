@@ -71,6 +71,10 @@ class SingleLink:
     async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]:
         return await self.command("MGET", *names) if names else []
 
+    async def hashes(self, names: Sequence[bytes | str]) -> list[dict[bytes, bytes]]:
+        replies = await self.replies([("HGETALL", name) for name in names])
+        return [fields_of(await self._checked(reply)) for reply in replies]
+
     async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
         for reply in await self.replies([("SET", name, value, "PX", expiry) for name, value, expiry in records]):
             await self._checked(reply)
@@ -156,6 +160,11 @@ class SingleLink:
         if connection is not None:
             with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.disconnect(nowait=nowait)
+
+
+def fields_of(reply: Any) -> dict[bytes, bytes]:
+    """From the reply to HGETALL, which is a map in the newer protocol and a list in the older one."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _is_closed(reader: asyncio.StreamReader) -> bool:

@@ -39,7 +39,6 @@ ALL_VERSIONS = 0b1111  # a bit for each version to raise
 _windows = struct.Struct(WINDOWS_LAYOUT)
 _versions = struct.Struct("<4q")
 _call = struct.Struct("<5q")
-_totals = struct.Struct(f"<{2 + len(OPERATIONS)}q")  # the environment's number, epoch, totals
 _PLACE: dict[Operation, int] = {operation: place for place, operation in enumerate(OPERATIONS, 1)}
 _result = struct.Struct("<6q")
 _WINDOW_NAMES: tuple[Window, Window] = ("minute", "day")
@@ -130,11 +129,16 @@ def pack_windows(w: Windows) -> bytes:
     return _windows.pack(*w)
 
 
-def unpack_totals(key_id: str, value: bytes) -> list[AdmissionTotal]:
-    number, epoch, *totals = _totals.unpack(value)
-    environment = _KEY_ENVIRONMENT[number]
-    rows = zip(OPERATIONS, totals, strict=True)
-    return [AdmissionTotal(environment, key_id, operation, epoch, total) for operation, total in rows if total]
+def totals_in(key_id: str, fields: dict[bytes, bytes]) -> list[AdmissionTotal]:
+    """From the fields of a record of totals."""
+    if not fields:
+        return []
+    environment, epoch = _KEY_ENVIRONMENT[int(fields[b"environment"])], int(fields[b"epoch"])
+    return [
+        AdmissionTotal(environment, key_id, operation, epoch, int(fields[b"%d" % place]))
+        for operation, place in _PLACE.items()
+        if b"%d" % place in fields
+    ]
 
 
 def unpack_windows(value: bytes | None) -> Windows:
