@@ -19,6 +19,7 @@ from tests.starting import fork_from_now_on
 
 OTHER_HOSTS_TAKE_ONE_IN = 24
 OTHER_HOSTS_START_ONE_IN = 12  # for tests that start a server of their own: a second or two for each
+COMMANDS_ON_CLUSTER_ONE_IN = 3  # what differs there is the store, and it has tests of its own
 CLUSTER_TAKES_ALL_OF = 6  # cases of one test, and every second one of the rest
 ONCE = ("test_browser.py", "console/test_browser_actions.py", "test_schemathesis_finds_nothing")  # many seconds each
 
@@ -28,9 +29,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the many cases of one test the other hosts run some: what differs there is the host, not the case.
+    """Of the many cases of one test the other hosts and backends run some: what differs there is not the case.
 
-    PETSTORE_TEST_ALL_HOSTS=1 runs all of them on all hosts.
+    PETSTORE_TEST_ALL_HOSTS=1 runs all of them on all hosts and backends.
     """
     if os.environ.get("PETSTORE_TEST_ALL_HOSTS"):
         return
@@ -46,6 +47,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if seen[case] % 2 and (starts_its_own or seen[case] >= CLUSTER_TAKES_ALL_OF):
                 spared.append(item)
             seen[case] += 1
+        elif "postgres-redis" in item.name and {"petstore", "without_data"} & set(getattr(item, "fixturenames", ())):
+            file = (item.nodeid.partition("::")[0], "commands")
+            if seen[file] % COMMANDS_ON_CLUSTER_ONE_IN:
+                spared.append(item)
+            seen[file] += 1
         elif host is not None:
             starts_its_own = "start" in getattr(item, "fixturenames", ())
             case = (item.nodeid.partition("::" if starts_its_own else "[")[0], host)

@@ -170,7 +170,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         await admin.update_key(key.id, KeyUpdate(per_minute=2, per_day=2))
         await admin.suspend_key(key.id)
         await admin.resume_key(key.id)
-        _, secret = await admin.rotate_key(key.id, 0)
+        _, secret, _ = await admin.rotate_key(key.id, 0)
         await admin.identify_key(secret)
         version = await backends.gate.keys_version("live")
         for _ in range(6):

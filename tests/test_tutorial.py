@@ -46,9 +46,12 @@ def lines_of(document: str) -> list[Line]:
 def options_of(command: str) -> list[str]:
     """The words behind `petstore` that a command of the Makefile runs."""
     words = ["make", "--dry-run", "--no-print-directory", "--old-file=.venv/.installed"]
+    # Without what `make test ARGS=…` hands down to the processes that it starts.
+    variables = {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS", "MFLAGS")}
     done = subprocess.run(
-        [*words, *shlex.split(command, comments=True)[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+        [*words, *shlex.split(command, comments=True)[1:]],
+        env=variables, cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
     return shlex.split(done.stdout.splitlines()[-1])[1:]
 
 

@@ -74,7 +74,7 @@ all_options = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     script=scripts, options=all_options, fraction=st.floats(0, 1), part=st.sampled_from([0.3, 1.0]),
     start=st.floats(0, 1e6),
@@ -120,14 +120,14 @@ def test_every_sequence_of_responses_is_retried_by_the_rules(
         assert run.error.retry_after == last.asked
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.text(), st.text())
 def test_any_text_in_retry_after_is_a_number_of_seconds_or_ignored(text: str, date: str) -> None:
     seconds = retry_after({"retry-after": text, "date": date}, 0.0)
     assert seconds is None or 0 < seconds <= 1e9
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.one_of(st.text(), st.text().map(lambda text: f'<{text}>; rel="next"')))
 def test_any_link_has_a_cursor_or_none_or_is_invalid(link: str) -> None:
     try:

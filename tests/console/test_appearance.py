@@ -17,6 +17,7 @@ from tests.browsers import ARTIFACTS, look, violations
 from tests.consoles import Console, running_console
 from tests.servers import Server
 
+SECTIONS = ["overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health"]
 NAMES = ["Rex", "<script>alert(1)</script>", "🐈" * 255, "\u202eright to left", "x" * 255, "Mia", "Luna", "Ærø"]
 KEYS = ["Ada's laptop", "'; drop table keys; --", "🐕" * 255, "", "<script>alert(2)</script>", "Zoo Leipzig – booking"]
 
@@ -110,9 +111,12 @@ def key_id(page: Page, console: Console, name: str) -> str:
     return row.locator("code").inner_text()
 
 
-@pytest.mark.parametrize("environment", ["live", "staging"])
 @pytest.mark.parametrize(
-    "section", ["overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health"]
+    ("section", "environment"),
+    [
+        *((section, "live") for section in SECTIONS),
+        *((section, "staging") for section in ("overview", "animals", "keys")),  # empty; the others look alike
+    ],
 )
 def test_a_section(page: Page, console: Console, section: str, environment: str) -> None:
     page.goto(f"{console.origin}/{environment}/{section}")

@@ -30,7 +30,7 @@ def test_a_file_is_imported_and_exported(operator: ConsoleClient, server: Server
     page = finished_job(operator, upload(operator, "animals.jsonl", "\n".join(lines).encode()))
     assert "5,000 animals were added to live." in text_of(page)
     entry = next(entry for entry in Commands(server).entries() if entry.action == "import")
-    assert entry.subject == "animals.jsonl" and entry.detail.startswith("5000 animals")
+    assert entry.subject == "animals.jsonl" and entry.detail.startswith("5,000 animals")
 
     page = finished_job(operator, operator.post("/live/animals/export", form="csv"))
     (address,) = re.findall(r'href="(/live/jobs/[^"]+/file)"', page.text)

@@ -98,8 +98,8 @@ class Admin:
         key = await self.key(found.id)
         return key, found.expires if found.expires != key.expires else None
 
-    async def rotate_key(self, key_id: str, overlap: float) -> tuple[ApiKey, str]:
-        """The key and its new secret. The old secret is valid for `overlap` more seconds."""
+    async def rotate_key(self, key_id: str, overlap: float) -> tuple[ApiKey, str, float]:
+        """The key, its new secret, and when the old secret ends: after `overlap` seconds, or with the key."""
         key = await self._not_revoked(key_id)
         now = self._clock()
         if key.state(now) == "expired":
@@ -111,7 +111,7 @@ class Admin:
         )
         # Without an overlap 0, not `now`: a node whose clock is behind would accept the old secret for a while.
         await self._store.rotate_key(key_id, digest_of(secret), until if overlap else 0.0, entry)
-        return key, secret
+        return key, secret, until
 
     async def last_rotation(self, key_id: str) -> AuditEntry | None:
         """The audit entry of the key's last rotation."""

@@ -287,14 +287,12 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
     if overlap is None:
         confirm(f"The old secret of {key_id} ends at once, without an overlap. Rotate it?", yes)
 
-    async def work() -> tuple[KeyStatus, str]:
+    async def work() -> tuple[KeyStatus, str, float]:
         async with existing_data(settings_from(where)) as backends:
-            key, secret = await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap or 0.0)
-            return await _status(backends, key), secret
+            key, secret, until = await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap or 0.0)
+            return await _status(backends, key), secret, until
 
-    until = time.time() + (overlap or 0.0)
-    status, secret = run(work())
-    until = min(until, status.key.expires or until)
+    status, secret, until = run(work())
     print_secret(status, secret, as_json, old_secret_until=until)
     if not as_json:
         click.echo(f"The old secret {f'is valid until {when(until)}' if overlap else f'ended at {when(until)}'}.")

@@ -47,7 +47,7 @@ async def rotate(request: ConsoleRequest) -> Response:
     overlap = (await request.form()).text("overlap", OVERLAP)
     key_id = (await _find(request)).id
     try:
-        _, secret = await request.admin.rotate_key(key_id, parse_duration(overlap))
+        _, secret, _ = await request.admin.rotate_key(key_id, parse_duration(overlap))
     except (OperatorError, Unavailable) as error:
         return await _page(request, overlap=overlap, error=error)
     request.session.new_secrets[key_id] = secret
