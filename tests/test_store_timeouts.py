@@ -173,7 +173,7 @@ def test_of_writes_that_wait_for_a_lock_together_only_those_in_time_are_written(
                     clock.now += 31
                     assert await refused(first)
                 # The thread gives up the first, then waits with the other two for the lock.
-                await until(lambda: Disk.locks_wanted == (3 if idempotency_key else 2))
+                await until(lambda: Disk.locks_wanted == 2)
                 clock.now += 20
                 assert await refused(late)
                 assert not in_time.done()

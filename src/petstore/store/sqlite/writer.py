@@ -237,20 +237,15 @@ class Writer:
         self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
 
     def _commit_in_turn(self, connection: apsw.Connection, batch: Batch) -> Outcome:
-        writes = self._in_time(batch.writes)
-        if not writes:
-            return Outcome([], set())
-        # A write alone is one of many, an import's: it queues, so that other processes have their turn in between.
-        if not writes[0].alone:
-            try:
-                if batch.rows is not None and len(writes) == len(batch.writes):
+        """Always in the queue: a writer that tried without it would pass those that wait, again and again."""
+        with self._write_lock:
+            writes = self._in_time(batch.writes)  # the turn came too late for the others
+            if not writes:
+                return Outcome([], set())
+            if batch.rows is not None and len(writes) == len(batch.writes):
+                with contextlib.suppress(apsw.BusyError):  # of a program that does not queue
                     # One statement, which is a transaction of its own.
                     return Outcome(writes, {"catalogue"}, _insert(connection, batch.rows, len(writes)))
-                connection.execute("BEGIN IMMEDIATE")
-                return self._write(connection, writes)
-            except apsw.BusyError:  # another process is writing, so nothing was begun
-                pass
-        with self._write_lock:
             self._begin(connection, max(write.due for write in writes) - self._clock())
             # Once more: for some the lock may have come too late.
             return self._write(connection, self._in_time(writes))
