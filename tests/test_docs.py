@@ -45,12 +45,6 @@ def test_every_request_error_has_a_code_of_the_table() -> None:
     assert {error.code for error in RequestError.__subclasses__()} == set(STATUS_OF_CODE) - not_raised
 
 
-def test_the_references_are_those_of_the_code() -> None:
-    """Options, metrics and events: a new one fails here until `make docs` has written it."""
-    for name, text in references.documents().items():
-        assert (references.REFERENCE / name).read_text() == text, "run: make docs"
-
-
 @pytest.mark.parametrize("setting", [field.name for field in msgspec.structs.fields(Settings)])
 def test_every_setting_is_an_option_and_documented_with_its_default(setting: str) -> None:
     (option,) = [p for p in serve.params if isinstance(p, click.Option) and p.name == setting]
