@@ -45,6 +45,12 @@ def test_every_request_error_has_a_code_of_the_table() -> None:
     assert {error.code for error in RequestError.__subclasses__()} == set(STATUS_OF_CODE) - not_raised
 
 
+@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "events.md"])
+def test_a_reference_is_that_of_the_code(name: str) -> None:
+    """A new option, metric or event fails here until `make docs` has written it. `make check` looks at all of them."""
+    assert (references.REFERENCE / name).read_text() == references.documents()[name], "run: make docs"
+
+
 @pytest.mark.parametrize("setting", [field.name for field in msgspec.structs.fields(Settings)])
 def test_every_setting_is_an_option_and_documented_with_its_default(setting: str) -> None:
     (option,) = [p for p in serve.params if isinstance(p, click.Option) and p.name == setting]
