@@ -34,7 +34,7 @@ class CountedReads:
         return Wrapped(store, page=counted(store.page), pet=counted(store.pet))
 
 
-def test_pages_are_read_once_until_something_changes(tmp_path: Path) -> None:
+def test_pages_and_animals_are_read_once_until_something_changes(tmp_path: Path) -> None:
     counted = CountedReads()
 
     async def work(running: Running) -> None:
@@ -43,8 +43,8 @@ def test_pages_are_read_once_until_something_changes(tmp_path: Path) -> None:
 
         async def reads() -> int:
             before = counted.reads
-            for query in ["limit=1", "limit=2"] * 3:
-                assert (await running.ask("/v1/pets", query)).status == 200
+            for path, query in [("/v1/pets", "limit=1"), ("/v1/pets", "limit=2"), (f"/v1/pets/{first}", "")] * 3:
+                assert (await running.ask(path, query)).status == 200
             return counted.reads - before
 
         await reads()  # the first to show a new animal raises the version, which makes everything stale
@@ -118,10 +118,10 @@ def test_a_change_that_the_gate_does_not_know_is_seen_after_a_second(tmp_path: P
         pet_id = (await running.store.add(NewPet("Rex", 1), NOW)).pet.id
         await ask("/v1/pets")
         clock.now += 5
-        listed = await ask("/v1/pets")
+        listed, got = await ask("/v1/pets"), await ask(f"/v1/pets/{pet_id}")
         behind("UPDATE pets SET status = 'sold'")
         clock.now = NOW + 5.999
-        assert await ask("/v1/pets") == listed
+        assert (await ask("/v1/pets"), await ask(f"/v1/pets/{pet_id}")) == (listed, got)
         clock.now = NOW + 6
         assert b"sold" in (await ask("/v1/pets"))[1] and b"sold" in (await ask(f"/v1/pets/{pet_id}"))[1]
         behind("UPDATE pets SET status = 'pending'")

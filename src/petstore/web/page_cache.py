@@ -74,10 +74,6 @@ class PageCache:
             self._bytes += size
             self._entries[name] = rendered
 
-    def skip(self) -> None:
-        """Count a read that does not ask the cache."""
-        self._misses += 1
-
     async def share(self, name: Name, read: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
         """Read once for all requests that want the same at the same time: a new version of a popular page, say."""
         reading = self._reads.get(name)

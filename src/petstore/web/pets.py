@@ -60,14 +60,10 @@ class PetOperations:
         pet_id = parse_pet_id(text)
         if pet_id is None:
             raise PetNotFound("There is no such animal.")
-        if self._catalogue.immediate:  # most ids are asked for once: a read costs less than a read and a cache entry
-            body = await self._pet_body(pet_id)
-            self.pages.skip()
-            return Reply(200, JSON, body)
-        rendered = self.pages.get(pet_id, version, now)
-        if rendered is None:
-            rendered = await self._read(pet_id, version, now)
-        return Reply(200, JSON, rendered.body)
+        pet = self.pages.get(pet_id, version, now)
+        if pet is None:
+            pet = await self._read(pet_id, version, now)
+        return Reply(200, JSON, pet.body)
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
         """Raises what `read_body`, `parse_new_pet` and `Catalogue.add` raise."""
@@ -97,17 +93,13 @@ class PetOperations:
             pages.put(name, rendered, token)
         return rendered
 
-    async def _pet_body(self, pet_id: int) -> bytes:
-        """Raises PetNotFound."""
-        pet = await self._catalogue.pet(pet_id)
-        if pet is None:
-            raise PetNotFound("There is no such animal.")
-        return encode(pet)
-
     async def _render(self, name: ListQuery | int) -> Rendered:
         """Raises PetNotFound."""
         if isinstance(name, int):
-            return Rendered("", await self._pet_body(name))
+            pet = await self._catalogue.pet(name)
+            if pet is None:
+                raise PetNotFound("There is no such animal.")
+            return Rendered("", encode(pet))
         limit, status, after = name
         pets, more = await self._catalogue.page(after=after, limit=limit, status=status)
         body = encode(pets)
