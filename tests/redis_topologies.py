@@ -27,8 +27,8 @@ class RedisCluster:
         self.nodes = nodes
         self.clients: list[Any] = [Client(port=node.port) for node in nodes]
         for number, client in enumerate(self.clients):
-            # As redis-cli does: servers that settle their epochs among themselves can give a slot that has just moved back
-            # to its old owner for a moment, and the new owner then drops its records.
+            # As redis-cli does: servers that settle their epochs among themselves can give a slot that has just
+            # moved back to its old owner for a moment, and the new owner then drops its records.
             client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
             client.execute_command("CLUSTER ADDSLOTS", *slots_of(number))
             if number:
