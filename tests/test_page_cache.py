@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 
 from petstore.audit import AuditEntry
 from petstore.errors import Unavailable
@@ -47,13 +48,16 @@ def test_pages_and_animals_are_read_once_until_something_changes(tmp_path: Path)
                 assert (await running.ask(path, query)).status == 200
             return counted.reads - before
 
-        await reads()  # the first to show a new animal raises the version, which makes everything stale
+        assert await reads() == 3
         assert await reads() == 0
         await store.add(NewPet("Mia", 1), NOW)
-        await reads()
+        assert await reads() == 2  # the animal itself cannot have changed
+        await store.add(NewPet("Leo", 1), NOW)
+        assert await reads() == 1  # the page of one animal has a successor by now
+        await store.add(NewPet("Kim", 1), NOW)
         assert await reads() == 0
         await store.set_status([first], "sold", AuditEntry(NOW, "a test", "set status", str(first)))
-        await reads()
+        assert await reads() == 3
         assert await reads() == 0
 
     use_app(tmp_path, work, wrap_store=counted.wrap)
@@ -73,31 +77,120 @@ def test_hits_and_misses_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_cache_stays_within_its_bound() -> None:
-    async def stamp() -> object:
+    async def latest_change() -> int:
         return 1
 
     async def work() -> None:
-        cache = PageCache(stamp, bytes_max=3 * (2 + OVERHEAD))
+        cache = PageCache(latest_change, bytes_max=3 * (2 + OVERHEAD))
         held = []
         for limit in range(1, 8):
             token = await cache.refresh(7, NOW)
             cache.put(ListQuery(limit, None, 0), Rendered("", b"[]"), token)
             held.append(sum(cache.get(ListQuery(each, None, 0), 7, NOW) is not None for each in range(1, 8)))
-        assert held == [1, 2, 3, 1, 2, 3, 1]
+        assert held == [1, 2, 3, 0, 1, 2, 3]
+
+    asyncio.run(work())
+
+
+PAGE, LAST_PAGE, PET = ListQuery(1, None, 0), ListQuery(1, None, 5), 5
+ALL: dict[ListQuery | int, Rendered] = {
+    PAGE: Rendered("", b"page"),
+    LAST_PAGE: Rendered("", b"last", ends_list=True),
+    PET: Rendered("", b"pet"),
+}
+
+
+class Changes:
+    """The latest change, as a store tells it; it can be made to wait, and to fail."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.fails = False
+
+    async def latest(self) -> int:
+        number = self.number
+        await self.answers.wait()
+        if self.fails:
+            raise Unavailable("a test")
+        return number
+
+
+def kept(cache: PageCache, version: int) -> set[Any]:
+    return {name for name in ALL if cache.get(name, version, NOW)}
+
+
+def fill(cache: PageCache, token: Any) -> None:
+    for name, rendered in ALL.items():
+        cache.put(name, rendered, token)
+
+
+def test_a_new_animal_drops_only_what_ends_a_list_and_a_change_drops_all() -> None:
+    async def work() -> None:
+        changes = Changes()
+        cache = PageCache(changes.latest)
+        fill(cache, await cache.refresh(7, NOW))
+        assert kept(cache, 7) == set(ALL)
+        await cache.refresh(8, NOW)
+        assert kept(cache, 8) == {PAGE, PET}
+        changes.number = 2
+        await cache.refresh(9, NOW)
+        assert kept(cache, 9) == set()
 
     asyncio.run(work())
 
 
 def test_what_was_read_before_a_change_is_not_kept() -> None:
-    async def stamp() -> object:
-        return 1
-
     async def work() -> None:
-        cache = PageCache(stamp)
+        changes = Changes()
+        cache = PageCache(changes.latest)
         old = await cache.refresh(7, NOW)
         await cache.refresh(8, NOW)  # another request has seen a newer version
-        cache.put(5, Rendered("", b"old"), old)
-        assert cache.get(5, 8, NOW) is None
+        fill(cache, old)
+        assert kept(cache, 8) == {PAGE, PET}
+        older = await cache.refresh(8, NOW)
+        changes.number = 2
+        await cache.refresh(9, NOW)
+        fill(cache, older)
+        assert kept(cache, 9) == set()
+
+    asyncio.run(work())
+
+
+def test_nothing_is_used_while_the_store_is_asked_and_the_last_answer_decides() -> None:
+    async def work() -> None:
+        changes = Changes()
+        cache = PageCache(changes.latest)
+        fill(cache, await cache.refresh(7, NOW))
+        changes.answers.clear()
+        first = asyncio.create_task(cache.refresh(8, NOW))
+        await asyncio.sleep(0)
+        assert kept(cache, 8) == set()
+        fill(cache, await cache.refresh(8, NOW))  # a second request reads for itself meanwhile
+        assert kept(cache, 8) == set(ALL)
+        changes.number = 2
+        second = asyncio.create_task(cache.refresh(9, NOW))
+        await asyncio.sleep(0)
+        changes.answers.set()
+        await asyncio.gather(first, second)
+        assert kept(cache, 9) == set()
+
+    asyncio.run(work())
+
+
+def test_entries_survive_a_question_that_fails_and_are_used_after_the_next() -> None:
+    async def work() -> None:
+        changes = Changes()
+        cache = PageCache(changes.latest)
+        fill(cache, await cache.refresh(7, NOW))
+        changes.fails = True
+        with pytest.raises(Unavailable):
+            await cache.refresh(8, NOW)
+        assert kept(cache, 8) == set()
+        changes.fails = False
+        await cache.refresh(8, NOW)
+        assert kept(cache, 8) == {PAGE, PET}
 
     asyncio.run(work())
 
@@ -114,6 +207,7 @@ def test_a_change_that_the_gate_does_not_know_is_seen_after_a_second(tmp_path: P
         def behind(statement: str) -> None:
             with contextlib.closing(apsw.Connection(str(tmp_path / "live.db"))) as other:
                 other.execute(statement)
+                other.execute("UPDATE catalogue_changes SET number = number + 1")
 
         pet_id = (await running.store.add(NewPet("Rex", 1), NOW)).pet.id
         await ask("/v1/pets")

@@ -133,11 +133,8 @@ class Catalogue(Protocol):
 
     async def pet(self, pet_id: int) -> Pet | None: ...
 
-    async def newest(self) -> int:
-        """The highest id there is; 0 when there is none."""
-
-    async def stamp(self) -> object:
-        """Something that is equal to an earlier stamp only if no animal has changed since."""
+    async def latest_change(self) -> int:
+        """The number of the latest change that was not just a client's new animal."""
 
     async def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None = None) -> Added:
         """Returns when the animal is on disk and visible to every reader.

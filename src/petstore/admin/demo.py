@@ -56,7 +56,11 @@ class _Caller(NamedTuple):
 async def has_data(stores: Mapping[Environment, Store]) -> bool:
     """Raises Unavailable."""
     for store in stores.values():
-        if await store.keys(limit=1) or await store.newest() or (await store.find_entries(limit=1)).entries:
+        if (
+            await store.keys(limit=1)
+            or (await store.newest_pets(limit=1)).pets
+            or (await store.find_entries(limit=1)).entries
+        ):
             return True
     return False
 

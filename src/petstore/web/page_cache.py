@@ -1,4 +1,8 @@
-"""The page cache: pages and animals as they were rendered, each usable only under the catalogue's present version."""
+"""The page cache: pages and animals as they were rendered, each usable only while the catalogue still has them so.
+
+A new animal has the highest id, so it can change only the pages that end a list. All other entries stay usable until an
+operator changes something. Without this rule every create would empty the cache.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,6 +18,7 @@ OVERHEAD = 1024  # bytes per entry beside its body: headers, and what it takes t
 FRESH_SECONDS = 1.0
 
 Name = ListQuery | int  # of a page, or of one animal
+Entries = dict[Name, "Rendered"]
 
 
 class Rendered(msgspec.Struct, frozen=True, gc=False):
@@ -22,57 +27,77 @@ class Rendered(msgspec.Struct, frozen=True, gc=False):
     headers: Lines
     body: bytes
     etag: str = ""
+    ends_list: bool = False  # a page without a successor
 
 
 class PageCache:
-    """`version` is always the catalogue's, from the gate's step for this very request."""
+    """`version` is always the catalogue's, from the gate's step for this request."""
 
-    def __init__(self, stamp: Callable[[], Awaitable[object]], *, bytes_max: int = CACHE_BYTES) -> None:
-        """`stamp` returns a value that differs from an earlier one when the catalogue has changed in between."""
-        self._read_stamp = stamp
+    def __init__(self, latest_change: Callable[[], Awaitable[int]], *, bytes_max: int = CACHE_BYTES) -> None:
+        """`latest_change` asks the store for the number of the catalogue's latest change by an operator."""
+        self._read_change = latest_change
         self._bytes_max = bytes_max
-        self._entries: dict[Name, Rendered] = {}
-        self._bytes = 0
+        self._entries: Entries = {}
+        self._ends: Entries = {}  # entries that end a list
+        self._unchecked: Entries = {}  # entries, while the store is asked for its latest change
+        self._bytes = 0  # of all three
+        self._change = -1  # the latest one, when all entries but `_ends` were already usable
         self._misses = 0
         self._version = -1
-        self._stamp: object = None
         self._checked = self._fresh_until = 0.0  # a clock that is set back makes the cache old, not young
         self._reads: dict[Name, asyncio.Task[Rendered]] = {}
 
     def get(self, name: Name, version: int, now: float) -> Rendered | None:
         if version == self._version and self._checked <= now < self._fresh_until:
-            return self._entries.get(name)
+            return self._entries.get(name) or self._ends.get(name)
         return None
 
-    async def refresh(self, version: int, now: float) -> object:
+    async def refresh(self, version: int, now: float) -> tuple[Entries, Entries]:
         """To be called before a read that follows a miss. Returns the token to put what was read with.
 
-        Once a second the store itself is asked: a process can die between its commit and the new version in the gate.
+        The store is asked for its latest change under each new version, and once a second: a process can die between
+        its commit and the new version in the gate. One request asks; the others go on, and read what they need.
         """
-        if version != self._version:
-            self._version = version
-            self._clear()
-        if not self._checked <= now < self._fresh_until:
-            self._checked, self._fresh_until = now, now + FRESH_SECONDS  # one request asks, the others go on
+        if version != self._version or not self._checked <= now < self._fresh_until:
+            self._version, self._checked, self._fresh_until = version, now, now + FRESH_SECONDS
+            self._set_aside()
+            asked_with = self._entries
             try:
-                stamp = await self._read_stamp()
+                change = await self._read_change()
             except BaseException:
                 self._fresh_until = 0.0
                 raise
-            if stamp != self._stamp:
-                self._clear()
-                self._stamp = stamp
-        return self._entries
+            if asked_with is self._entries:  # otherwise a later request has begun to ask
+                self._keep_unchanged(change)
+        return self._entries, self._ends
 
-    def put(self, name: Name, rendered: Rendered, token: object) -> None:
-        """Keep what was read, unless the catalogue has changed since `refresh` returned the token."""
+    def _set_aside(self) -> None:
+        """Keep no page that ends a list, and the other entries for `_keep_unchanged`."""
+        dropped = self._ends
+        if self._unchecked:  # an earlier request has not got its answer
+            dropped = dropped | self._entries
+        else:
+            self._unchecked = self._entries
+        self._bytes -= sum(_size(rendered) for rendered in dropped.values())
+        self._entries, self._ends, self._reads = {}, {}, {}
+
+    def _keep_unchanged(self, change: int) -> None:
+        if change == self._change:
+            self._unchecked.update(self._entries)
+            self._entries, self._unchecked = self._unchecked, {}
+        else:
+            self._clear()
+            self._change = change
+
+    def put(self, name: Name, rendered: Rendered, token: tuple[Entries, Entries]) -> None:
+        """Keep what was read, unless it may have changed since `refresh` returned the token."""
         self._misses += 1
-        if token is self._entries:
-            size = len(rendered.body) + OVERHEAD
-            if self._bytes + size > self._bytes_max:
+        held = token[1] if rendered.ends_list else token[0]
+        if held is self._entries or held is self._ends:
+            held[name] = rendered
+            self._bytes += _size(rendered)
+            if self._bytes > self._bytes_max:
                 self._clear()
-            self._bytes += size
-            self._entries[name] = rendered
 
     async def share(self, name: Name, read: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
         """Read once for all requests that want the same at the same time: a new version of a popular page, say."""
@@ -89,7 +114,9 @@ class PageCache:
         return misses
 
     def _clear(self) -> None:
-        self._entries = {}
+        self._entries, self._ends, self._unchecked, self._reads = {}, {}, {}, {}
         self._bytes = 0
-        self._reads = {}
-        self._stamp = None
+
+
+def _size(rendered: Rendered) -> int:
+    return len(rendered.body) + OVERHEAD

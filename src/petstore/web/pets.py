@@ -33,7 +33,7 @@ class PetOperations:
     def __init__(self, catalogue: Catalogue, base_url: str) -> None:
         self._catalogue = catalogue
         self._pets_url = f"{base_url}/pets"
-        self.pages = PageCache(catalogue.stamp)
+        self.pages = PageCache(catalogue.latest_change)
         # On every response of the deprecated operation, whatever its status.
         self.deprecation: Lines = (
             line("deprecation", "@1794614400")
@@ -107,7 +107,7 @@ class PetOperations:
         # The link is part of what the client sees, so a page that gains a successor gets a new tag.
         etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
         headers = f"etag: {etag}\r\ncache-control: private, no-cache\r\nvary: Authorization\r\n"
-        return Rendered(headers + line("link", link) if more else headers, body, etag)
+        return Rendered(headers + line("link", link) if more else headers, body, etag, ends_list=not more)
 
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
         kept = f"&status={status}" if status else ""

@@ -97,7 +97,3 @@ class PostgresCatalogue(PostgresDatabase, SqlImports):
             " SELECT $4 + place, name, category_id, status FROM moved ORDER BY place",
             (import_id, start, stop, first_id),
         )
-
-    async def stamp(self) -> object:
-        # Equal snapshots see the same transactions. On a busy server it always differs, which costs a read a second.
-        return (await self._fetch("SELECT pg_current_snapshot()::text"))[0][0]

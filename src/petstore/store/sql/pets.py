@@ -68,8 +68,9 @@ class SqlPets(Database):
             found[status] += count
         return found
 
-    async def newest(self) -> int:
-        return (await self._newest())[0]
+    async def latest_change(self) -> int:
+        number: int = (await self._fetch(f"SELECT number FROM {self.schema}.catalogue_changes"))[0][0]
+        return number
 
     async def _newest(self) -> tuple[int, int]:
         """The highest id of an animal, and the number of the latest change."""

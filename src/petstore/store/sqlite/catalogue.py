@@ -71,6 +71,3 @@ class SqliteCatalogue(SqliteDatabase, SqlImports):
             (import_id, start, stop, first_id),
         )
         yield self._delete_rows(import_id, start, stop)
-
-    async def stamp(self) -> object:
-        return self._rows("PRAGMA data_version", ())[0][0]  # changes with every commit of another connection
