@@ -68,6 +68,9 @@ class Messages:
         fields = ("Content-Type: application/json", f"Content-Length: {len(body)}")
         return self._message("POST", "/v1/pets", *fields, f"Idempotency-Key: {secrets.token_hex(16)}", body=body)
 
+    def mix(self) -> bytes:
+        return self.dice.choices((self.list, self.get, self.create), (70, 20, 10))[0]()
+
     def _message(self, method: str, target: str, *more: str, body: str = "") -> bytes:
         lines = (
             f"{method} {target} HTTP/1.1",
@@ -90,6 +93,7 @@ ROWS: dict[str, Callable[[Messages], bytes]] = {
     "list": Messages.list,
     "get": Messages.get,
     "create": Messages.create,
+    "mix": Messages.mix,
     "same": Messages.same,
 }
 

@@ -66,7 +66,7 @@ def test_latest_change_is_raised_by_operators_and_not_by_clients(store_at: Store
             added = await other.add(NewPet("Rex", 1), NOW)
             assert await store.latest_change() == before
             await other.set_status([added.pet.id], "sold", ENTRY)
-            assert await store.latest_change() == before + 1
+            assert await store.latest_change() > before
 
     store_at.use(work)
 

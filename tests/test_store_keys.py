@@ -1,6 +1,8 @@
 """API keys in the store, on every backend."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +12,7 @@ from petstore.keys import ApiKey, KeyChanges, digest_of, new_key
 from petstore.plans import Limits
 from petstore.store import Store, Subject
 from petstore.store.schema import TABLES, row_of
+from petstore.usage import OperationUsage
 from tests.places import NOW, StorePlace
 
 FIRST, SECOND, THIRD = digest_of("first"), digest_of("second"), digest_of("third")
@@ -42,6 +45,27 @@ def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> Non
         assert await entries(store) == [entry("create key")]
 
     store_at.use(work, changes)
+
+
+def test_every_change_of_a_key_raises_the_number_of_the_latest_change(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.add_key(key(), FIRST, entry("create key"))
+        await store.add_key(key(1), SECOND, entry("create key"))
+        seen = [await store.latest_key_change()]
+
+        async def raised(change: Coroutine[Any, Any, object]) -> bool:
+            await change
+            seen.append(await store.latest_key_change())
+            return seen[-1] > seen[-2]
+
+        used = [OperationUsage("key_000", 0, "ok", 3, "listPets")]
+        assert not await raised(store.add_usage(used, {"key_000": NOW}))  # the time of its last use is no change
+        for changes in (KeyChanges(plan="business"), KeyChanges(suspended=NOW), KeyChanges(suspended=None)):
+            assert await raised(store.update_key("key_000", changes, entry("update key")))
+        assert await raised(store.rotate_key("key_000", digest_of("a third"), NOW, entry("rotate key")))
+        assert await raised(store.revoke_key("key_000", entry("revoke key")))
+
+    store_at.use(work)
 
 
 def test_of_several_first_keys_at_once_one_is_added(store_at: StorePlace) -> None:

@@ -107,7 +107,7 @@ def test_upgraded_store_repeats_creates_from_before_the_upgrade(released: StoreP
 
 def test_upgraded_store_takes_new_rows_of_every_kind(released: StorePlace) -> None:
     async def work(store: Store) -> None:
-        newest = await store.newest()
+        newest = await newest_id(store)
         added = await store.add(NewPet("New", 1), CREATED + 100)
         assert added.pet.id == newest + 1
         imported = await store.import_pets(batches("a", "b"), ENTRY)
@@ -181,6 +181,10 @@ POSTGRES_STATEMENTS = [
 ]
 
 
+async def newest_id(store: Store) -> int:
+    return (await store.newest_pets(limit=1)).pets[0].id
+
+
 def execute_old_statements(place: StorePlace) -> None:
     if place.url is None:
         with closing(connect(place.data / "live.db")) as connection:
@@ -192,11 +196,13 @@ def execute_old_statements(place: StorePlace) -> None:
 
 
 def test_process_of_the_release_can_go_on_after_the_upgrade(released: StorePlace) -> None:
-    before = released.use(lambda store: store.newest())
+    before = released.use(newest_id)
+    changes = released.use(lambda store: store.latest_change())
     execute_old_statements(released)
 
     async def work(store: Store) -> None:
-        assert await store.newest() == before + 1
+        assert await newest_id(store) == before + 1
+        assert await store.latest_change() > changes  # it has updated an animal
         assert (await store.add(NewPet("New", 1), CREATED)).pet.id == before + 2
         key = await store.key("key_z")
         assert key is not None and key.suspended is None

@@ -98,6 +98,9 @@ class KeyStore(Protocol):
         secret's.
         """
 
+    async def latest_key_change(self) -> int:
+        """A number that every change of a key raises; adding one need not."""
+
     async def key(self, key_id: str) -> ApiKey | None: ...
 
     async def keys(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:

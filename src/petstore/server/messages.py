@@ -6,6 +6,7 @@ on the raw bytes of a head, before anything of it is parsed or decoded.
 
 import re
 from collections import deque
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -133,7 +134,7 @@ class HeadReader:
         if host is None:
             if version == b"HTTP/1.1":
                 raise Malformed(400)
-        elif not _HOST(host):
+        elif not _is_host(host):
             raise Malformed(400)
         path, query = split_target(target)
         return Request(method, path, query, fields, keep_alive, peer, started), length
@@ -143,11 +144,17 @@ class HeadReader:
         self._parser = None
 
 
+@lru_cache(maxsize=256)
+def _is_host(text: str) -> bool:
+    return _HOST(text) is not None
+
+
 def _asks_to_close(connection: str) -> bool:
     return connection != "keep-alive" and "close" in (option.strip() for option in connection.lower().split(","))
 
 
 def _length(fields: dict[str, str]) -> int:
+    """llhttp has refused a head with both a length and a transfer coding."""
     coding = fields.get("transfer-encoding")
     if coding is None:
         return int(fields["content-length"])

@@ -29,8 +29,7 @@ class KnownKey(msgspec.Struct, frozen=True, gc=False):
     key: ApiKey
     limits: Limits
     version: int
-    since: float  # with `fresh_until`, so that a clock that is set back makes the record old, not young
-    fresh_until: float
+    expires: float
 
 
 # The key, the decision, the catalogue's version at that instant, and the reply that refuses the request.
@@ -54,6 +53,8 @@ class Admission:
         self._gate = gate
         self._address_of = address_of
         self._known: dict[bytes, KnownKey] = {}
+        self._change = -1  # the latest one of a key, when all known keys were already valid
+        self._checked = self._fresh_until = 0.0  # a clock that is set back makes the known keys old, not young
         self._known_keys_max = known_keys_max
         self._lookups = LookupBudget()
 
@@ -62,9 +63,11 @@ class Admission:
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
         if secret is not None:
+            if not self._checked <= now < self._fresh_until:
+                await self._drop_changed(now)
             digest = digest_of_secret(secret)
             known = self._known.get(digest)
-            if known is None or not known.since <= now < known.fresh_until:
+            if known is None or now >= known.expires:
                 if known is None and not await self._may_look_up(request, secret, now):
                     decision = await self._gate.peek_address(self._environment, self._address_of(request), now)
                     return None, decision, -1, too_many_requests(decision)
@@ -87,17 +90,32 @@ class Admission:
     async def _look_up(self, secret: str, digest: bytes, now: float) -> KnownKey | None:
         if not well_formed(secret, self._environment):
             return None
+        kept_in = self._known
         # First the version, then the key: a change in between makes this look-up outdated, never wrong.
         version = await self._gate.keys_version(self._environment)
         key = await self._keys.find_key(digest)
         if key is None or not key.usable(now):
-            self._known.pop(digest, None)
+            kept_in.pop(digest, None)
             return None
-        known = KnownKey(key, key.limits, version, now, min(now + FRESH_SECONDS, key.expires or math.inf))
-        if len(self._known) >= self._known_keys_max:
-            del self._known[next(iter(self._known))]
-        self._known[digest] = known
+        known = KnownKey(key, key.limits, version, key.expires or math.inf)
+        if len(kept_in) >= self._known_keys_max:
+            del kept_in[next(iter(kept_in))]
+        kept_in[digest] = known
         return known
+
+    async def _drop_changed(self, now: float) -> None:
+        """Once a second, ask the store itself: a process can die between its commit and the new version in the gate.
+
+        One request asks, and the others go on. Keys that are being looked up meanwhile are not kept.
+        """
+        self._checked, self._fresh_until = now, now + FRESH_SECONDS
+        try:
+            change = await self._keys.latest_key_change()
+        except BaseException:
+            self._fresh_until = 0.0
+            raise
+        if change != self._change:
+            self._change, self._known = change, {}
 
     async def _may_look_up(self, request: Request, secret: str, now: float) -> bool:
         """An address over its limit reaches the store a few times a second, however many keys it makes up."""

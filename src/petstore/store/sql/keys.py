@@ -37,6 +37,10 @@ class SqlKeys(Database):
         )
         return key_of_secret(self.environment, rows[0]) if rows else None
 
+    async def latest_key_change(self) -> int:
+        number: int = (await self._fetch(f"SELECT number FROM {self.schema}.key_changes"))[0][0]
+        return number
+
     async def key(self, key_id: str) -> ApiKey | None:
         rows = await self._fetch(self._key_sql, key_id)
         return key_of(self.environment, rows[0]) if rows else None

@@ -1,5 +1,6 @@
--- New tables only. A node of the version before this one may still work on the schema, and a change of the tables that it
--- uses would wait for the longest of its transactions, with everyone else behind it.
+-- New tables and triggers only. A node of the version before this one may still work on the schema, and a change of the
+-- tables that it uses would wait for the longest of its transactions, with everyone else behind it. A trigger waits for
+-- transactions that write, and lets others read meanwhile.
 
 -- Keys that an operator has suspended.
 CREATE TABLE suspensions (
@@ -78,3 +79,25 @@ CREATE TABLE counted_admissions (
     total     bigint           NOT NULL,
     PRIMARY KEY (key_id, epoch, operation)
 );
+
+-- How often keys were changed other than by adding one. One row.
+CREATE TABLE key_changes (
+    id     int    PRIMARY KEY CHECK (id = 1),
+    number bigint NOT NULL
+);
+INSERT INTO key_changes VALUES (1, 0);
+
+-- Caches rely on these numbers, so triggers count: also what a node of the version before this one changes.
+CREATE FUNCTION count_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('UPDATE %I.%I SET number = number + 1', TG_TABLE_SCHEMA, TG_ARGV[0]);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER pets_changed AFTER UPDATE OR DELETE ON pets
+    FOR EACH STATEMENT EXECUTE FUNCTION count_change('catalogue_changes');
+CREATE TRIGGER keys_changed AFTER DELETE OR UPDATE OF plan, per_minute, per_day, scopes, expires, revoked ON keys
+    FOR EACH STATEMENT EXECUTE FUNCTION count_change('key_changes');
+CREATE TRIGGER secrets_changed AFTER UPDATE OR DELETE ON secrets
+    FOR EACH STATEMENT EXECUTE FUNCTION count_change('key_changes');
+CREATE TRIGGER suspensions_changed AFTER INSERT OR DELETE ON suspensions
+    FOR EACH STATEMENT EXECUTE FUNCTION count_change('key_changes');

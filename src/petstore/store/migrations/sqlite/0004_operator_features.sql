@@ -78,3 +78,21 @@ CREATE TABLE counted_admissions (
     total     INTEGER NOT NULL,
     PRIMARY KEY (key_id, epoch, operation)
 ) STRICT, WITHOUT ROWID;
+
+-- How often keys were changed other than by adding one. One row.
+CREATE TABLE key_changes (
+    id     INTEGER PRIMARY KEY CHECK (id = 1),
+    number INTEGER NOT NULL
+) STRICT;
+INSERT INTO key_changes VALUES (1, 0);
+
+-- Caches rely on these numbers, so triggers count: also what a process of the version before this one changes.
+CREATE TRIGGER pet_updated AFTER UPDATE ON pets BEGIN UPDATE catalogue_changes SET number = number + 1; END;
+CREATE TRIGGER pet_removed AFTER DELETE ON pets BEGIN UPDATE catalogue_changes SET number = number + 1; END;
+CREATE TRIGGER key_updated AFTER UPDATE OF plan, per_minute, per_day, scopes, expires, revoked ON keys
+    BEGIN UPDATE key_changes SET number = number + 1; END;
+CREATE TRIGGER key_removed AFTER DELETE ON keys BEGIN UPDATE key_changes SET number = number + 1; END;
+CREATE TRIGGER secret_updated AFTER UPDATE ON secrets BEGIN UPDATE key_changes SET number = number + 1; END;
+CREATE TRIGGER secret_removed AFTER DELETE ON secrets BEGIN UPDATE key_changes SET number = number + 1; END;
+CREATE TRIGGER key_suspended AFTER INSERT ON suspensions BEGIN UPDATE key_changes SET number = number + 1; END;
+CREATE TRIGGER key_resumed AFTER DELETE ON suspensions BEGIN UPDATE key_changes SET number = number + 1; END;
