@@ -1,4 +1,5 @@
-# Two commands do everything: `make serve` and `make test`. Python 3.11+ and make are all that is needed.
+# Start with `make serve`; `make` alone lists all commands. Python 3.11 or newer and make are enough for serve, console and
+# dist. Some tests need more programs, and say so.
 
 PYTHON ?= python3
 VENV := .venv

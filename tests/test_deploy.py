@@ -26,7 +26,7 @@ from tests.wire import request
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-UNITS = ["petstore.service", "petstore-backup.service", "petstore-backup.timer"]
+UNITS = ["petstore.service", "petstore-backup.service", "petstore-backup.timer", "petstore-console.service"]
 PETSTORE = Path(sys.executable).with_name("petstore")
 STOPS_WITHIN = 5.0
 
@@ -68,7 +68,7 @@ def test_systemd_finds_no_fault_with_the_units(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("unit", ["petstore.service", "petstore-backup.service"])
+@pytest.mark.parametrize("unit", ["petstore.service", "petstore-backup.service", "petstore-console.service"])
 def test_systemd_rates_the_units_as_little_exposed(tmp_path: Path, unit: str) -> None:
     installed(tmp_path)
     done = subprocess.run(
@@ -78,7 +78,7 @@ def test_systemd_rates_the_units_as_little_exposed(tmp_path: Path, unit: str) ->
     assert done.returncode == 0, done.stdout[-300:]
 
 
-@pytest.mark.parametrize("unit", ["petstore.service", "petstore-node.service"])
+@pytest.mark.parametrize("unit", ["petstore.service", "petstore-node.service", "petstore-console.service"])
 def test_the_units_let_the_service_read_the_boot_id(unit: str) -> None:
     """ProcSubset=pid would hide it, and then the gate could not recognise a power cut."""
     assert recovery.BOOT_ID_FILE.is_relative_to("/proc/sys")
@@ -115,6 +115,26 @@ def test_the_units_command_serves_and_stops_in_time(tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             running.kill()
         running.wait(timeout=10)
+
+
+def test_the_console_units_command_answers_and_keeps_its_link_out_of_the_journal(tmp_path: Path) -> None:
+    unit, port = "petstore-console.service", free_port()
+    assert setting(unit, "StandardOutput") == ["null"]
+    (start,) = setting(unit, "ExecStart")
+    words = shlex.split(start.replace("/opt/petstore/.venv/bin/petstore", str(PETSTORE)))
+    env = variables(unit, PETSTORE_DATA=str(tmp_path / "data"), PETSTORE_CONSOLE_PORT=str(port))
+    with (tmp_path / "journal").open("wb") as journal:
+        running = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=journal, env=env, start_new_session=True)
+    try:
+        assert wait_for(lambda: listens(port)), (tmp_path / "journal").read_text()
+        assert "Sign in" in httpx.get(f"http://127.0.0.1:{port}/", verify=False, follow_redirects=True).text
+        running.terminate()
+        assert running.wait(timeout=float(setting(unit, "TimeoutStopSec")[0])) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            running.kill()
+        running.wait(timeout=10)
+    assert "token=" not in (tmp_path / "journal").read_text()
 
 
 def test_the_backup_units_command_makes_a_backup_and_keeps_24(tmp_path: Path) -> None:

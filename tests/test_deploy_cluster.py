@@ -113,11 +113,12 @@ def test_systemd_finds_no_fault_with_the_unit_of_a_node(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
 
-def test_the_unit_of_a_node_has_the_same_restrictions() -> None:
-    one, node = ((DEPLOY / name).read_text().splitlines() for name in ("petstore.service", "petstore-node.service"))
+@pytest.mark.parametrize("unit", ["petstore-node.service", "petstore-console.service"])
+def test_the_unit_has_the_restrictions_of_the_service(unit: str) -> None:
+    one, other = ((DEPLOY / name).read_text().splitlines() for name in ("petstore.service", unit))
     beginning = next(line for line in one if line.startswith("# The service needs its data directory"))
     rules = {line for line in one[one.index(beginning) :] if line and not line.startswith("#")}
-    assert len(rules) > 20 and rules <= set(node)
+    assert len(rules) > 20 and rules <= set(other)
 
 
 def test_haproxy_has_no_port_without_tls() -> None:
@@ -125,7 +126,9 @@ def test_haproxy_has_no_port_without_tls() -> None:
     assert binds and all(" ssl crt " in f" {bind}" for bind in binds)
 
 
-@pytest.mark.parametrize("unit", ["petstore.service", "petstore-node.service", "petstore-backup.service"])
+@pytest.mark.parametrize(
+    "unit", ["petstore.service", "petstore-node.service", "petstore-backup.service", "petstore-console.service"]
+)
 def test_the_units_write_no_core_file_and_have_a_memory_limit(unit: str) -> None:
     lines = (DEPLOY / unit).read_text().splitlines()
     assert "LimitCORE=0" in lines and any(line.startswith("MemoryMax=") for line in lines)

@@ -71,6 +71,8 @@ def test_every_alert_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert rule["annotations"]["runbook"] in [anchor(heading) for heading in headings]
     assert f"`{rule['alert']}`" in text
+    (row,) = re.findall(rf"^\| `{rule['labels']['severity']}`: .+$", (DOCS / "monitoring.md").read_text(), re.MULTILINE)
+    assert f"`{rule['alert']}`" in row
 
 
 def anchor(heading: str) -> str:

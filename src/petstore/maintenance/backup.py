@@ -255,7 +255,7 @@ def how_to_back_up_postgresql(url: str, target: Path) -> str:
     return (
         "the store is in PostgreSQL, which has tools of its own for a backup while it runs:\n"
         f"  pg_dump --format=custom --schema='petstore_*' --file={target} {without_password(url)}\n"
-        "Redis needs no backup: it has only counters and bans, and its append-only file (appendonly yes) keeps them.\n"
+        "Redis needs no backup: its append-only file (appendonly yes) keeps counters, bans and uncollected usage.\n"
         "Without that file every window starts again."
     )
 

@@ -21,7 +21,7 @@ CODES = {
     "unsupported_media_type": ("The body is not `application/json`, or has a `Content-Encoding`.", "no"),
     "idempotency_mismatch": ("This `Idempotency-Key` was used before with another body.", "no"),
     "rate_limit_exceeded": ("The minute or the day is used up.", "after `Retry-After`"),
-    "key_banned": ("The key went on after many refused requests.", "after `Retry-After`"),
+    "key_banned": ("Too many 429s in a row.", "after `Retry-After`"),
     "internal_error": ("The service has a bug. Quote the `X-Request-Id`.", "with an `Idempotency-Key`"),
     "unavailable": ("The service cannot answer right now.", "after `Retry-After`"),
 }
@@ -58,9 +58,9 @@ Both environments have the same paths and share nothing: each has its own animal
 LISTS = """
 ## Pages
 
-A list has at most 100 animals. When more animals exist, the answer has a `Link` header with `rel="next"`: request that
-address as it is. Without such a header the page is the last one. The `ETag` of a page, sent back as `If-None-Match`,
-turns an unchanged page into a 304.
+A list has at most 100 animals. When more animals exist, the answer has a `Link` header with `rel="next"`: a path or a
+URL, to be resolved against the address of the request. Without such a header the page is the last one. The `ETag` of a
+page, sent back as `If-None-Match`, turns an unchanged page into a 304.
 """.strip()
 
 ADDING = """
@@ -83,8 +83,8 @@ RATE_LIMITS = f"""
 {_PLANS}
 
 Every response carries `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`. After a 429, wait as long
-as `Retry-After` says: a request that is sent then is admitted. Back off exponentially when you are refused again. A key
-that keeps asking is banned for a minute, then for two, up to an hour.
+as `Retry-After` says: if no other process uses the key, the next request is then admitted. Back off exponentially after
+further 429s. A key that keeps asking is banned for a minute, then for two, up to an hour.
 """.strip()
 
 
@@ -120,6 +120,6 @@ VERSIONS = """
 ## Versions
 
 `v1` only grows: new optional parameters, headers and error codes, and new members of responses. Ignore what you do not
-know. Anything else waits for `v2`, a new last segment of the base address. Both versions will run side by side for at
+know. Anything else waits for `v2`, whose base addresses end in `v2`. Both versions will run side by side for at
 least 24 months.
 """.strip()

@@ -148,7 +148,7 @@ def _list_pets() -> Json:
     return {
         "operationId": "listPets",
         "summary": "List animals",
-        "description": "Animals in the order of their ids. For the next page, follow the `Link` header as it is.",
+        "description": "Animals in the order of their ids. The `Link` header has the address of the next page.",
         "tags": ["pets"],
         "parameters": [
             _parameter(
