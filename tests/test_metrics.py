@@ -177,11 +177,11 @@ def test_two_hundred_killed_workers_leave_the_files_of_one(tmp_path: Path) -> No
 import os, signal, sys
 from pathlib import Path
 from petstore.observability import metrics
-from petstore.observability.multiprocess import Worker
+from petstore.observability.multiprocess import WorkerMetrics
 import prometheus_client.multiprocess  # once, before the forks
 for _ in range(200):
     if (pid := os.fork()) == 0:
-        worker = Worker(Path(sys.argv[1]))
+        worker = WorkerMetrics(Path(sys.argv[1]))
         metrics.WORKER_STARTS.add()
         metrics.WORKERS.set(1)
         worker.write()

@@ -22,7 +22,7 @@ class Monitoring:
         metrics.MAX_FDS.set(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._directory = directory
         self._measure_node = measure_node
-        self._worker: multiprocess.Worker | None = None
+        self._worker: multiprocess.WorkerMetrics | None = None
         self._failed = False
         self._one_at_a_time = asyncio.Lock()
         self._joining: asyncio.Task[None] | None = None
@@ -58,14 +58,14 @@ class Monitoring:
         async with self._one_at_a_time:
             if self._worker is None:
                 try:
-                    self._worker = await asyncio.to_thread(multiprocess.Worker, self._directory)
+                    self._worker = await asyncio.to_thread(multiprocess.WorkerMetrics, self._directory)
                     self._write(self._worker)
                 except OSError as error:
                     if not self._failed:
                         event(logging.ERROR, "metrics not written", cause=str(error), effect="tried again each second")
                     self._failed = True
 
-    def _write(self, worker: multiprocess.Worker) -> None:
+    def _write(self, worker: multiprocess.WorkerMetrics) -> None:
         spent = time.process_time()
         metrics.CPU_SECONDS.add(by=spent - self._cpu_seconds)
         self._cpu_seconds = spent

@@ -29,8 +29,8 @@ _NODE_GAUGES = [metric for metric in METRICS if isinstance(metric, Gauge) and me
 _WORKER_METRICS = [metric for metric in METRICS if metric not in _NODE_GAUGES]
 
 
-class Worker:
-    """This process among the workers of the node."""
+class WorkerMetrics:
+    """The numbers of this process, one of the workers of the node."""
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError."""

@@ -27,7 +27,7 @@ class BrokenOff(Exception):
     """The body ended before its length, or is malformed: no more of it will come."""
 
 
-class Source(Protocol):
+class BodySource(Protocol):
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
@@ -38,7 +38,7 @@ class Source(Protocol):
 class BodyStream:
     """The body of a request, fed by the connection and read by the application."""
 
-    def __init__(self, source: Source, length: int, *, continues: bool) -> None:
+    def __init__(self, source: BodySource, length: int, *, continues: bool) -> None:
         """`length` -1: chunked. `continues`: the client waits for a 100 before it sends the body."""
         self._source = source
         self._left = length

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from petstore.server.bodies import BodyStream, Malformed
+from petstore.server.bodies import BodySource, BodyStream, Malformed
 
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
@@ -183,16 +183,10 @@ def _decoded(segment: str) -> str:
     return segment if "/" in plain else plain
 
 
-class Source(Protocol):
+class Source(BodySource, Protocol):
     """The connection that the bytes come from."""
 
     peer: str
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def write(self, data: bytes) -> None: ...
 
 
 class _NoSource:

@@ -10,10 +10,9 @@ from typing import Literal
 
 from petstore.keys import ApiKey, Environment
 from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS
-from petstore.usage import ANONYMOUS, OperationUsage, ResponseClass, UsageStore
-from petstore.usage import Operation as UsageOperation
+from petstore.usage import ANONYMOUS, Operation, OperationUsage, ResponseClass, UsageStore
 
-Operation = Literal["listPets", "createPet", "getPet", "other", "site"]
+CountedOperation = Literal["listPets", "createPet", "getPet", "other", "site"]
 BANNED_429 = 4290  # the status under which a ban is counted, apart from other 429s
 ROWS_MAX = 250  # rows of usage in one transaction, so that creates do not wait long for the write lock
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
@@ -28,12 +27,12 @@ class RequestCounters:
     def __init__(self, environment: Environment | Literal["none"], usage_store: UsageStore | None = None) -> None:
         self._environment = environment
         self._usage_store = usage_store
-        self._counts: defaultdict[tuple[str, str, Operation, int], int] = defaultdict(int)
-        self._durations: dict[Operation, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
-        self._usage: defaultdict[tuple[str, UsageOperation, ResponseClass], int] = defaultdict(int)
+        self._counts: defaultdict[tuple[str, str, CountedOperation, int], int] = defaultdict(int)
+        self._durations: dict[CountedOperation, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self._usage: defaultdict[tuple[str, Operation, ResponseClass], int] = defaultdict(int)
         self._last_used: dict[str, float] = {}
 
-    def count(self, key: ApiKey | None, operation: Operation, status: int, duration: float) -> None:
+    def count(self, key: ApiKey | None, operation: CountedOperation, status: int, duration: float) -> None:
         if key is None:
             self._counts["", "none", operation, status] += 1
         else:
@@ -56,7 +55,7 @@ class RequestCounters:
             PAGE_CACHE.add(self._environment, "hit", by=pages - page_misses)
             PAGE_CACHE.add(self._environment, "miss", by=page_misses)
 
-    def _add(self, key_id: str, plan: str, operation: Operation, status: int, n: int) -> None:
+    def _add(self, key_id: str, plan: str, operation: CountedOperation, status: int, n: int) -> None:
         response = _response_class(status)
         shown = "429" if status == BANNED_429 else str(status)
         REQUESTS.add(self._environment, operation, shown, plan, by=n)
@@ -94,9 +93,7 @@ class RequestCounters:
             raise
 
 
-def _rows(
-    key_id: str, operation: UsageOperation, response: ResponseClass, requests: int, at: int
-) -> list[OperationUsage]:
+def _rows(key_id: str, operation: Operation, response: ResponseClass, requests: int, at: int) -> list[OperationUsage]:
     """What to add to the usage. An error of a key was admitted: it moves from `ok` to its own class."""
     row = OperationUsage(key_id, at, response, requests, operation)
     if key_id == ANONYMOUS or response in ("refused", "banned"):
@@ -116,7 +113,7 @@ def _response_class(status: int) -> ResponseClass:
     return "client_error" if status < 500 else "server_error"
 
 
-def _observe(operation: Operation, durations: defaultdict[int, int]) -> None:
+def _observe(operation: CountedOperation, durations: defaultdict[int, int]) -> None:
     for step, n in durations.items():
         REQUEST_SECONDS.observe((step + 0.5) / PER_SECOND, operation, times=n)
     durations.clear()

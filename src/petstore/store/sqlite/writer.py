@@ -44,7 +44,7 @@ class Batch(NamedTuple):
     rows: str | None  # when all are animals without an idempotency key: their rows, as JSON
 
 
-class Outcome(NamedTuple):
+class BatchResult(NamedTuple):
     """Of a batch, in the writer's thread."""
 
     writes: list[Write]  # with their results; without those whose time was over
@@ -173,8 +173,8 @@ class Writer:
         if self._watch is not None:
             self._watch.cancel()
 
-    def _committed(self, outcome: Outcome) -> None:
-        writes, changed, first_id, fault = outcome
+    def _committed(self, result: BatchResult) -> None:
+        writes, changed, first_id, fault = result
         if len(writes) < len(self._in_flight):
             self._refuse(set(self._in_flight).difference(writes))
         self._in_flight = []
@@ -221,13 +221,13 @@ class Writer:
                     connection.pragma("cache_size", -1024)
                     # In place of SQLite's own checkpoint, which is part of a commit and keeps its callers waiting.
                     connection.set_wal_hook(self._note_wal_pages)
-                outcome = self._commit_in_turn(connection, batch)
+                result = self._commit_in_turn(connection, batch)
             except Exception as error:
-                outcome = _failed(batch.writes, translate(error))
+                result = _failed(batch.writes, translate(error))
                 if connection is not None and connection.in_transaction:
                     with contextlib.suppress(apsw.Error):
                         connection.execute("ROLLBACK")
-            self._loop.call_soon_threadsafe(self._committed, outcome)
+            self._loop.call_soon_threadsafe(self._committed, result)
             if connection is not None:
                 self._keep_wal_short(connection)
         if connection is not None:
@@ -236,16 +236,16 @@ class Writer:
         assert self._thread_ended is not None
         self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
 
-    def _commit_in_turn(self, connection: apsw.Connection, batch: Batch) -> Outcome:
+    def _commit_in_turn(self, connection: apsw.Connection, batch: Batch) -> BatchResult:
         """Always in the queue: a writer that tried without it would pass those that wait, again and again."""
         with self._write_lock:
             writes = self._in_time(batch.writes)  # the turn came too late for the others
             if not writes:
-                return Outcome([], set())
+                return BatchResult([], set())
             if batch.rows is not None and len(writes) == len(batch.writes):
                 with contextlib.suppress(apsw.BusyError):  # of a program that does not queue
                     # One statement, which is a transaction of its own.
-                    return Outcome(writes, {"catalogue"}, _insert(connection, batch.rows, len(writes)))
+                    return BatchResult(writes, {"catalogue"}, _insert(connection, batch.rows, len(writes)))
             self._begin(connection, max(write.due for write in writes) - self._clock())
             # Once more: for some the lock may have come too late.
             return self._write(connection, self._in_time(writes))
@@ -258,7 +258,7 @@ class Writer:
         finally:
             set_busy_timeout(connection, 0)
 
-    def _write(self, connection: apsw.Connection, writes: list[Write]) -> Outcome:
+    def _write(self, connection: apsw.Connection, writes: list[Write]) -> BatchResult:
         """The rest of a transaction that has begun."""
         changed: set[Subject] = set()
         new = self._idempotency.without_replays(connection, [write for write in writes if isinstance(write, AddPet)])
@@ -281,7 +281,7 @@ class Writer:
                     write.result = translate(error)
                 connection.execute("RELEASE call")
         connection.execute("COMMIT")
-        return Outcome(writes, changed)
+        return BatchResult(writes, changed)
 
     def _in_time(self, writes: list[Write]) -> list[Write]:
         """Without those whose time is over, or whose callers have gone."""
@@ -308,10 +308,10 @@ class Writer:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
-def _failed(writes: list[Write], fault: Exception) -> Outcome:
+def _failed(writes: list[Write], fault: Exception) -> BatchResult:
     for write in writes:
         write.result = fault
-    return Outcome(writes, set(), fault=fault)
+    return BatchResult(writes, set(), fault=fault)
 
 
 def _rows(adds: Sequence[AddPet]) -> str:
