@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from petstore.audit import AuditEntry
+from petstore.backends import Backends
 from petstore.keys import digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits
-from petstore.service import Backends
 from petstore.settings import Settings
 
 PETSTORE = [str(Path(sys.executable).with_name("petstore"))]

@@ -30,10 +30,10 @@ from claims import PETSTORE, PLENTY, timed
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from petstore.audit import AuditEntry
+from petstore.backends import Backends
 from petstore.keys import ApiKey, digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.rate_limits import Windows
-from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store.schema import TABLES, row_of
 from petstore.usage import DAY, HOUR

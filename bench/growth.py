@@ -20,8 +20,8 @@ from contenders import CONTENDERS, launch_petstore
 from load import run_wrk
 from running import BENCH, BUILD, Launch, Running, started
 
+from petstore.backends import Backends
 from petstore.keys import mint
-from petstore.service import Backends
 from petstore.settings import Settings
 
 ROUNDS = 3

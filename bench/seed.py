@@ -5,11 +5,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from petstore.audit import AuditEntry
+from petstore.backends import Backends
 from petstore.data_dir import UMASK
 from petstore.keys import digest_of, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits
-from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.store.schema import TABLES, row_of

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import httpx
 
+from petstore.backends import Backends
 from petstore.errors import Unavailable
 from petstore.pets import NewPet
-from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store.sqlite.doctor import check_file
 from prove.proof import Broken, Figures, Scale, Skipped, folder, hold

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from petstore.admin.actions import Admin, KeyUpdate
+from petstore.backends import Backends, open_stores_for
 from petstore.cli.admin import OPERATOR_LIMITS
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
-from petstore.service import Backends, open_stores_for
 from petstore.settings import Settings
 from petstore.store import close_stores
 from petstore.web.requests import write_cursor

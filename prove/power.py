@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
 from petstore.pets import IdempotencyKey, NewPet, Pet
-from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store.sqlite.connection import FILE_PRAGMAS
 from petstore.store.sqlite.doctor import check_file

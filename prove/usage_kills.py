@@ -19,8 +19,8 @@ from typing import Literal
 
 import apsw
 
+from petstore.backends import Backends
 from petstore.plans import Limits
-from petstore.service import Backends
 from petstore.usage import DAY, OPERATIONS, Operation
 from prove.proof import Figures, Scale, folder, hold, progress
 from tests.servers import Key, Server

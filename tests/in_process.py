@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from petstore.audit import AuditEntry
+from petstore.backends import Backends
 from petstore.gate import Gate
 from petstore.keys import digest_of, mint, new_key
 from petstore.plans import Limits
 from petstore.server.connection import Connection
 from petstore.server.http_server import HttpServer
 from petstore.server.messages import Request
-from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web.app import App

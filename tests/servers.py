@@ -16,12 +16,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import httpx
 
 from petstore.audit import AuditEntry
+from petstore.backends import Backends
 from petstore.cli.admin import OPERATOR_LIMITS
 from petstore.data_dir import UMASK
 from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
-from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store.schema import COUNTERS
 from tests.backends import Postgres, Redis, free_port, shared

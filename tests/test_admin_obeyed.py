@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from petstore.admin.actions import Admin, KeyUpdate
+from petstore.backends import Backends
 from petstore.cli.admin import OPERATOR_LIMITS
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
-from petstore.service import Backends
 from petstore.settings import Settings
 from tests.servers import Host, Server, serving
 

@@ -13,6 +13,7 @@ from typing import Any
 import lmdb
 import pytest
 
+from petstore.backends import Backends
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
 from petstore.gate.fallback import FallbackGate
@@ -24,7 +25,6 @@ from petstore.keys import Environment
 from petstore.maintenance.collector import collect_admissions
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED
-from petstore.service import Backends
 from petstore.store import Store
 from petstore.usage import DAY, HOUR, MINUTE, OPERATIONS, AdmissionTotal, Operation, Usage
 from tests.backends import Redis

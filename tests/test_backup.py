@@ -20,11 +20,11 @@ import apsw
 import httpx
 import pytest
 
+from petstore.backends import Backends
 from petstore.cli.backup import backup
 from petstore.maintenance import archive
 from petstore.pets import Pet
 from petstore.plans import Limits
-from petstore.service import Backends
 from tests.backends import shared
 from tests.commands import Commands
 from tests.scraping import scrape
@@ -237,6 +237,8 @@ def test_backup_of_damaged_data_is_refused_and_leaves_no_file(embedded: Commands
 def test_backup_does_not_migrate_an_older_schema(embedded: Commands, tmp_path: Path) -> None:
     """A service of the older version may be running."""
     with apsw.Connection(str(embedded.data / "live.db")) as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
         for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
             if name not in ("pets", "keys", "secrets", "idempotency", "deeds", "usage", "sqlite_sequence"):
                 connection.execute(f"DROP TABLE {name}")

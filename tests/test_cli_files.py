@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from petstore.admin.pet_files import BATCH, LINE_MAX, batches, write_pets
+from petstore.backends import Backends
 from petstore.errors import OperatorError
-from petstore.service import Backends
 from tests.commands import Commands
 from tests.servers import Key, Server
 from tests.wire import asking

@@ -11,12 +11,12 @@ import apsw
 import httpx
 import pytest
 
+from petstore.backends import Backends
 from petstore.cli.copy import copy
 from petstore.gate import bans_in_force
 from petstore.gate.recovery import SYNCED
 from petstore.keys import ENVIRONMENTS
 from petstore.plans import Limits
-from petstore.service import Backends
 from petstore.store.schema import TABLES
 from tests.backends import Postgres, shared
 from tests.commands import Commands

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import httpx
 
+from petstore.backends import Backends
 from petstore.pets import Pet
 from petstore.plans import Limits
-from petstore.service import Backends
 from petstore.store.sqlite.doctor import check_file
 from tests.servers import Key, Server
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from petstore.admin.demo import ANIMALS, fill, has_data, is_demo
+from petstore.backends import Backends
 from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
 from petstore.pets import NewPet
-from petstore.service import Backends
 from petstore.usage import DAY, HOUR, Operation
 from tests.backends import free_port
 from tests.served import Served

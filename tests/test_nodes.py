@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from petstore.backends import Backends
 from petstore.keys import Environment
 from petstore.plans import Limits, Plan
-from petstore.service import Backends
 from petstore.settings import Settings
 from tests.backends import Postgres, Redis, shared
 from tests.nodes import Node, nodes_running

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
 from petstore.pets import NewPet
-from petstore.service import Backends
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy
 from petstore.store.limits import StoreLimits

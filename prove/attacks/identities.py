@@ -12,9 +12,9 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
+from petstore.backends import Backends
 from petstore.keys import digest_of, mint, new_key
 from petstore.plans import Limits
-from petstore.service import Backends
 from prove.attacks.altered import program
 from prove.http import Response, read
 from prove.proof import Figures, Scale, folder, hold, progress

@@ -1,4 +1,4 @@
-"""The composition root: the only place where settings become stores, a gate, an application and a server."""
+"""The composition root: settings become backends, an application and a server, in one worker process or several."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from petstore import __version__
-from petstore.data_dir import LAST_BACKUP, LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
+from petstore.backends import Backends, clock_of, mark_gate_clean
+from petstore.data_dir import LAST_BACKUP, shared_lock
 from petstore.errors import MissingPackage, OperatorError, PetstoreError, Unavailable
-from petstore.gate import GATE_FILE, Gate, GatePolicy, gate_file, open_gate
-from petstore.gate.recovery import is_clean, mark_clean, recover
-from petstore.keys import ENVIRONMENTS, Environment
+from petstore.gate import GATE_FILE
+from petstore.keys import ENVIRONMENTS
 from petstore.maintenance.certificate import certificate_expiry
 from petstore.maintenance.collector import collect_admissions
-from petstore.observability import metrics, multiprocess
+from petstore.observability import metrics
 from petstore.observability.logs import event, logger
 from petstore.observability.monitoring import Monitoring
-from petstore.rate_limits import SECOND, BanPolicy
 from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.http_server import Application, HttpServer
 from petstore.server.serving import serve_connections
@@ -35,8 +32,6 @@ from petstore.server.sockets import open_sockets
 from petstore.server.tls import tls_context
 from petstore.server.workers import Sockets, Succession, Supervisor
 from petstore.settings import Settings
-from petstore.store import OnCommit, Store, StorePolicy, Subject, close_stores, open_stores
-from petstore.store.limits import StoreLimits
 from petstore.web import asgi
 from petstore.web.app import App
 from petstore.web.requests import FIELDS, is_in, networks
@@ -46,63 +41,6 @@ TIDY_EVERY = 60  # seconds between two looks for interrupted imports
 COLLECT_ALL_EVERY = 300  # seconds between two looks for admissions that another node has left, which take 20 µs per key
 DESCRIPTORS_MAX = 65_536
 DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
-
-
-class Backends:
-    """The stores of both environments and the gate, opened inside a running event loop."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        alone: bool = False,
-        serving: bool = False,
-        locked: bool = True,
-        limits: StoreLimits | None = None,
-    ) -> None:
-        """`alone`: no other process may use the data directory meanwhile. `serving`: the callers are clients.
-
-        Without `locked` the data directory is not used, and need not exist. Raises OperatorError and Unavailable.
-        """
-        self._settings = settings
-        self._locked = locked
-        self._lock = contextlib.ExitStack()
-        if locked:
-            recover_gate(settings)
-            self._lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
-        try:
-            self.gate = open_gate_for(settings)
-            try:
-                self.stores = open_stores_for(settings, self.gate, serving=serving, limits=limits)
-            except BaseException:
-                _close_soon(self.gate)
-                raise
-        except BaseException:
-            self._lock.close()
-            raise
-
-    async def __aenter__(self) -> "Backends":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        try:
-            await close_stores(self.stores.values())
-        finally:
-            await self.gate.close()
-            self._lock.close()
-            if self._locked:
-                mark_gate_clean(self._settings)
-
-
-def _close_soon(gate: Gate) -> None:
-    """The stores could not be opened: nothing of the gate may stay open either."""
-    closing = asyncio.get_running_loop().create_task(gate.close())
-    closing.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 class Service:
@@ -196,85 +134,6 @@ def _bugs_logged() -> Iterator[None]:
         yield
     except Exception:
         logger.exception("housekeeping failed")
-
-
-# Opening the backends
-
-
-def prepare(settings: Settings) -> None:
-    """Make the data directory, or finish a restore that was interrupted. Raises OperatorError."""
-    with shared_lock(settings.data):
-        pass
-    with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so
-        multiprocess.start_anew(settings.data / "metrics")
-
-
-def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Set a gate file that cannot be used aside before a process opens it; `thoroughly`: read all of it.
-
-    Raises OperatorError when this user may not write the file.
-    """
-    path = gate_file(settings.gate, settings.data)
-    if is_clean(path) and not thoroughly:
-        return
-    deadline = time.monotonic() + LOCK_TIMEOUT
-    while True:
-        try:
-            with exclusive_lock(settings.data):
-                recover(path)
-            return
-        except InUse:
-            if is_clean(path, in_use=True):
-                return  # the process that uses the file has checked it
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-
-
-def mark_gate_clean(settings: Settings) -> None:
-    """To be called by every process that has used the gate's file: the last one notes that all of it is on disk."""
-    with contextlib.suppress(InUse), exclusive_lock(settings.data):
-        mark_clean(gate_file(settings.gate, settings.data))
-
-
-def open_gate_for(settings: Settings) -> Gate:
-    """Raises OperatorError."""
-    bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
-    given_clock = settings.clock_file is not None
-    policy = GatePolicy(bans, settings.address_per_minute, settings.gate_outage, given_clock)
-    return open_gate(settings.gate, settings.data, policy)
-
-
-def open_stores_for(
-    settings: Settings, gate: Gate | None, *, serving: bool = False, limits: StoreLimits | None = None
-) -> dict[Environment, Store]:
-    """Stores that raise the gate's versions with every commit. Raises OperatorError."""
-
-    def on_commit(environment: Environment) -> OnCommit:
-        async def raise_version(subject: Subject) -> None:
-            if gate is not None:
-                await gate.raise_version(environment, subject)
-
-        return raise_version
-
-    limits = (limits or StoreLimits())._replace(usage_days=settings.usage_days)
-    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, limits)
-    return open_stores(settings.store, settings.data, policy, on_commit)
-
-
-def clock_of(settings: Settings) -> Callable[[], float]:
-    """The machine's clock or, for tests, the machine's clock moved by the seconds in a file."""
-    file = settings.clock_file
-    if file is None:
-        return time.time
-    return lambda: time.time() + _seconds_in(file)
-
-
-def _seconds_in(file: Path) -> float:
-    try:
-        return float(file.read_text())
-    except (OSError, ValueError):
-        return 0.0
 
 
 def measure_certificate(settings: Settings) -> None:

@@ -131,7 +131,7 @@ def test_a_bad_parameter_is_400_and_named(
     assert name in message_of(response, "invalid_parameter")
 
 
-# PageCache
+# Pages
 
 
 def test_the_link_is_there_exactly_when_more_animals_exist(fresh: Server, client: httpx.Client) -> None:

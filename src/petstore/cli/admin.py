@@ -13,10 +13,10 @@ import msgspec
 from petstore import data_dir
 from petstore.admin.actions import Admin
 from petstore.audit import AuditEntry
+from petstore.backends import Backends
 from petstore.cli.output import program
 from petstore.errors import OperatorError
 from petstore.keys import ApiKey, Environment
-from petstore.service import Backends
 from petstore.settings import Settings, without_password
 from petstore.store.limits import StoreLimits
 

@@ -47,8 +47,8 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
     if verify:
         _verify(file, as_json)
         return
+    from petstore.backends import recover_gate
     from petstore.maintenance.backup import Kept, back_up, back_up_to_directory
-    from petstore.service import recover_gate
 
     signal.signal(signal.SIGTERM, _stop)
     settings = settings_from(where)
@@ -104,8 +104,8 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
 
 async def _raise_versions(settings: Settings) -> None:
     """Makes the caches of all nodes that share this gate outdated: the restore has replaced what they read."""
+    from petstore.backends import Backends
     from petstore.keys import ENVIRONMENTS
-    from petstore.service import Backends
 
     async with Backends(settings) as backends:
         for environment in ENVIRONMENTS:

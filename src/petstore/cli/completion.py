@@ -7,10 +7,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from petstore.backends import Backends
 from petstore.cli.admin import existing_data, run
 from petstore.cli.options import BACKEND_OPTIONS, settings_from
 from petstore.errors import PetstoreError
-from petstore.service import Backends
 from petstore.settings import Settings
 
 ITEMS_MAX = 100

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from petstore.backends import Backends, mark_gate_clean, open_gate_for, open_stores_for, prepare, recover_gate
 from petstore.cli.admin import check_data, entry, run
 from petstore.cli.options import Command, backend_options, json_option, settings_from
 from petstore.cli.output import counted, print_json, print_table, program, progress
@@ -18,7 +19,6 @@ from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.maintenance import copy as copying
 from petstore.maintenance.collector import collect_admissions
-from petstore.service import Backends, mark_gate_clean, open_gate_for, open_stores_for, prepare, recover_gate
 from petstore.settings import Settings, check_url, without_password
 from petstore.store import Store
 

@@ -12,6 +12,7 @@ from petstore.admin.actions import Admin, KeyUpdate
 from petstore.admin.key_listing import SORTS, KeyFilter, list_keys
 from petstore.admin.key_status import KEY_STATES, KeyStatus, statuses
 from petstore.audit import AuditEntry
+from petstore.backends import Backends
 from petstore.cli import key_output
 from petstore.cli.admin import admin, admin_of_key, data_to_create, existing_data, key_of, run
 from petstore.cli.completion import key_ids
@@ -30,7 +31,6 @@ from petstore.cli.output import print_json, print_more, print_table, program, wh
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, well_formed
 from petstore.plans import PLANS, Limits
-from petstore.service import Backends
 
 SECRET_MAX = 1_000  # characters that identify reads
 

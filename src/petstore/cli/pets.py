@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from petstore.admin.pet_files import COLUMNS
+from petstore.backends import Backends
 from petstore.cli.admin import admin, data_to_create, existing_data, run
 from petstore.cli.options import (
     Group,
@@ -20,7 +21,6 @@ from petstore.cli.output import counted, print_json, print_more, print_table, pr
 from petstore.cli.pet_files import export, import_, undo_import
 from petstore.errors import InvalidBody, OperatorError
 from petstore.pets import STATUSES, Pet, PetChanges, PetStatus, new_pet
-from petstore.service import Backends
 
 NAMED_MAX = 10  # ids in a message
 

@@ -17,6 +17,7 @@ import click
 from petstore import data_dir, service
 from petstore.admin import demo as demo_data
 from petstore.audit import AuditEntry
+from petstore.backends import Backends, prepare, recover_gate
 from petstore.cli.admin import OPERATOR_LIMITS, run
 from petstore.cli.banner import print_banner
 from petstore.cli.options import Command, backend_options, settings_from
@@ -110,9 +111,9 @@ def serve(demo: bool, **options: Any) -> None:
             service.serve(settings)
         return
     check_port(settings.host, settings.port)
-    service.prepare(settings)
+    prepare(settings)
     _warn_of_readable_files(settings.data)
-    service.recover_gate(settings, thoroughly=True)
+    recover_gate(settings, thoroughly=True)
     secrets = run(_demo_keys(settings) if demo else _first_key(settings))
     with printing_secret(f"{program()} keys rotate makes a new one") if secrets else contextlib.nullcontext():
         print_banner(settings, secrets, demo=demo)
@@ -130,9 +131,9 @@ def asgi() -> service.AsgiService:
                 raise OperatorError("--demo: only petstore serve makes the data of a demo")
             settings = settings_from(params)
         check_settings(settings)
-        service.prepare(settings)
+        prepare(settings)
         _warn_of_readable_files(settings.data)
-        service.recover_gate(settings, thoroughly=True)
+        recover_gate(settings, thoroughly=True)
         with ThreadPoolExecutor(1) as thread:  # the server may run its event loop in this thread already
             thread.submit(lambda: run(_check_stores(settings))).result()
     except PetstoreError as error:
@@ -182,11 +183,11 @@ def _is_base(url: str) -> bool:
 async def _check_stores(settings: Settings) -> None:
     """Raises OperatorError. A store that is away is not an error: it may be back soon."""
     with contextlib.suppress(Unavailable):
-        async with service.Backends(settings) as backends:
+        async with Backends(settings) as backends:
             await _wait_for_schema(backends)
 
 
-async def _wait_for_schema(backends: service.Backends) -> None:
+async def _wait_for_schema(backends: Backends) -> None:
     """Wait until the schema is up to date, without a timeout: an interrupted migration would begin again.
 
     Raises OperatorError, also for an unfinished copy, and Unavailable.
@@ -208,7 +209,7 @@ def _log_opening() -> None:
 
 async def _first_key(settings: Settings) -> dict[Environment, str]:
     """The secret of a new free key when there is no key yet: the first request can be sent at once."""
-    async with service.Backends(settings) as backends:
+    async with Backends(settings) as backends:
         await _wait_for_schema(backends)
         for store in backends.stores.values():
             if await store.keys(limit=1):
@@ -226,7 +227,7 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
 
     Raises OperatorError when there are other data, and Unavailable.
     """
-    async with service.Backends(settings, limits=OPERATOR_LIMITS) as backends:
+    async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
         await _wait_for_schema(backends)
         if not await demo_data.has_data(backends.stores):
             return await demo_data.fill(backends.stores, backends.gate, time.time())

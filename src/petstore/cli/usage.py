@@ -9,6 +9,7 @@ import click
 
 from petstore.admin.charts import Bars, key_bars
 from petstore.admin.key_status import KeyStatus, statuses
+from petstore.backends import Backends
 from petstore.cli.admin import existing_data, key_of, run
 from petstore.cli.completion import key_ids
 from petstore.cli.options import Command, backend_options, env_option, json_option, settings_from
@@ -16,7 +17,6 @@ from petstore.cli.output import print_fields, print_json, print_more, print_tabl
 from petstore.errors import Unavailable
 from petstore.keys import ApiKey
 from petstore.maintenance.collector import collect_admissions
-from petstore.service import Backends
 from petstore.usage import SPANS, KeyTotal, Operation, ResponseClass
 
 LEVELS = "▁▂▃▄▅▆▇█"
