@@ -1,4 +1,4 @@
-"""What the writers of both backends share: idempotency keys in flight, and handing results to those who wait."""
+"""What the writers of both backends share: new animals, idempotency keys in flight, and handing out results."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -27,6 +27,28 @@ class InFlight:
             yield
         finally:
             self._names.discard(name)
+
+
+class AddPet:
+    """A new animal for a writer. After `due`, by the writer's clock, it is no longer written."""
+
+    __slots__ = ("due", "future", "idempotency_key", "new", "now", "result")
+    alone = False  # it shares a transaction with others
+
+    def __init__(
+        self,
+        future: "asyncio.Future[Added]",
+        due: float,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+    ) -> None:
+        self.future = future
+        self.due = due
+        self.new = new
+        self.now = now
+        self.idempotency_key = idempotency_key
+        self.result: Added | Exception | None = None
 
 
 def added(new: NewPet, pet_id: int) -> Added:

@@ -15,7 +15,7 @@ from petstore.store import OnCommit
 from petstore.store.limits import IDEMPOTENCY_LIFETIME, StoreLimits
 from petstore.store.postgres.database import lock_pet_ids, watched
 from petstore.store.postgres.pool import Connection, PostgresPool
-from petstore.store.writing import added, deliver, log_bug, replayed
+from petstore.store.writing import AddPet, added, deliver, log_bug, replayed
 
 BATCH_MAX = 500  # animals in one statement
 
@@ -61,24 +61,6 @@ WHERE coalesce(changed.id, pets.id) IS NOT NULL
 """
 
 
-class _AddPet:
-    __slots__ = ("due", "future", "idempotency_key", "new", "now")
-
-    def __init__(
-        self,
-        future: "asyncio.Future[Added]",
-        due: float,
-        new: NewPet,
-        now: float,
-        idempotency_key: IdempotencyKey | None,
-    ) -> None:
-        self.future = future
-        self.due = due
-        self.new = new
-        self.now = now
-        self.idempotency_key = idempotency_key
-
-
 Result = Added | Exception
 
 
@@ -105,7 +87,7 @@ class PostgresWriter:
         )
         self._prune_sql = f"DELETE FROM {schema}.idempotency WHERE ctid = ANY (ARRAY({old}))"
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[_AddPet] = []
+        self._waiting: list[AddPet] = []
         self._writing: asyncio.Task[None] | None = None
         self._pruned = 0.0
 
@@ -116,7 +98,7 @@ class PostgresWriter:
             raise Unavailable("the writer's queue is full")
         future: asyncio.Future[Added] = self._loop.create_future()
         due = self._loop.time() + self._limits.request_timeout
-        self._waiting.append(_AddPet(future, due, new, now, idempotency_key))
+        self._waiting.append(AddPet(future, due, new, now, idempotency_key))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
             self._watch = self._loop.call_later(self._limits.check_interval, self._check)
@@ -158,7 +140,7 @@ class PostgresWriter:
             self._writing = None
             self._watch.cancel()
 
-    async def _settle(self, batch: list[_AddPet]) -> None:
+    async def _settle(self, batch: list[AddPet]) -> None:
         """Write a batch, tell the gate, then every caller."""
         now = self._loop.time()
         # The first of them has waited for the longest.
@@ -195,7 +177,7 @@ class PostgresWriter:
             log_bug(bug)
         self._pruned = now
 
-    async def _commit(self, connection: Connection, batch: list[_AddPet], until: float) -> list[Result]:
+    async def _commit(self, connection: Connection, batch: list[AddPet], until: float) -> list[Result]:
         try:
             return await self._add_until(until, connection, batch)
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as bug:
@@ -204,7 +186,7 @@ class PostgresWriter:
             # One bad row never fails its neighbours.
             return [(await self._commit(connection, [add], until))[0] for add in batch]
 
-    async def _add_until(self, until: float, connection: Connection, batch: list[_AddPet]) -> list[Result]:
+    async def _add_until(self, until: float, connection: Connection, batch: list[AddPet]) -> list[Result]:
         """The server must give up before we do: what waits there for a lock would be added after it was refused."""
         left = until - self._loop.time()
         if left > self._limits.statement_timeout:
@@ -213,7 +195,7 @@ class PostgresWriter:
             await connection.execute(f"SET LOCAL statement_timeout = {max(1, int(left * 900))}")
             return await self._add(connection, batch)
 
-    async def _add(self, connection: Connection, batch: list[_AddPet]) -> list[Result]:
+    async def _add(self, connection: Connection, batch: list[AddPet]) -> list[Result]:
         now = max(add.now for add in batch)
         keys = [add.idempotency_key for add in batch]
         rows = await connection.fetch(

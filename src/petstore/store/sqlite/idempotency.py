@@ -7,8 +7,7 @@ import msgspec
 
 from petstore.pets import Added, Pet
 from petstore.store.limits import IDEMPOTENCY_LIFETIME, StoreLimits
-from petstore.store.sqlite.writes import AddPet
-from petstore.store.writing import replayed
+from petstore.store.writing import AddPet, replayed
 
 
 class IdempotencyRecords:

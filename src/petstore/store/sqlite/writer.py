@@ -30,8 +30,8 @@ from petstore.store.sqlite.connection import FILE_PRAGMAS, set_busy_timeout
 from petstore.store.sqlite.errors import translate
 from petstore.store.sqlite.idempotency import IdempotencyRecords
 from petstore.store.sqlite.write_lock import WriteLock
-from petstore.store.sqlite.writes import AddPet, Call, Write
-from petstore.store.writing import added, deliver
+from petstore.store.sqlite.writes import Call, Write
+from petstore.store.writing import AddPet, added, deliver
 
 WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer insists on starting the log over
 

@@ -6,30 +6,8 @@ from typing import Any
 
 import apsw
 
-from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Subject
-
-
-class AddPet:
-    """A new animal. After `due`, by the writer's clock, it is no longer written."""
-
-    __slots__ = ("due", "future", "idempotency_key", "new", "now", "result")
-    alone = False
-
-    def __init__(
-        self,
-        future: "asyncio.Future[Added]",
-        due: float,
-        new: NewPet,
-        now: float,
-        idempotency_key: IdempotencyKey | None,
-    ) -> None:
-        self.future = future
-        self.due = due
-        self.new = new
-        self.now = now
-        self.idempotency_key = idempotency_key
-        self.result: Added | Exception | None = None
+from petstore.store.writing import AddPet
 
 
 class Call:
