@@ -1,8 +1,9 @@
 """The one writer of a process: a thread that puts all waiting writes into one transaction, so one fsync serves many.
 
-The event loop collects writes and hands the thread whole batches; the thread commits a batch and hands back the
-results. SQLite releases the interpreter's lock at every step, and getting it back from a busy event loop costs far more
-than an insert. So a batch of animals is one statement, whatever its size: the rows travel as one JSON array.
+The event loop queues writes. The thread waits for its turn among the processes that write this file, and only then
+takes all that is queued: the longer it waited, the more share its commit. SQLite releases the interpreter's lock at
+every step, and getting it back from a busy event loop costs far more than an insert. So a batch of animals is one
+statement, whatever its size: the rows travel as one JSON array.
 
 A write that was refused is not written: the thread skips writes whose time is over, and the event loop leaves a batch
 that the thread has begun some more time for the commit. Only a disk that hangs for longer breaks this.
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -37,11 +39,6 @@ WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer insists on startin
 
 T = TypeVar("T")
 _encode = msgspec.json.encode
-
-
-class Batch(NamedTuple):
-    writes: list[Write]
-    rows: str | None  # when all are animals without an idempotency key: their rows, as JSON
 
 
 class BatchResult(NamedTuple):
@@ -71,14 +68,14 @@ class Writer:
         self._clock = clock
         self._health = Health("store", environment, "write")
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[Write] = []
-        self._in_flight: list[Write] = []  # what the thread has at the moment
-        self._handing_over = False
+        self._waiting: deque[Write] = deque()  # the event loop appends, the thread takes
+        self._in_flight: list[Write] = []  # what the thread has taken
+        self._thread_busy = False  # it was woken, and its last batch is not handed back
         self._idle = asyncio.Event()
         self._idle.set()
         self._answering: set[asyncio.Task[None]] = set()
         self._watch: asyncio.TimerHandle | None = None
-        self._to_thread: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._to_thread: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether to go on
         self._thread_ended: asyncio.Future[None] | None = None  # None: there is no thread yet
         # Used by the thread only.
         self._write_lock = WriteLock(path)
@@ -117,40 +114,22 @@ class Writer:
             self._start()
         self._idle.clear()
         self._waiting.append(write)
-        if not self._handing_over and not self._in_flight:
+        if not self._thread_busy:
+            self._thread_busy = True
             # Not at once: other writes of this turn of the loop go into the same batch.
-            self._handing_over = True
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_soon(self._to_thread.put, True)
 
     def _start(self) -> None:
         self._thread_ended = self._loop.create_future()
         self._refuse_late()
         threading.Thread(target=self._run, name=f"writer-{self._path.stem}", daemon=True).start()
 
-    def _hand_over(self) -> None:
-        """Give the thread all that waits; it is woken once per batch."""
-        self._handing_over = False
-        most = self._limits.batch
-        count = next((place for place, write in enumerate(self._waiting[:most]) if write.alone), most) or 1
-        self._in_flight, self._waiting = self._waiting[:count], self._waiting[count:]
-        if not self._in_flight:
-            return
-        writes = [write for write in self._in_flight if not write.future.done()]  # the others' callers have gone
-        # The thread should need the interpreter's lock as little as possible, so rows are encoded here.
-        plain = [write for write in writes if type(write) is AddPet and write.idempotency_key is None]
-        try:
-            rows = _rows(plain) if len(plain) == len(writes) else None
-        except Exception as bug:
-            self._loop.call_soon(self._committed, _failed(writes, bug))
-        else:
-            self._to_thread.put(Batch(writes, rows))
-
     def _refuse_late(self) -> None:
         """Refuse the writes whose time is over, though a disk or a lock hangs; again and again."""
         self._watch = self._loop.call_later(self._limits.check_interval, self._refuse_late)
         now = self._clock()
         STORE_QUEUE.set(len(self._in_flight) + len(self._waiting), self._environment)
-        self._refuse(write for write in self._waiting if write.due < now)
+        self._refuse(write for write in list(self._waiting) if write.due < now)
         self._refuse(write for write in self._in_flight if write.due + self._limits.commit_timeout < now)
 
     def _refuse(self, writes: Iterable[Write]) -> None:
@@ -168,7 +147,7 @@ class Writer:
         """Drains, then ends the thread."""
         await self.drain()
         if self._thread_ended is not None:
-            self._to_thread.put(None)
+            self._to_thread.put(False)
             await self._thread_ended
         if self._watch is not None:
             self._watch.cancel()
@@ -178,7 +157,9 @@ class Writer:
         if len(writes) < len(self._in_flight):
             self._refuse(set(self._in_flight).difference(writes))
         self._in_flight = []
-        self._hand_over()
+        self._thread_busy = bool(self._waiting)
+        if self._thread_busy:
+            self._to_thread.put(True)
         if isinstance(fault, Unavailable):
             self._health.failed(fault)
         elif fault is None and writes:
@@ -205,14 +186,15 @@ class Writer:
 
     def _answered(self, task: "asyncio.Task[None]") -> None:
         self._answering.discard(task)
-        if not (self._waiting or self._in_flight or self._answering):
+        if not (self._thread_busy or self._answering):
             self._idle.set()
 
     # From here on: the writer's thread.
 
     def _run(self) -> None:
         connection: apsw.Connection | None = None
-        while (batch := self._to_thread.get()) is not None:
+        while self._to_thread.get():
+            taken: list[Write] = []
             try:
                 if connection is None:
                     connection = self._connect(self._path)
@@ -221,9 +203,12 @@ class Writer:
                     connection.pragma("cache_size", -1024)
                     # In place of SQLite's own checkpoint, which is part of a commit and keeps its callers waiting.
                     connection.set_wal_hook(self._note_wal_pages)
-                result = self._commit_in_turn(connection, batch)
+                # Always in the queue: a writer that tried without it would pass those that wait, again and again.
+                with self._write_lock:
+                    taken = self._take()
+                    result = self._commit(connection, self._in_time(taken))
             except Exception as error:
-                result = _failed(batch.writes, translate(error))
+                result = _failed(taken or self._take(), translate(error))
                 if connection is not None and connection.in_transaction:
                     with contextlib.suppress(apsw.Error):
                         connection.execute("ROLLBACK")
@@ -236,19 +221,29 @@ class Writer:
         assert self._thread_ended is not None
         self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
 
-    def _commit_in_turn(self, connection: apsw.Connection, batch: Batch) -> BatchResult:
-        """Always in the queue: a writer that tried without it would pass those that wait, again and again."""
-        with self._write_lock:
-            writes = self._in_time(batch.writes)  # the turn came too late for the others
-            if not writes:
-                return BatchResult([], set())
-            if batch.rows is not None and len(writes) == len(batch.writes):
-                with contextlib.suppress(apsw.BusyError):  # of a program that does not queue
-                    # One statement, which is a transaction of its own.
-                    return BatchResult(writes, {"catalogue"}, _insert(connection, batch.rows, len(writes)))
-            self._begin(connection, max(write.due for write in writes) - self._clock())
-            # Once more: for some the lock may have come too late.
-            return self._write(connection, self._in_time(writes))
+    def _take(self) -> list[Write]:
+        """What waits: a batch at most, and a write that wants to be alone by itself."""
+        taken: list[Write] = []
+        while self._waiting and len(taken) < self._limits.batch:
+            if self._waiting[0].alone and taken:
+                break
+            taken.append(self._waiting.popleft())
+            if taken[0].alone:
+                break
+        self._in_flight = taken
+        return taken
+
+    def _commit(self, connection: apsw.Connection, writes: list[Write]) -> BatchResult:
+        if not writes:
+            return BatchResult([], set())
+        plain = [write for write in writes if isinstance(write, AddPet) and write.idempotency_key is None]
+        if len(plain) == len(writes):
+            with contextlib.suppress(apsw.BusyError):  # of a program that does not queue
+                # One statement, which is a transaction of its own.
+                return BatchResult(writes, {"catalogue"}, _insert(connection, _rows(plain), len(plain)))
+        self._begin(connection, max(write.due for write in writes) - self._clock())
+        # Once more: for some the lock may have come too late.
+        return self._write(connection, self._in_time(writes))
 
     def _begin(self, connection: apsw.Connection, timeout: float) -> None:
         """Raises apsw.BusyError when another process keeps SQLite's write lock for so many seconds."""
