@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from petstore.web.requests import write_cursor
 from prove.proof import Figures, Scale, Skipped, folder, hold, progress
 from prove.reloads import reload
 from tests.places import StorePlace
@@ -94,7 +95,7 @@ class Response(NamedTuple):
 
 
 class Clients:
-    """Threads that add animals at every port in turn, and read each one at every port once it is acknowledged."""
+    """Threads that add animals at every port in turn, and list each one at every port once it is acknowledged."""
 
     def __init__(self, secret: str, *ports: int) -> None:
         self.ports = ports
@@ -172,10 +173,12 @@ class Clients:
         with self._lock:
             self.acknowledged[name] = pet_id
             self.at_port[port] += 1
+        page = f"/v1/pets?limit=1&cursor={write_cursor(pet_id - 1)}"
         for other in self.ports:
-            seen = self.request(other, "GET", f"/v1/pets/{pet_id}").status
-            if seen not in (0, 200, 503):
-                self.faults.append(f"{name}, added at port {port}: status {seen} at port {other}")
+            seen = self.request(other, "GET", page)
+            listed = [pet["name"] for pet in json.loads(seen.body)] if seen.status == 200 else []
+            if seen.status not in (0, 503) and listed != [name]:
+                self.faults.append(f"{name}, added at port {port}, is not listed at port {other}: {seen}")
 
 
 def prove(scale: Scale) -> Figures:
