@@ -55,6 +55,7 @@ def main() -> int:
         "messages",
         "trials",
         "usage-kills",
+        "upgrades",
     ):
         words.add_argument(f"--{option}", type=float, metavar="N", help="in place of the scale's")
     chosen = words.parse_args()

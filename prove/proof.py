@@ -31,6 +31,7 @@ class Scale(NamedTuple):
     messages: int  # of the attack on identities
     trials: int  # of each action of an operator
     usage_kills: int  # on each pair of backends
+    upgrades: int  # of each kind, on each pair of backends
     plant: bool = False
 
     @property
@@ -39,8 +40,8 @@ class Scale(NamedTuple):
         return self.name == "full"
 
 
-SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400, 10, 3)
-FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_000, 200)
+SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400, 10, 3, 1)
+FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_000, 200, 20)
 
 # In the order of running: the quick ones first.
 ATTACKS = tuple(
@@ -50,7 +51,7 @@ ATTACKS = tuple(
 )  # fmt: skip
 PROOFS = (
     "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",
-    "usage_kills", "reloads", "soak",
+    "usage_kills", "reloads", "upgrades", "soak",
 )  # fmt: skip
 
 Figures = dict[str, float | int | str]

@@ -1,4 +1,4 @@
-"""`SIGHUP` replaces the program, the settings and the certificates, and no request is refused meanwhile."""
+"""`SIGHUP` replaces the program, the certificates and what other files have; no request is refused meanwhile."""
 
 import os
 import signal
@@ -13,6 +13,7 @@ import httpx
 from petstore.plans import Limits
 from petstore.server.workers import RETIRE
 from prove.reloads import Load, events, reload, used_by
+from tests.backends import Redis
 from tests.certificates import self_signed
 from tests.served import Served, is_running, wait_for
 from tests.servers import PETSTORE, READY_WITHIN
@@ -53,7 +54,7 @@ def test_a_new_certificate_is_served_after_a_reload(tmp_path: Path) -> None:
         old = certificate()
         self_signed(tmp_path)
         reload(server)
-        assert certificate() != old
+        assert wait_for(lambda: certificate() != old)  # the old worker may accept until it has seen the signal
     finally:
         server.stop()
 
@@ -74,6 +75,25 @@ def test_a_reload_into_broken_settings_changes_nothing(tmp_path: Path) -> None:
         assert httpx.get(server.origin + "/healthz", verify=False).status_code == 200
         self_signed(tmp_path)
         reload(server)
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_reload_reads_the_files_of_urls_again_and_keeps_the_variables(tmp_path: Path, redis: Redis) -> None:
+    file = tmp_path / "gate-url"
+    file.write_text(redis.url())
+    server = Served(tmp_path / "data", "--gate-file", str(file)).start()
+    try:
+        assert server.process is not None
+        file.write_text("https://127.0.0.1")
+        os.kill(server.process.pid, signal.SIGHUP)
+        assert wait_for(lambda: events(server, "reload failed") == 1)
+        assert "--gate" in server.log.read_text()
+        file.write_text(redis.url())
+        variables = Path(f"/proc/{server.process.pid}/environ").read_bytes()
+        reload(server)
+        after = Path(f"/proc/{server.process.pid}/environ").read_bytes()
+        assert {line for line in after.split(b"\0") if b"SUCCESSION" not in line} == set(variables.split(b"\0"))
     finally:
         assert server.stop() == 0
 

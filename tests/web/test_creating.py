@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from petstore.pets import INT64_MAX, INT64_MIN
+from petstore.pets import INT64_MAX, INT64_MIN, NESTING_MAX
 from tests.servers import Key, Server
 from tests.web.answers import PET, created, message_of
 
@@ -260,6 +260,28 @@ BAD_BODIES: dict[str, bytes] = {
 @pytest.mark.parametrize("name", BAD_BODIES)
 def test_a_body_that_is_not_one_json_object_is_400(server: Server, key: Key, client: httpx.Client, name: str) -> None:
     message_of(post(client, server, key, BAD_BODIES[name]), "invalid_body")
+
+
+def nested(depth: int) -> bytes:
+    """An animal with an unknown member; the whole body is nested so deeply."""
+    return b'{"name":"Rex","categoryId":1,"x":' + b'[{"y":' * (depth // 2 - 1) + b"[]" + b"}]" * (depth // 2 - 1) + b"}"
+
+
+UNKNOWN_MEMBERS = {
+    "nested 100 deep": nested(NESTING_MAX),
+    "brackets in a string": b'{"name":"Rex","categoryId":1,"x":"' + b'\\"[{' * 10_000 + b'"}',
+    "a flat list of lists": b'{"name":"Rex","categoryId":1,"x":[' + b"[],{}," * 10_000 + b"[]]}",
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN_MEMBERS)
+def test_an_unknown_member_of_any_form_is_ignored(server: Server, key: Key, client: httpx.Client, name: str) -> None:
+    assert post(client, server, key, UNKNOWN_MEMBERS[name]).status_code == 201
+
+
+@pytest.mark.parametrize("depth", [NESTING_MAX + 2, 500, 900])
+def test_a_body_nested_more_than_100_deep_is_400(server: Server, key: Key, client: httpx.Client, depth: int) -> None:
+    assert "nested too deeply" in message_of(post(client, server, key, nested(depth)), "invalid_body")
 
 
 def test_white_space_around_the_object_is_json(server: Server, key: Key, client: httpx.Client) -> None:

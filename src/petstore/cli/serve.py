@@ -90,7 +90,10 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 @click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
 def serve(demo: bool, **options: Any) -> None:
-    """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads code, settings and certificates.
+    """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads without a refused request.
+
+    A reload reads the code, the certificate, its key, --store-file and --gate-file again. All other options and
+    variables stay as they were at the start: a restart changes them.
 
     \b
     Examples:
