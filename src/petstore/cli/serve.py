@@ -241,7 +241,7 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
             return {}
         added: dict[Environment, str] = {}
         with _demo_directory(settings.data) as path:
-            async with service.Backends(Settings(data=path), limits=OPERATOR_LIMITS) as made:
+            async with Backends(Settings(data=path), limits=OPERATOR_LIMITS) as made:
                 secrets = await demo_data.fill(made.stores, made.gate, time.time())
                 for name in empty:
                     if await backends.stores[name].put_all(await demo_data.content_of(made.stores[name])):
