@@ -1,14 +1,14 @@
 """The console: the time of its pages with 1,000,000 animals and 10,000 keys, and its cost beside a loaded service.
 
-Run as `.venv/bin/python bench/console.py [pages] [commands] [load] [--cluster]`; without words, all of them.
+Run as `.venv/bin/python bench/console.py [pages] [commands] [load]`; without words, all of them.
 `--cluster` measures PostgreSQL and Redis (the servers of the tests), otherwise SQLite and LMDB.
 """
 
+import argparse
 import asyncio
 import contextlib
 import json
 import os
-import random
 import re
 import signal
 import statistics
@@ -18,30 +18,20 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
-from claims import PETSTORE, PLENTY, timed
+from claims import PETSTORE, timed
+from console_data import ANIMALS, ENTRIES, KEYS, fill
+from report import CORES
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from petstore.audit import AuditEntry
-from petstore.backends import Backends
-from petstore.keys import ApiKey, digest_of, mint, new_key
-from petstore.pets import STATUSES, NewPet
-from petstore.rate_limits import Windows
 from petstore.settings import Settings
-from petstore.store.schema import TABLES, row_of
-from petstore.usage import DAY, HOUR
 
-ANIMALS, KEYS, ENTRIES = 1_000_000, 10_000, 100_000
-ACTIVE = 0.2  # the share of keys that send requests in an hour
 SERVICE, CONSOLE = 8765, 8766
-NAMES = ["Rex", "Mia", "Bella", "Luna", "Max", "Felix", "Oscar", "Kitty", "Shadow", "Ärmel"]
 ROUNDS, ROUND_SECONDS = 6, 10
 PAGES = 15
 PACED = ["-c140", 10]  # connections, and the milliseconds that each waits between two requests: about 10,000 a second
@@ -61,66 +51,52 @@ class Bench:
         self.results[what] = value
         print(f"  {what:<44} {value}", flush=True)
 
-    async def prepare(self) -> None:
-        """The data of a busy month."""
-        random.seed(1)
-        now = time.time()
-        async with Backends(self.settings) as backends:
-            store = backends.stores["live"]
-            await store.import_pets(_animals(), AuditEntry(now, "bench", "import", "bench.jsonl"))
-            keys = [new_key("live", "enterprise", now=now - i, name=f"{random.choice(NAMES)} {i}", limits=PLENTY)
-                    for i in range(KEYS)]  # fmt: skip
-            self.key, self.secret = keys[0].id, mint("live")
-            for name, rows in _history(keys, self.secret, int(now)).items():
-                table = next(table for table in TABLES if table.name == name)
-                for start in range(0, len(rows), 20_000):
-                    await store.put_rows(table, rows[start : start + 20_000])
-            await backends.gate.raise_version("live", "keys")
-            at = int(now * 1000)
-            windows = [Windows(at, 3, at, i, 0, at, at + 3_600_000 if i % 20 == 0 else at, 1) for i in range(KEYS)]
-            await backends.gate.put_windows(zip((key.id for key in keys), windows, strict=True))
-            await backends.gate.lift(self.key)
+    def prepare(self) -> None:
+        """Fill an empty data directory; one that was filled before is used as it is."""
+        note = self.settings.data / "bench-key"
+        if not note.exists():
+            note.write_text(" ".join(asyncio.run(fill(self.settings))))
+        self.key, self.secret = note.read_text().split()
 
-    def pages(self) -> None:
-        """Each page: the first request after a start, then 15 more."""
+    def pages(self) -> dict[str, dict[str, float]]:
+        """Each page: the first request after a start of the console, then 15 more. Milliseconds."""
+        found = {}
         for path in self.paths():
             with console(self) as open_page:
                 first = open_page(path)
                 before = processor_seconds(self.console_pid)
                 again = [open_page(path) for _ in range(PAGES)]
                 spent = 1000 * (processor_seconds(self.console_pid) - before) / PAGES
-            self.report(
-                f"GET {path}",
-                f"{statistics.median(again):5.1f} ms, slowest {max(again):5.1f}, first {first:5.1f},"
-                f" {spent:5.1f} ms of processor time",
-            )
+            took = {"median": statistics.median(again), "slowest": max(again), "first": first, "processor": spent}
+            name = path.replace(self.key, "KEY")
+            found[name] = {what: round(ms, 1) for what, ms in took.items()}
+            print(f"  {name:<44} {found[name]}", flush=True)
+        return found
 
     def paths(self) -> list[str]:
-        paths = [f"overview?span={span}" for span in ("hour", "day", "month")]
-        paths += ["overview/refresh?span=month", "animals", "animals?before=1000", "animals?status=sold&before=1000"]
-        paths += [
-            "animals/rows?q=Shadow",
-            "animals/rows?q=nobody",
-            "animals/rows?q=nobody&status=sold",
-            "animals?q=77777",
-            "animals/500000",
-            "animals/77777",
-        ]
-        paths += ["keys", "keys?q=Luna 99", "keys?q=nobody", "keys?sort=name", "keys?sort=last_used&plan=enterprise"]
-        paths += ["keys?state=banned", "keys?state=active&sort=name", "keys/identify"]
-        paths += [f"keys/{self.key}?span={span}" for span in ("hour", "day", "month")]
+        """Every page, and every way to filter, sort and search that an operator would use."""
+        key = f"keys/{self.key}"
         return [
-            *paths,
-            "keys/new",
-            "bans",
-            "deprecated",
-            "operators",
-            "health",
-            "audit",
-            "audit?who=operator 7",
-            "audit?what=sign in",
-            "audit?q=nobody",
-        ]
+            *(f"overview{part}?span={span}" for part in ("", "/refresh") for span in ("hour", "day", "month")),
+            "animals", "animals?before=1000", "animals?status=sold", "animals?status=sold&before=1000",
+            "animals?q=Shadow", "animals?q=Shadow&status=pending", "animals?q=nobody", "animals?q=nobody&status=sold",
+            "animals?q=77777", "animals?q=Ärmel 1", "animals/rows?q=nobody&before=500000",
+            "animals/500000", "animals/77777", "animals/77777/history",
+            "keys", *(f"keys?sort={sort}" for sort in ("name", "last-used")),
+            *(f"keys?plan={plan}&sort=name" for plan in ("free", "enterprise")),
+            *(f"keys?state={state}" for state in ("active", "banned", "suspended", "expired", "revoked")),
+            "keys?state=active&sort=name", "keys?state=banned&sort=last-used&plan=enterprise",
+            "keys?q=Luna", "keys?q=Luna 99", "keys?q=nobody", "keys?q=Luna&plan=pro&state=active&sort=last-used",
+            f"keys/rows?after={self.key}", f"keys/rows?after={self.key}&sort=name&state=active",
+            "keys/new", "keys/identify",
+            *(f"{key}{part}?span={span}" for part in ("", "/refresh") for span in ("hour", "day", "month")),
+            f"{key}/revoke",
+            "bans", "bans/refresh",
+            "deprecated", "deprecated/rows?start=9000", "deprecated/export",
+            "audit", "audit?who=operator 7", "audit?who=nobody", "audit?what=sign in", "audit?what=update key",
+            "audit?q=77777", "audit?q=nobody", "audit/rows?before=5000",
+            "operators", "health", "health/refresh",
+        ]  # fmt: skip
 
     def commands(self) -> None:
         """The time of a whole command. `--help` shows the time that Python needs to start."""
@@ -283,64 +259,43 @@ def cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _animals() -> AsyncIterator[list[NewPet]]:
-    for first in range(0, ANIMALS, 5_000):
-        yield [NewPet(f"{NAMES[i % 10]} {i}", i % 50, STATUSES[i % 3]) for i in range(first, first + 5_000)]
-
-
-def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[Any, ...]]]:
-    """Rows by table: a month of days and hours in which some keys were active, an hour of minutes in which all were."""
-    ids = sorted(key.id for key in keys)
-    history: dict[str, list[tuple[Any, ...]]] = {
-        "keys": sorted(row_of(msgspec.structs.replace(key, last_used=now)) for key in keys),
-        "secrets": [(digest_of(secret), keys[0].id, None)],
-    }
-    totals: Counter[tuple[int, int, str]] = Counter()
-    by_operation: list[tuple[Any, ...]] = []
-    intervals = (("usage_days", DAY, 30, 0.9), ("usage", HOUR, 720, ACTIVE), ("usage_minutes", 60, 60, 1))
-    for table, step, count, share in intervals:
-        rows = history[table] = []
-        for start in range(now // step * step - count * step, now // step * step, step):
-            for key_id in ids:
-                if random.random() < share:
-                    used = {"ok": random.randrange(1, 300), "refused": 5 if random.random() < 0.1 else 0}
-                    rows += [(key_id, start, response, n) for response, n in used.items() if n]
-                    if step == DAY:  # what the page of deprecated calls reads
-                        by_operation += [
-                            (step, start, key_id, operation, response, n)
-                            for operation in ("getPet", "listPets")
-                            for response, n in used.items()
-                            if n
-                        ]
-            if step < DAY:
-                totals[step, start, "ok"] += 150 * int(share * len(ids))
-    history["usage_by_operation"] = sorted(by_operation)
-    history["traffic"] = sorted((*cell, n) for cell, n in totals.items())
-    # The first entry is the import of the animals.
-    history["deeds"] = [
-        (i, float(now), f"operator {i % 50}", "set status", str(i), "sold") for i in range(2, ENTRIES + 2)
-    ]
-    return history
-
-
 def main() -> None:
-    words = [word for word in sys.argv[1:] if not word.startswith("--")] or ["pages", "commands", "load"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="pages, commands, load [default: all]")
+    parser.add_argument("--cluster", action="store_true", help="PostgreSQL and Redis")
+    parser.add_argument(
+        "--data", type=Path, help="keep the data here, and use what is there [default: a new directory]"
+    )
+    options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         store = gate = None
-        if "--cluster" in sys.argv:
+        if options.cluster:
             from tests.backends import Postgres, Redis, running
 
             store = stack.enter_context(running(Postgres())).url()
             gate = stack.enter_context(running(Redis())).url()
-        bench = Bench(Path(stack.enter_context(tempfile.TemporaryDirectory())), store, gate)
+        data = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        data.mkdir(exist_ok=True)
+        bench = Bench(data, store, gate)
         pair = "PostgreSQL and Redis" if store else "SQLite and LMDB"
         print(f"{pair}: {ANIMALS:,} animals, {KEYS:,} keys, a month of usage, {ENTRIES:,} audit entries", flush=True)
-        bench.report("preparing", f"{timed(lambda: asyncio.run(bench.prepare())):.0f} s")
+        bench.report("preparing", f"{timed(bench.prepare):.0f} s")
+        name = "console-cluster" if store else "console"
+        words = options.what or ["pages", "commands", "load"]
+        if "pages" in words:
+            settings = {"animals": ANIMALS, "keys": KEYS, "entries": ENTRIES, "requests": PAGES}
+            run = {"finished": time.strftime("%Y-%m-%d"), "cores": CORES, "settings": settings, "pages": bench.pages()}
+            _keep(f"{name}-pages", run)
         for word in words:
-            {"pages": bench.pages, "commands": bench.commands, "load": bench.load}[word]()
-        results = Path(__file__).parent / "results"
-        name = "console-cluster.json" if store else "console.json"
-        (results / name).write_text(json.dumps(bench.results, indent=2, ensure_ascii=False) + "\n")
+            if word != "pages":
+                {"commands": bench.commands, "load": bench.load}[word]()
+        if words != ["pages"]:
+            _keep(name, bench.results)
+
+
+def _keep(name: str, results: object) -> None:
+    path = Path(__file__).parent / f"results/{name}.json"
+    path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

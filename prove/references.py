@@ -105,9 +105,9 @@ def _events() -> str:
 
 
 def _figures() -> str:
-    race, cluster, scaling, claims = (
+    race, cluster, scaling, claims, console, console_cluster = (
         json.loads((ROOT / f"bench/results/{name}.json").read_text())
-        for name in ("race", "cluster", "scaling", "claims")
+        for name in ("race", "cluster", "scaling", "claims", "console-pages", "console-cluster-pages")
     )
     proofs = json.loads((ROOT / "prove/results/full.json").read_text())
     hidden = {"outcome", "seconds", "at", "machine"}
@@ -129,6 +129,8 @@ def _figures() -> str:
             ))) for row, cost in scaling["costs"].items()),
         )
         + "\n## Start, pages and memory\n\n" + _table(("measured", "figure"), claims.items())
+        + f"\n## Pages of the console\n\n{_console_pages(console)}"
+        + f"\n## Pages of the console on PostgreSQL and Redis\n\n{_console_pages(console_cluster)}"
         + "\n## Proofs\n\n" + _table(("proof", "outcome", "figures", "run on"), kept)
     )  # fmt: skip
 
@@ -138,6 +140,21 @@ def _machine(run: dict[str, Any]) -> str:
     return (
         f"{machine['cores']} shared cores, Python {machine['python']}, {settings['rounds']} rounds of"
         f" {settings['seconds']} s, {settings['animals']:,} animals, {run['finished'][:10]}. Medians."
+    )
+
+
+def _console_pages(run: dict[str, Any]) -> str:
+    settings = run["settings"]
+    times = ("median", "slowest", "first", "processor")
+    return (
+        f"{run['cores']} shared cores, {settings['animals']:,} animals, {settings['keys']:,} keys, a month of usage,"
+        f" {settings['entries']:,} audit entries, {run['finished']}. Milliseconds of {settings['requests']} requests,"
+        " of the first request after a start, and of processor time. `deprecated/export` is a file with a line for"
+        " each key.\n\n"
+        + _table(
+            ("page", "median", "slowest", "first", "processor"),
+            ((f"`{path}`", *(str(took[name]) for name in times)) for path, took in run["pages"].items()),
+        )
     )
 
 

@@ -2,23 +2,27 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from petstore.admin.demo import ANIMALS, fill, has_data, is_demo
+from petstore.admin.demo import ANIMALS, content_of, fill, has_data, is_demo
 from petstore.backends import Backends
 from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
 from petstore.pets import NewPet
+from petstore.store.schema import Row, Table
 from petstore.usage import DAY, HOUR, Operation
-from tests.backends import free_port
-from tests.served import Served
+from tests.backends import Postgres, Redis, free_port, shared
+from tests.nodes import nodes_running
+from tests.served import Served, wait_for
 from tests.servers import DEED, Host, Server
 from tests.test_serve import SECRET, fails_in_one_line
 
@@ -90,8 +94,8 @@ def test_audit_entries_of_a_demo_are_in_the_order_of_their_times(demo: Server) -
 
 def test_a_demo_is_recognised_also_after_changes(demo: Server) -> None:
     demo.act(lambda backends: backends.stores["live"].add_by_hand(NewPet("Rex", 1), DEED))
-    assert demo.act(lambda backends: has_data(backends.stores))
-    assert demo.act(lambda backends: is_demo(backends.stores))
+    assert demo.act(lambda backends: has_data(backends.stores["live"]))
+    assert demo.act(lambda backends: is_demo(backends.stores["live"]))
 
 
 def test_two_demos_have_the_same_animals_and_usage(tmp_path: Path) -> None:
@@ -120,6 +124,65 @@ def test_a_second_start_with_demo_serves_and_prints_no_key(serve: Callable[..., 
     own.start()
     assert SECRET.findall(own.printed) == []
     assert httpx.get(own.url("/pets"), headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("files", [0, 1, 2, 4], ids=lambda files: f"after-{files}-files")
+def test_a_start_that_was_interrupted_while_it_made_the_data_is_repeated(
+    tmp_path: Path, number: signal.Signals, files: int
+) -> None:
+    own = Served(tmp_path / "data", "--demo").start(wait=False)
+    assert own.process is not None
+    assert wait_for(lambda: any(sum(1 for _ in path.iterdir()) >= files for path in own.data.glob("demo-*.part")))
+    os.killpg(own.process.pid, number)
+    own.process.wait(timeout=10)
+    assert own.printed == ""
+    with ExitStack() as stack:
+        stack.callback(own.kill)
+        own.start()
+        assert len(set(SECRET.findall(own.printed))) == 2
+        assert counts(own) == ANIMALS
+        assert list(own.data.glob("demo-*")) == []
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_an_environment_that_is_still_empty_is_filled_by_the_next_start(
+    tmp_path: Path, environment: Environment
+) -> None:
+    made = Server(tmp_path / "made")
+
+    async def content(backends: Backends) -> dict[Table, list[Row]]:
+        await fill(backends.stores, backends.gate, NOON)
+        return await content_of(backends.stores[environment])
+
+    rows = made.act(content)
+    own = Served(tmp_path / "data", "--demo")
+    own.act(lambda backends: backends.stores[environment].put_all(rows))
+    with ExitStack() as stack:
+        stack.callback(own.kill)
+        own.start()
+        (secret,) = set(SECRET.findall(own.printed))
+        assert secret.startswith("pets_test_" if environment == "live" else "pets_live_")
+        assert counts(own) == ANIMALS
+
+
+def test_of_two_nodes_that_start_at_once_one_fills_each_environment(tmp_path: Path) -> None:
+    with nodes_running(tmp_path, shared(Postgres), shared(Redis), "--demo", skews=(0.0, 0.0), workers=1) as nodes:
+        printed = [secret for node in nodes for secret in set(SECRET.findall(node.log.read_text()))]
+        assert len(printed) == 2
+        assert counts(nodes[0]) == ANIMALS
+        for secret in printed:
+            environment: Environment = "live" if secret.startswith("pets_live_") else "staging"
+            for node in nodes:
+                answer = httpx.get(node.url("/pets", environment), headers={"Authorization": f"Bearer {secret}"})
+                assert len(answer.json()) == 20
+
+
+def counts(server: Server) -> dict[Environment, int]:
+    async def work(backends: Backends) -> dict[Environment, int]:
+        return {name: sum((await store.count()).values()) for name, store in backends.stores.items()}
+
+    return server.act(work)
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

@@ -1,9 +1,10 @@
 """The examples of the OpenAPI document: there is one everywhere, each fits its schema, and the service answers each."""
 
+import ast
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from petstore.errors import STATUS_OF_CODE
+from petstore import errors
+from petstore.admin.actions import Admin, KeyUpdate
+from petstore.errors import STATUS_OF_CODE, RequestError
+from petstore.keys import mint
 from petstore.plans import Limits
 from petstore.web import examples, guide, openapi
+from petstore.web.app import REJECTIONS
 from petstore.web.examples import ERRORS, ErrorExample
 from petstore.web.pets import SUNSET
 from tests.servers import Key, Server, raw, serving
@@ -118,6 +123,8 @@ def test_the_requests_of_the_document_get_the_answers_of_the_document(fresh: Ser
     assert client.get(pets).headers["WWW-Authenticate"] == shown["WWW-Authenticate"]
 
 
+Elicit = Callable[[Server, ErrorExample], Answer]
+
 # What makes the service answer each error. The key has all that it needs, unless it is what is wrong.
 
 
@@ -180,22 +187,65 @@ def of_another_version(server: Server, _: ErrorExample) -> Answer:
     return parse(raw(server.port, b"GET /v1/pets HTTP/2.0\r\nHost: here\r\n\r\n"))
 
 
-Elicit = Callable[[Server, ErrorExample], Answer]
+def unusable(server: Server, example: ErrorExample) -> Answer:
+    """Keys that are unknown, suspended, expired and revoked get one answer."""
+    unknown = f"Authorization: Bearer {mint('live')}"
+    answers = [
+        send(server, example, unknown, key=None),
+        send(server, example, key=stopped(server, lambda admin, key: admin.suspend_key(key.id))),
+        send(server, example, key=stopped(server, lambda admin, key: admin.revoke_key(key.id))),
+        send(server, example, key=stopped(server, lambda admin, key: admin.update_key(key.id, KeyUpdate(expires=1.0)))),
+    ]
+    assert len({answer.body for answer in answers}) == 1
+    return answers[0]
+
+
+def stopped(server: Server, stop: Callable[[Admin, Key], Awaitable[object]]) -> Key:
+    key = server.key()
+    server.act(lambda backends: stop(Admin(backends.stores["live"], backends.gate, "a test", time.time), key))
+    return key
+
+
+def with_body(body: bytes) -> Elicit:
+    return lambda server, example: send(server, example, key=server.key(), body=body)
+
+
 ELICIT: dict[str, Elicit] = {
     "invalid_body": lambda s, e: send(s, e, key=s.key(), body=b'{"categoryId": "1"}'),
+    "invalid_members": with_body(b'{"name": " ", "status": "lost"}'),
+    "name_not_a_string": with_body(b'{"name": 7, "categoryId": 1}'),
+    "name_too_long": with_body(b'{"name": "%s", "categoryId": 1}' % (b"x" * 256)),
+    "name_with_control_characters": with_body(rb'{"name": "Rex\n", "categoryId": 1}'),
+    "repeated_member": with_body(b'{"name": "A", "name": "B", "categoryId": 1, "note": 1, "note": 2}'),
+    "body_missing": with_body(b""),
+    "body_not_json": with_body(b'{"name": "Rex",'),
+    "body_not_a_number": with_body(b'{"name": "Rex", "categoryId": NaN}'),
+    "body_not_an_object": with_body(b"[]"),
+    "body_not_utf_8": with_body(BODY.decode().encode("utf-16")),
+    "body_nested_too_deeply": with_body(b"[" * 60_000),
     "invalid_parameter": lambda s, e: send(s, e, key=s.key(), query="?limit=101"),
+    "invalid_status": lambda s, e: send(s, e, key=s.key(), query="?status=lost"),
+    "invalid_cursor": lambda s, e: send(s, e, key=s.key(), query=f"?cursor={examples.CURSOR[:-1]}"),
+    "repeated_parameter": lambda s, e: send(s, e, key=s.key(), query="?limit=2&limit=3"),
     "invalid_idempotency_key": lambda s, e: send(s, e, "Idempotency-Key: order 17", key=s.key()),
     "malformed_request": lambda s, e: send(s, e, "No-Colon", key=s.key()),
     "unauthorized": lambda s, e: send(s, e, key=None),
+    "key_in_another_header": lambda s, e: send(s, e, f"X-API-Key: {s.key().secret}", key=None),
+    "key_of_staging": lambda s, e: send(s, e, key=s.key(environment="staging")),
+    "key_of_live": lambda s, _: ask(s, "GET /staging/v1/pets", key=s.key()),
+    "key_mistyped": lambda s, e: send(s, e, f"Authorization: Bearer {s.key().secret[:-1]}", key=None),
+    "key_not_valid": unusable,
     "insufficient_scope_read": lambda s, e: send(s, e, key=s.key(scopes=["write"])),
     "insufficient_scope_write": lambda s, e: send(s, e, key=s.key(scopes=["read"])),
     "pet_not_found": lambda s, e: send(s, e, key=s.key(), query="2345678"),
+    "head_timeout": lambda s, _: parse(raw(s.port, b"GET /v1/pets HTTP/1.1\r\nHost: here\r\n", seconds=15)),
     "request_timeout": unfinished,
     "idempotency_conflict": in_conflict,
     "gone": after_sunset,
     "body_too_large": lambda s, e: send(s, e, key=s.key(), body=b"x" * 65_537),
     "target_too_long": lambda s, e: send(s, e, key=s.key(), query="?" + "a" * 60_000),
     "unsupported_media_type": lambda s, e: send(s, e, "Content-Type: text/plain", key=s.key()),
+    "content_encoding": lambda s, e: send(s, e, "Content-Encoding: gzip", key=s.key()),
     "idempotency_mismatch": mismatched,
     "rate_limit_exceeded": lambda s, e: limited(s, e, 2),
     "key_banned": lambda s, e: limited(s, e, 5),
@@ -216,7 +266,7 @@ def test_the_service_answers_each_error_as_the_document_shows_it(
 ) -> None:
     if example.code == "malformed_request" and "malformed_request" not in STATUS_OF_CODE:
         pytest.skip("the service has no code for what it rejects before it is a request")
-    if example.code == "malformed_request" and server.host == "asgi":
+    if (example.code == "malformed_request" or example.name == "head_timeout") and server.host == "asgi":
         pytest.skip("what is rejected before it is a request is the host's")
     if example.name in SPOILING:
         with serving(tmp_path / "data", server.host) as own:
@@ -242,3 +292,43 @@ def test_the_service_answers_each_error_as_the_document_shows_it(
 
 def test_every_error_example_is_elicited() -> None:
     assert [example.name for example in ERRORS] == list(ELICIT)
+
+
+# Of addresses and methods that the document does not have, and of a body whose client is gone.
+WITHOUT_EXAMPLE = (
+    "There is nothing at this address.", "This address answers GET, HEAD.", "The body broke off before its end.",
+)  # fmt: skip
+ERROR_CLASSES = {kind.__name__ for kind in RequestError.__subclasses__()}
+
+
+def texts_of_errors(path: Path) -> Iterator[str]:
+    """Patterns of the texts in a module: arguments of errors, and what the functions named for faults return."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ERROR_CLASSES:
+                yield from pattern_of(node.args[0])
+            elif node.func.id == "error_reply":
+                yield from pattern_of(node.args[1])
+        elif isinstance(node, ast.FunctionDef) and node.name.endswith(("_fault", "_hint")):
+            for inside in ast.walk(node):
+                if isinstance(inside, ast.Return) and inside.value is not None:
+                    yield from pattern_of(inside.value)
+
+
+def pattern_of(text: ast.expr) -> Iterator[str]:
+    match text:
+        case ast.Constant(value=str(value)):
+            yield re.escape(value)
+        case ast.JoinedStr(values=parts):
+            yield "".join(re.escape(str(p.value)) if isinstance(p, ast.Constant) else ".+" for p in parts)
+        case ast.IfExp(body=first, orelse=second):
+            yield from (*pattern_of(first), *pattern_of(second))
+
+
+def test_every_text_of_an_error_has_an_example() -> None:
+    package = Path(errors.__file__).parent
+    found = [text for path in package.rglob("*.py") for text in texts_of_errors(path)]
+    found += [re.escape(text) for text in REJECTIONS.values()]
+    assert len(found) > 40
+    shown = [*(example.message for example in ERRORS), *WITHOUT_EXAMPLE]
+    assert [text for text in found if not any(re.search(text, message) for message in shown)] == []

@@ -104,11 +104,11 @@ def test_usage_is_kept_by_operation(store_at: StorePlace) -> None:
             ]
             assert await store.usage_of(["key_b"], interval, [start], "listPets") == []
             assert await store.busiest(interval=interval, since=start, limit=9, operation="listPets") == [
-                KeyTotal("key_a", 10, 0, 0)
+                KeyTotal("key_a", 10, 0, 0, start)
             ]
             assert await store.busiest(interval=interval, since=start, limit=9) == [
-                KeyTotal("key_b", 18, 0, 0),
-                KeyTotal("key_a", 16, 0, 0),
+                KeyTotal("key_b", 18, 0, 0, start),
+                KeyTotal("key_a", 16, 0, 0, start),
             ]
 
     store_at.use(work)
@@ -119,16 +119,16 @@ def test_busiest_keys_come_first_page_by_page(store_at: StorePlace) -> None:
         rows = [used(f"key_{i}", NOW, "ok", i // 2 + 1) for i in range(6)]
         await store.add_usage([*rows, used("key_5", NOW, "refused", 4), used("key_5", NOW, "banned", 9)], {})
         await store.add_usage([used("key_old", NOW - 2 * DAY, "ok", 99)], {})
-        everything = [
-            KeyTotal("key_5", 16, 4, 9),
-            KeyTotal("key_4", 3, 0, 0),
-            KeyTotal("key_3", 2, 0, 0),
-            KeyTotal("key_2", 2, 0, 0),
-            KeyTotal("key_1", 1, 0, 0),
-            KeyTotal("key_0", 1, 0, 0),
-        ]
         for interval in INTERVALS:
             since = NOW // interval * interval
+            everything = [
+                KeyTotal("key_5", 16, 4, 9, since),
+                KeyTotal("key_4", 3, 0, 0, since),
+                KeyTotal("key_3", 2, 0, 0, since),
+                KeyTotal("key_2", 2, 0, 0, since),
+                KeyTotal("key_1", 1, 0, 0, since),
+                KeyTotal("key_0", 1, 0, 0, since),
+            ]
             assert await store.busiest(interval=interval, since=since, limit=10) == everything
             last = ""
             for page in (everything[:2], everything[2:4], everything[4:], []):

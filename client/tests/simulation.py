@@ -3,6 +3,7 @@
 import functools
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
@@ -13,13 +14,16 @@ from petstore_client._messages import Failure, Request, Response
 from petstore_client._operations import Options
 
 MINUTE = 60.0
+DAY = 86_400
 
 
 class Model:
     """The service's rate limit, naively: a window opens with its first request; refusals in a row can be a ban."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, per_day: float = math.inf) -> None:
         self.limit = limit
+        self.per_day = per_day
+        """Of one day, which does not end."""
         self.created: set[str] = set()
         self.window = -MINUTE
         self.used = 0
@@ -31,18 +35,27 @@ class Model:
     def handle(self, request: Request, now: float) -> Response:
         if now >= self.window + MINUTE:
             self.window, self.used = now, 0
+        day_left = self.per_day - len(self.created)
+        if day_left <= 0:
+            self._refuse()
+            return error(429, "rate_limit_exceeded", retry_after=DAY, **limits(int(self.per_day), 0, DAY))
         reset = int(self.window + MINUTE) + 1
         if self.used >= self.limit:
             self.refusals[self.window] = self.refusals.get(self.window, 0) + 1
-            self._strikes += 1
-            if self._strikes > self.limit:
-                self.bans += 1
+            self._refuse()
             seconds = max(1, -int((now - self.window - MINUTE) // 1))
             return error(429, "rate_limit_exceeded", retry_after=seconds, **limits(self.limit, 0, reset))
         self.used += 1
         self._strikes = 0
         self.created.add(request.headers["Idempotency-Key"])
+        if day_left <= self.limit - self.used:
+            return response(201, REX, **limits(int(self.per_day), int(day_left) - 1, DAY))
         return response(201, REX, **limits(self.limit, self.limit - self.used, reset))
+
+    def _refuse(self) -> None:
+        self._strikes += 1
+        if self._strikes > self.limit:
+            self.bans += 1
 
 
 class Trip(NamedTuple):

@@ -9,7 +9,7 @@ from petstore_client import KeyBanned, RateLimit, RateLimited, TimedOut, Wait
 from petstore_client._events import Events
 from petstore_client._messages import Failure, Request, Response
 from petstore_client._operations import PERMIT_TIMEOUT, Options
-from petstore_client._rate_limiter import SILENCE_TIMEOUT, Hold, RateLimiter
+from petstore_client._rate_limiter import Hold, RateLimiter
 from petstore_client._retries import SLOT, SLOTS
 
 
@@ -44,12 +44,34 @@ def test_no_more_requests_are_in_flight_than_the_last_response_said_remain(remai
     assert permits(limiter) == expected
 
 
-def test_one_more_request_may_start_after_each_second_without_a_response() -> None:
+def starts_in_silence(limiter: RateLimiter, since: float, until: float) -> list[float]:
+    """When requests start that ask for a permit every tenth of a second, and get no response."""
+    moments = [since + tenth / 10 for tenth in range(round(10 * (until - since)))]
+    return [moment - since for moment in moments if limiter.acquire(moment) is None]
+
+
+def test_without_a_response_one_more_request_may_start_after_a_time_that_doubles() -> None:
+    assert starts_in_silence(RateLimiter(), 0.0, 100.0) == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0]
+
+
+def test_in_a_day_without_a_response_few_requests_start() -> None:
     limiter = RateLimiter()
-    assert permits(limiter, 0.0) == 1
-    assert permits(limiter, SILENCE_TIMEOUT - 0.01) == 0
-    assert permits(limiter, SILENCE_TIMEOUT) == 1
-    assert permits(limiter, SILENCE_TIMEOUT) == 0
+    assert sum(1 for second in range(86_400) if limiter.acquire(float(second)) is None) <= 17
+
+
+def test_a_response_ends_the_doubling() -> None:
+    limiter = RateLimiter()
+    assert len(starts_in_silence(limiter, 0.0, 20.0)) == 5
+    limiter.release(15.0, state(0))
+    assert permits(limiter, 20.0) == 1, "one second counts again"
+
+
+def test_a_failure_does_not_end_the_doubling() -> None:
+    limiter = RateLimiter()
+    assert len(starts_in_silence(limiter, 0.0, 20.0)) == 5
+    limiter.release(15.0, Failure(OSError(), "no response"))
+    assert permits(limiter, 20.0) == 0
+    assert permits(limiter, 31.0) == 1
 
 
 def test_the_time_without_a_response_is_longer_for_a_low_limit() -> None:
@@ -59,6 +81,18 @@ def test_the_time_without_a_response_is_longer_for_a_low_limit() -> None:
     assert permits(limiter, 20.0) == 1
     assert permits(limiter, 33.1) == 0
     assert permits(limiter, 33.2) == 1, "less often than five times a minute"
+    assert permits(limiter, 59.5) == 0
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 6, 60, 300])
+@pytest.mark.parametrize("shown", ["the minute's limit", "the day's limit"])
+def test_in_silence_fewer_requests_start_in_a_minute_than_a_ban_takes(limit: int, shown: str) -> None:
+    """More than `limit` refusals in a row are a ban."""
+    limiter = RateLimiter()
+    for response_ in [state(0, limit), *([state(0, 100_000)] if shown == "the day's limit" else [])]:
+        limiter.acquire(0.0)
+        limiter.release(0.0, response_)
+    assert 1 <= len(starts_in_silence(limiter, 0.0, 60.0)) <= limit
 
 
 @pytest.mark.parametrize("outcome", [response(200), Failure(OSError(), "no connection", unsent=True)])

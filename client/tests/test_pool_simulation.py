@@ -54,6 +54,25 @@ def test_a_pool_is_not_banned_on_a_slow_network_that_loses_requests_and_response
     assert pool.sent_too_early() == []
 
 
+@settings(deadline=None, max_examples=30)
+@given(
+    workers=st.integers(1, 100), limit=st.integers(6, 60), per_day=st.integers(1, 100), seed=st.integers(0, 2**32),
+    slowest=st.sampled_from([0.01, 0.4, 5.0, 15.0]),
+)  # fmt: skip
+def test_a_pool_is_not_banned_when_its_day_is_used_up(
+    workers: int, limit: int, per_day: int, seed: int, slowest: float
+) -> None:
+    """Nothing ends the row of refusals then. The lowest limit is six: the first requests start before it is known."""
+    rng = random.Random(seed)
+    model = Model(limit, per_day)
+    pool = Pool(model, Options(max_wait=3600), lambda: Trip(rng.uniform(0, slowest), rng.uniform(0, slowest)), seed)
+    pool.run(workers, 3)
+    assert {type(raised) for raised in pool.failed} <= {RateLimited, TimedOut}
+    assert len(model.created) <= per_day
+    assert model.bans == 0
+    assert pool.sent_too_early() == []
+
+
 def test_the_model_bans_workers_that_do_not_share_a_client() -> None:
     model = Model(60)
     for _ in range(200):

@@ -66,12 +66,16 @@ class TotalUsage(NamedTuple):
 
 
 class KeyTotal(NamedTuple):
-    """The requests of one key in a time span; `requests` includes the refused and the banned ones."""
+    """The requests of one key in a time span; `requests` includes the refused and the banned ones.
+
+    `last` is the start of the last interval with a request.
+    """
 
     key_id: str
     requests: int
     refused: int
     banned: int
+    last: int
 
 
 class Span(NamedTuple):

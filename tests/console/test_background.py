@@ -65,3 +65,16 @@ def test_a_failed_computation_keeps_the_last_result() -> None:
         assert result is not None and result.value == 1
 
     run(test)
+
+
+def test_a_page_that_needs_a_result_waits_for_the_first_one_only() -> None:
+    async def test(computation: SlowComputation, value: BackgroundValue[int]) -> None:
+        asyncio.get_running_loop().call_later(0.1, computation.proceed.set)  # ten times the usual timeout
+        result = await value.latest(first_timeout=10.0)
+        assert result is not None and result.value == 1
+        computation.proceed.clear()
+        value.invalidate()
+        result = await asyncio.wait_for(value.latest(first_timeout=10.0), 5.0)
+        assert result is not None and result.value == 1, "the last one serves"
+
+    run(test)

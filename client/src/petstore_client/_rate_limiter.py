@@ -1,7 +1,8 @@
 """Limits the requests of one client, of all its threads and tasks together, so that a pool earns no ban. No I/O.
 
-Two rules. After a 429 no call sends until the pause is over. And no more requests are in flight than the last response
+Three rules. After a 429 no call sends until the pause is over. No more requests are in flight than the last response
 said remain: one, while nothing is known or nothing remains. So one request is refused, and the others learn from it.
+And while no response arrives, one more request may start now and then, ever less often: all may have been refused.
 """
 
 import math
@@ -14,7 +15,8 @@ from petstore_client._models import RateLimit
 from petstore_client._responses import rate_limit_of
 from petstore_client._retries import delay_after, next_slot
 
-SILENCE_TIMEOUT = 1.0
+SILENCE_TIMEOUT = 1.0  # seconds
+_MINUTE = 66.0  # seconds, with a margin
 _MAX_PERMITS = 2**20
 
 
@@ -35,6 +37,8 @@ class RateLimiter:
         self._in_flight = 0
         self._permits = 1
         self._last_start = -math.inf
+        self._extra = 0  # requests that started beyond the permits since the last response
+        self._lowest_limit = math.inf
         self._pause_end = -math.inf
         self._logged_pause_end = -math.inf
         self._refusal: RateLimited | None = None
@@ -46,8 +50,10 @@ class RateLimiter:
         with self._lock:
             if now < self._pause_end:
                 return Hold(self._pause_end, self._refusal)
-            if self._in_flight >= self._permits and now - self._last_start < self._silence_timeout():
-                return Hold()
+            if self._in_flight >= self._permits:
+                if now - self._last_start < self._silence_timeout():
+                    return Hold()
+                self._extra += 1
             self._in_flight += 1
             self._last_start = now
             return None
@@ -57,11 +63,14 @@ class RateLimiter:
         limit = None if outcome is None else rate_limit_of(outcome)
         with self._lock:
             self._in_flight -= 1
+            if isinstance(outcome, Response):
+                self._extra = 0
             if isinstance(outcome, Response) and outcome.status != 429 and started >= self._pause_end:
                 self._refusals = 0
             if limit is not None:
                 self.rate_limit = _newer(self.rate_limit, limit)
                 self._permits = max(self.rate_limit.remaining, 1)
+                self._lowest_limit = min(self._lowest_limit, max(limit.limit, 1))
             elif isinstance(outcome, Response) or (outcome is not None and outcome.unsent):
                 # The request met no rate limit: it never left, or nothing at the base URL limits requests.
                 self._permits = min(self._permits * 2, _MAX_PERMITS)
@@ -93,8 +102,13 @@ class RateLimiter:
             return is_first
 
     def _silence_timeout(self) -> float:
-        """How long without a response until one more request may start: too long for these requests to earn a ban."""
-        return SILENCE_TIMEOUT if self.rate_limit is None else max(SILENCE_TIMEOUT, 66 / max(self.rate_limit.limit, 1))
+        """How long without a response until one more request may start: too long for these requests to earn a ban.
+
+        A ban takes more refusals in a row than the limit per minute. A minute that is used up ends the row when it is
+        over: until then fewer requests start than the limit. A day that is used up does not: so the time doubles.
+        A response may show the limit of the day, so the lowest limit counts.
+        """
+        return max(SILENCE_TIMEOUT, _MINUTE / self._lowest_limit) * 2.0 ** min(self._extra, 30)
 
 
 def _newer(seen: RateLimit | None, new: RateLimit) -> RateLimit:

@@ -14,14 +14,16 @@ from petstore.keys import Environment
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits
 from petstore.store import Store
+from petstore.store.schema import COUNTERS, TABLES, Row, Table
 from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, Operation, OperationUsage, ResponseClass
 
-ACTOR = "petstore serve --demo"  # creates the keys that are printed, when all other data are there
+ACTOR = "petstore serve --demo"  # creates the keys that are printed
 OPERATORS = ("ada (demo)", "grace (demo)")
 ANIMALS: dict[Environment, int] = {"live": 360, "staging": 120}
 FILES = ("harbour-shelter.csv", "city-shelter.csv", "breeders.jsonl")
 QUARTER = 15 * MINUTE
 ROWS_MAX = 250  # of usage in one transaction
+CONTENT_MAX = 100_000  # rows of one table, more than any has
 
 # The category → names of its animals: dogs, cats, rabbits, birds, fish, turtles.
 NAMES = {
@@ -53,32 +55,32 @@ class _Caller(NamedTuple):
     suspended_days: float = 0  # how many days ago it was suspended; 0: it is not
 
 
-async def has_data(stores: Mapping[Environment, Store]) -> bool:
+async def has_data(store: Store) -> bool:
     """Raises Unavailable."""
-    for store in stores.values():
-        if (
-            await store.keys(limit=1)
-            or (await store.newest_pets(limit=1)).pets
-            or (await store.find_entries(limit=1)).entries
-        ):
-            return True
-    return False
+    keys, found = await store.keys(limit=1), await store.newest_pets(limit=1)
+    return bool(keys or found.pets or (await store.find_entries(limit=1)).entries)
 
 
-async def is_demo(stores: Mapping[Environment, Store]) -> bool:
-    """Whether the data were made by `fill`, all of them. Raises Unavailable."""
+async def is_demo(store: Store) -> bool:
+    """Whether the data were made by `fill`. Raises Unavailable."""
     before, more = None, True
     while more:
-        found, before, more = await stores["live"].find_entries(
-            before=before, limit=1, actor=ACTOR, action="create key"
-        )
+        found, before, more = await store.find_entries(before=before, limit=1, actor=ACTOR, action="create key")
         if found:
             return True
     return False
 
 
+async def content_of(store: Store) -> dict[Table, list[Row]]:
+    """All rows of a store that `fill` has filled, for `put_all` of another. Raises Unavailable."""
+    return {table: await store.rows(table, None, CONTENT_MAX) for table in (*TABLES, COUNTERS)}
+
+
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
-    """Fill both environments. Returns the secret of a new free key of each. Raises Unavailable."""
+    """Fill both environments, in many transactions. Raises Unavailable.
+
+    Returns the secret of a new free key of each.
+    """
 
     def admin(environment: Environment, days_ago: float, actor: str = OPERATORS[0]) -> Admin:
         return Admin(stores[environment], gate, actor, lambda: now - days_ago * DAY)
@@ -92,10 +94,8 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
             if caller.suspended_days:
                 await admin(environment, caller.suspended_days).suspend_key(caller.key_id)
         await _add_usage(store, now, callers)
-    secrets: dict[Environment, str] = {}
-    for environment in sorted(stores, reverse=True):  # the live key last: `is_demo` looks for it
-        _, secrets[environment] = await admin(environment, 0, ACTOR).create_key("free", name="first key")
-    return secrets
+    created = {each: await admin(each, 0, ACTOR).create_key("free", name="first key") for each in stores}
+    return {environment: secret for environment, (_, secret) in created.items()}
 
 
 async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:

@@ -32,7 +32,7 @@ def print_banner(settings: Settings, secrets: Mapping[Environment, str], *, demo
 def _print_secrets(secrets: Mapping[Environment, str], origin: str, *, demo: bool) -> None:
     if demo:
         click.echo("\nThe data are a demo's: example animals, keys of every plan and a day of usage.")
-        click.echo("Two API keys are yours (free plan; they are not shown again):\n")
+        click.echo("Your API keys (free plan; they are not shown again):\n")
     else:
         click.echo("\nYour first API key (free plan; it is not shown again):\n")
     for environment, secret in sorted(secrets.items()):

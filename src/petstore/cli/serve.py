@@ -6,7 +6,10 @@ import ipaddress
 import logging
 import os
 import re
+import shutil
+import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from petstore.server.sockets import check_port
 from petstore.server.tls import tls_context
 from petstore.server.workers import default_count, is_reload, is_trial
 from petstore.settings import Settings, without_password
+from petstore.store import Store
 from petstore.store.schema import COUNTERS
 
 OPENING_LOGGED_AFTER = 3.0  # seconds that the store may take to open before the log says so
@@ -228,13 +232,40 @@ async def _first_key(settings: Settings) -> dict[Environment, str]:
 async def _demo_keys(settings: Settings) -> dict[Environment, str]:
     """The secrets of the keys of a new demo; none when the data are a demo's already.
 
+    The data are made in files of their own, and then added to each empty store in one transaction. So an interrupted
+    start leaves an empty store, and of several nodes that start at once, one adds the data.
     Raises OperatorError when there are other data, and Unavailable.
     """
     async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
         await _wait_for_schema(backends)
-        if not await demo_data.has_data(backends.stores):
-            return await demo_data.fill(backends.stores, backends.gate, time.time())
-        if not await demo_data.is_demo(backends.stores):
+        empty = [name for name, store in backends.stores.items() if not await demo_data.has_data(store)]
+        await _check_demo(settings, [store for name, store in backends.stores.items() if name not in empty])
+        if not empty:
+            return {}
+        added: dict[Environment, str] = {}
+        with _demo_directory(settings.data) as path:
+            async with Backends(Settings(data=path), limits=OPERATOR_LIMITS) as made:
+                secrets = await demo_data.fill(made.stores, made.gate, time.time())
+                for name in empty:
+                    if await backends.stores[name].put_all(await demo_data.content_of(made.stores[name])):
+                        added[name] = secrets[name]
+        await _check_demo(settings, backends.stores.values())  # another process may have added something else
+        return added
+
+
+@contextlib.contextmanager
+def _demo_directory(data: Path) -> Iterator[Path]:
+    """A new directory for files that are removed at the end. Removes those of a process that was killed, too."""
+    for path in data.glob("demo-*.part"):
+        if not data_dir.is_locked(path):
+            shutil.rmtree(path, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="demo-", suffix=".part", dir=data) as name:
+        yield Path(name)
+
+
+async def _check_demo(settings: Settings, stores: Iterable[Store]) -> None:
+    """Raises OperatorError when a store has other data than a demo's, and Unavailable."""
+    for store in stores:
+        if not await demo_data.is_demo(store):
             place = without_password(settings.store) if settings.store else settings.data
             raise OperatorError(f"--demo: {place} has other data already; give another --data, or leave --demo out")
-        return {}

@@ -33,13 +33,17 @@ class BackgroundValue(Generic[T]):
         self._computed_at = float("-inf")
         self._due = float("-inf")
 
-    async def latest(self) -> Result[T] | None:
-        """The new result if it is ready in time, else the last one. None when nothing was computed yet."""
+    async def latest(self, *, first_timeout: float = 0.0) -> Result[T] | None:
+        """The new result if it is ready in time, else the last one. None when nothing was computed yet.
+
+        A page that would be wrong without any result waits up to `first_timeout` seconds for the first one.
+        """
         if time.monotonic() >= self._due and self._task is None:
             self._task = asyncio.create_task(self._run())
         if self._task is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._task), self._wait_timeout)
+                timeout = max(first_timeout, self._wait_timeout) if self._value is None else self._wait_timeout
+                await asyncio.wait_for(asyncio.shield(self._task), timeout)
         return None if self._value is None else Result(self._value, time.monotonic() - self._computed_at)
 
     def invalidate(self) -> None:

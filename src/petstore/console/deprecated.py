@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.responses import Response
 
@@ -11,18 +11,10 @@ from petstore.console.rendering import timestamp
 from petstore.console.requests import ConsoleRequest
 from petstore.console.state import DEPRECATED, DEPRECATED_DAYS
 from petstore.keys import ApiKey
-from petstore.usage import DAY, KeyTotal
+from petstore.usage import KeyTotal
 
 PAGE_SIZE = 50
 EXPORT_MAX = 100_000
-
-
-class Caller(NamedTuple):
-    """A key's calls of the deprecated operation. `last_day` is the start of the last day with a call."""
-
-    key: ApiKey
-    requests: int
-    last_day: int
 
 
 async def show_list(request: ConsoleRequest) -> Response:
@@ -41,9 +33,8 @@ async def export(request: ConsoleRequest) -> Response:
     table.writerow(["key_id", "name", "plan", "requests", "last_call"])
     totals = await request.state.deprecated_totals(request.environment, EXPORT_MAX)
     for start in range(0, len(totals), 1_000):
-        for caller in await _callers(request, totals[start : start + 1_000]):
-            key = caller.key
-            table.writerow([key.id, _as_cell(key.name), key.plan, caller.requests, timestamp(caller.last_day, "day")])
+        for key, total in await _callers(request, totals[start : start + 1_000]):
+            table.writerow([key.id, _as_cell(key.name), key.plan, total.requests, timestamp(total.last, "day")])
     headers = {"content-disposition": f'attachment; filename="{DEPRECATED}-{request.environment}.csv"'}
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
@@ -62,20 +53,10 @@ async def _content(request: ConsoleRequest) -> dict[str, Any]:
     }
 
 
-async def _callers(request: ConsoleRequest, totals: Sequence[KeyTotal]) -> list[Caller]:
+async def _callers(request: ConsoleRequest, totals: Sequence[KeyTotal]) -> list[tuple[ApiKey, KeyTotal]]:
     """In the order of the totals. Raises Unavailable."""
-    ids = [total.key_id for total in totals]
-    keys = await request.store.keys_by_id(ids)
-    today = int(request.now) // DAY * DAY
-    days = range(today - (DEPRECATED_DAYS - 1) * DAY, today + 1, DAY)
-    last: dict[str, int] = {}
-    for usage in await request.store.usage_of(ids, DAY, days, operation=DEPRECATED):
-        last[usage.key_id] = max(last.get(usage.key_id, 0), usage.start)
-    return [
-        Caller(keys[total.key_id], total.requests, last.get(total.key_id, days[0]))
-        for total in totals
-        if total.key_id in keys
-    ]
+    keys = await request.store.keys_by_id([total.key_id for total in totals])
+    return [(keys[total.key_id], total) for total in totals if total.key_id in keys]
 
 
 def _as_cell(text: str) -> str:

@@ -17,6 +17,7 @@ from petstore.plans import PLANS, Limits, Plan
 from petstore.usage import SPANS
 
 PAGE_SIZE = 50
+BANS_TIMEOUT = 2.0  # seconds: without the bans, a filter by state would find the wrong keys
 
 
 class KeyRow(NamedTuple):
@@ -81,7 +82,7 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
 
 
 async def _banned_ids(request: ConsoleRequest) -> list[str]:
-    bans = await request.state.bans[request.environment].latest()
+    bans = await request.state.bans[request.environment].latest(first_timeout=BANS_TIMEOUT)
     return [ban.key_id for ban, _ in bans.value] if bans else []
 
 

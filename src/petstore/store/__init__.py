@@ -1,7 +1,7 @@
 """The store: animals, keys, the audit log, usage and operators of one environment, behind one contract, by URL."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ OnCommit = Callable[[Subject], Awaitable[None]]
 
 
 class Transfer(Protocol):
-    """Rows as they are, for `petstore copy`."""
+    """Rows as they are, for `petstore copy` and for the data of a demo."""
 
     async def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
         """In the order of the table's key, from behind `after` on."""
@@ -30,6 +30,12 @@ class Transfer(Protocol):
 
     async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
         """Adds all or nothing. Rows come in the order of their key; ids that are given out later are higher."""
+
+    async def put_all(self, rows: Mapping[Table, Sequence[Row]]) -> bool:
+        """Adds the rows of all tables in one transaction, if the store is empty.
+
+        False when it has an animal, a key or an audit entry. Of several processes, one fills the store.
+        """
 
     async def copying_from(self) -> str | None:
         """The source of a copy into this store that is not finished."""

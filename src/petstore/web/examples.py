@@ -56,8 +56,68 @@ ERRORS = (
         'The body is {"categoryId": "1"}', CREATE,
     ),
     ErrorExample(
+        "invalid_members", 400, "invalid_body",
+        "name must not be empty or only white space; categoryId is required;"
+        " status must be one of available, pending, sold.",
+        'The body is {"name": " ", "status": "lost"}', CREATE,
+    ),
+    ErrorExample(
+        "name_not_a_string", 400, "invalid_body",
+        "name must be a string.", 'The body is {"name": 7, "categoryId": 1}', CREATE,
+    ),
+    ErrorExample(
+        "name_too_long", 400, "invalid_body",
+        "name must have at most 255 characters.", "The name has 256 characters", CREATE,
+    ),
+    ErrorExample(
+        "name_with_control_characters", 400, "invalid_body",
+        "name must not contain control characters or lone surrogates.", "The name has a line break in it", CREATE,
+    ),
+    ErrorExample(
+        "repeated_member", 400, "invalid_body",
+        "name must be given at most once; a member must be given at most once.",
+        'The body has "name" twice, and "note" twice', CREATE,
+    ),
+    ErrorExample(
+        "body_missing", 400, "invalid_body",
+        "The body is missing: send a JSON object with name and categoryId.", "The request has no body", CREATE,
+    ),
+    ErrorExample(
+        "body_not_json", 400, "invalid_body",
+        "The body is not valid JSON.", 'The body is {"name": "Rex",', CREATE,
+    ),
+    ErrorExample(
+        "body_not_a_number", 400, "invalid_body",
+        "The body is not valid JSON: NaN and Infinity are not JSON.",
+        'The body is {"name": "Rex", "categoryId": NaN}', CREATE,
+    ),
+    ErrorExample(
+        "body_not_an_object", 400, "invalid_body",
+        "The body must be a JSON object with name and categoryId.", "The body is []", CREATE,
+    ),
+    ErrorExample(
+        "body_not_utf_8", 400, "invalid_body", "The body is not valid UTF-8.", "The body is in UTF-16", CREATE
+    ),
+    ErrorExample(
+        "body_nested_too_deeply", 400, "invalid_body",
+        "The body is nested too deeply.", "The body is 60,000 opening brackets", CREATE,
+    ),
+    ErrorExample(
         "invalid_parameter", 400, "invalid_parameter",
         "limit must be a whole number from 1 to 100.", "The query is limit=101", LIST,
+    ),
+    ErrorExample(
+        "invalid_status", 400, "invalid_parameter",
+        "status must be one of available, pending, sold.", "The query is status=lost", LIST,
+    ),
+    ErrorExample(
+        "invalid_cursor", 400, "invalid_parameter",
+        "cursor is not one that this service gave out; start again without it.",
+        "The cursor lacks its last character", LIST,
+    ),
+    ErrorExample(
+        "repeated_parameter", 400, "invalid_parameter",
+        "limit must be given at most once.", "The query is limit=2&limit=3", LIST,
     ),
     ErrorExample(
         "invalid_idempotency_key", 400, "invalid_parameter",
@@ -73,6 +133,27 @@ ERRORS = (
         "Send an API key as Authorization: Bearer <API_KEY>.", "The request has no key",
     ),
     ErrorExample(
+        "key_in_another_header", 401, "unauthorized",
+        "Send the API key as Authorization: Bearer <API_KEY>, not as X-API-Key.", "The key is in X-API-Key",
+    ),
+    ErrorExample(
+        "key_of_staging", 401, "unauthorized",
+        "This API key belongs to the staging environment, and this is live.", "The key begins with pets_test_",
+    ),
+    ErrorExample(
+        "key_of_live", 401, "unauthorized",
+        "This API key belongs to the live environment, and this is staging.",
+        "A request to staging, and the key begins with pets_live_",
+    ),
+    ErrorExample(
+        "key_mistyped", 401, "unauthorized",
+        "The API key is mistyped or incomplete: its checksum does not match.", "The key lacks its last character",
+    ),
+    ErrorExample(
+        "key_not_valid", 401, "unauthorized",
+        "The API key is not valid.", "The key is unknown, suspended, expired or revoked",
+    ),
+    ErrorExample(
         "insufficient_scope_read", 403, "insufficient_scope",
         "This key does not have the read scope.", "The key has the scope write alone", READS,
     ),
@@ -82,6 +163,10 @@ ERRORS = (
     ),
     ErrorExample(
         "pet_not_found", 404, "pet_not_found", "There is no such animal.", "No animal has this id", GET
+    ),
+    ErrorExample(
+        "head_timeout", 408, "request_timeout",
+        "The request did not arrive in time.", "The headers stop in the middle",
     ),
     ErrorExample(
         "request_timeout", 408, "request_timeout",
@@ -108,6 +193,10 @@ ERRORS = (
     ErrorExample(
         "unsupported_media_type", 415, "unsupported_media_type",
         "Content-Type must be application/json.", "The Content-Type is text/plain", CREATE,
+    ),
+    ErrorExample(
+        "content_encoding", 415, "unsupported_media_type",
+        "Content-Encoding is not supported: send the body as it is.", "The Content-Encoding is gzip", CREATE,
     ),
     ErrorExample(
         "idempotency_mismatch", 422, "idempotency_mismatch",

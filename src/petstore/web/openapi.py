@@ -49,7 +49,7 @@ MEANING = {
     401: "The API key is missing or invalid.",
     403: "The key lacks the scope for this operation.",
     404: "The animal could not be found.",
-    408: "The body took too long to arrive.",
+    408: "The request took too long to arrive.",
     409: "The first request with this `Idempotency-Key` is still running.",
     410: "The operation has been removed.",
     413: "The body is larger than 64 KiB.",

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from petstore.store.limits import OPERATOR_TIMEOUT
-from petstore.store.postgres.database import PostgresDatabase
+from petstore.store.postgres.database import PostgresDatabase, run
 from petstore.store.postgres.pool import Connection, long_transaction
 from petstore.store.schema import COUNTERS, Row, Table
+from petstore.store.sql import Statement, Transaction
 from petstore.store.sql.transfer import SqlTransfer
 
 SEQUENCES = {"pets": "pet_ids", "deeds": "deed_ids"}  # where the ids of a table come from
@@ -19,13 +20,13 @@ class PostgresTransfer(PostgresDatabase, SqlTransfer):
             async with long_transaction(connection):
                 if table is COUNTERS:
                     for name, last in rows:
-                        await self._raise_last_id(connection, name, last)
+                        await run(connection, self._raise_last_id(name, last))
                     return
                 await connection.copy_records_to_table(
                     table.name, schema_name=self.schema, columns=list(table.columns), records=rows
                 )
                 if table.name in SEQUENCES:
-                    await self._raise_last_id(connection, table.name, rows[-1][0])
+                    await run(connection, self._raise_last_id(table.name, rows[-1][0]))
 
         await self._pool.run(work, OPERATOR_TIMEOUT)
 
@@ -38,9 +39,8 @@ class PostgresTransfer(PostgresDatabase, SqlTransfer):
         )
         return f"({' UNION ALL '.join(selects)})"
 
-    async def _raise_last_id(self, connection: Connection, table: str, last: int) -> None:
-        """Let no id up to this one be given out again."""
+    def _raise_last_id(self, table: str, last: int) -> Transaction[None]:
         sequence = f"{self.schema}.{SEQUENCES[table]}"
-        await connection.execute(
-            f"SELECT setval('{sequence}', $1) FROM {sequence} WHERE NOT is_called OR last_value < $1", last
+        yield Statement(
+            f"SELECT setval('{sequence}', $1) FROM {sequence} WHERE NOT is_called OR last_value < $1", (last,)
         )

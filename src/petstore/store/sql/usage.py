@@ -155,10 +155,10 @@ class SqlUsage(Database):
         rows = await self._fetch_long(
             "WITH totals AS (SELECT key_id, CAST(sum(count) AS bigint) AS requests,"
             "  CAST(coalesce(sum(count) FILTER (WHERE answer = 'refused'), 0) AS bigint) AS refused,"
-            "  CAST(coalesce(sum(count) FILTER (WHERE answer = 'banned'), 0) AS bigint) AS banned"
-            f" FROM (SELECT key_id || '' AS key_id, answer, count FROM {table} WHERE {start} >= $1 AND {condition})"
-            " AS u GROUP BY key_id)"
-            " SELECT key_id, requests, refused, banned FROM totals WHERE $2 = ''"
+            "  CAST(coalesce(sum(count) FILTER (WHERE answer = 'banned'), 0) AS bigint) AS banned, max(start) AS last"
+            f" FROM (SELECT key_id || '' AS key_id, {start} AS start, answer, count FROM {table}"
+            f"  WHERE {start} >= $1 AND {condition}) AS u GROUP BY key_id)"
+            " SELECT key_id, requests, refused, banned, last FROM totals WHERE $2 = ''"
             " OR (requests, key_id) < (SELECT requests, key_id FROM totals WHERE key_id = $2)"
             " ORDER BY requests DESC, key_id DESC LIMIT $3",
             since, after, limit, *values,

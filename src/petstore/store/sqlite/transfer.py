@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from petstore.store.limits import OPERATOR_TIMEOUT
 from petstore.store.schema import COUNTERS, Row, Table
-from petstore.store.sql import ForEachRow, Transaction
+from petstore.store.sql import Transaction
 from petstore.store.sql.transfer import SqlTransfer
 from petstore.store.sqlite.database import SqliteDatabase, raise_last_id
 
@@ -18,9 +18,11 @@ class SqliteTransfer(SqliteDatabase, SqlTransfer):
         def transaction() -> Transaction[None]:
             if table is COUNTERS:
                 for name, last in rows:
-                    yield from raise_last_id(name, last)
+                    yield from self._raise_last_id(name, last)
             else:
-                places = ", ".join(f"${place}" for place in range(1, len(table.columns) + 1))
-                yield ForEachRow(f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})", rows)
+                yield self._put(table, rows)
 
         await self._run(transaction(), timeout_seconds=OPERATOR_TIMEOUT)
+
+    def _raise_last_id(self, table: str, last: int) -> Transaction[None]:
+        return raise_last_id(table, last)

@@ -1,0 +1,103 @@
+"""The data of the console's measurements: 1,000,000 animals, 10,000 keys of every plan and state, a month of usage."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from claims import PLENTY
+
+from petstore.audit import AuditEntry
+from petstore.backends import Backends
+from petstore.keys import ApiKey, digest_of, mint, new_key
+from petstore.pets import STATUSES, NewPet
+from petstore.plans import Plan
+from petstore.rate_limits import Windows
+from petstore.settings import Settings
+from petstore.store.schema import TABLES, row_of
+from petstore.usage import DAY, HOUR
+
+ANIMALS, KEYS, ENTRIES = 1_000_000, 10_000, 100_000
+ACTIVE = 0.2  # the share of keys that send requests in an hour
+NAMES = ["Rex", "Mia", "Bella", "Luna", "Max", "Felix", "Oscar", "Kitty", "Shadow", "Ärmel"]
+PLANS: tuple[Plan, ...] = ("enterprise", "free", "pro", "business")
+ACTIONS = ("set status", "update key", "add animal", "update animal")
+
+
+async def fill(settings: Settings) -> tuple[str, str]:
+    """The data of a busy month. Returns the id and the secret of a key that may send any number of requests."""
+    random.seed(1)
+    now = time.time()
+    async with Backends(settings) as backends:
+        store = backends.stores["live"]
+        await store.import_pets(_animals(), AuditEntry(now, "bench", "import", "bench.jsonl"))
+        keys = [_key(number, now) for number in range(KEYS)]
+        secret = mint("live")
+        for name, rows in _history(keys, secret, int(now)).items():
+            table = next(table for table in TABLES if table.name == name)
+            for start in range(0, len(rows), 20_000):
+                await store.put_rows(table, rows[start : start + 20_000])
+        await backends.gate.raise_version("live", "keys")
+        at = int(now * 1000)
+        windows = [Windows(at, 3, at, i, 0, at, at + 3_600_000 if i % 20 == 0 else at, 1) for i in range(KEYS)]
+        await backends.gate.put_windows(zip((key.id for key in keys), windows, strict=True))
+        await backends.gate.lift(keys[0].id)
+    return keys[0].id, secret
+
+
+def _key(number: int, now: float) -> ApiKey:
+    """Of 25 keys one is revoked, one expired and one suspended; of ten one was never used."""
+    plan = PLANS[number % len(PLANS)]
+    key = new_key(
+        "live", plan, now=now - number, name=f"{random.choice(NAMES)} {number}",
+        limits=PLENTY if plan == "enterprise" else None, expires=now - 5 if number % 25 == 9 else None,
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        key,
+        last_used=None if number % 10 == 3 else now - number * 60,
+        revoked=now - 5 if number % 25 == 7 else None,
+        suspended=now - 5 if number % 25 == 11 else None,
+    )
+
+
+async def _animals() -> AsyncIterator[list[NewPet]]:
+    for first in range(0, ANIMALS, 5_000):
+        yield [NewPet(f"{NAMES[i % 10]} {i}", i % 50, STATUSES[i % 3]) for i in range(first, first + 5_000)]
+
+
+def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[Any, ...]]]:
+    """Rows by table: a month of days and hours in which some keys were active, an hour of minutes in which all were."""
+    ids = sorted(key.id for key in keys)
+    history: dict[str, list[tuple[Any, ...]]] = {
+        "keys": sorted((row_of(key) for key in keys), key=lambda row: row[0]),
+        "suspensions": sorted((key.id, key.suspended) for key in keys if key.suspended is not None),
+        "secrets": [(digest_of(secret), keys[0].id, None)],
+    }
+    totals: Counter[tuple[int, int, str]] = Counter()
+    by_operation: list[tuple[Any, ...]] = []
+    intervals = (("usage_days", DAY, 30, 0.9), ("usage", HOUR, 720, ACTIVE), ("usage_minutes", 60, 60, 1))
+    for table, step, count, share in intervals:
+        rows = history[table] = []
+        for start in range(now // step * step - count * step, now // step * step, step):
+            for key_id in ids:
+                if random.random() < share:
+                    used = {"ok": random.randrange(1, 300), "refused": 5 if random.random() < 0.1 else 0}
+                    rows += [(key_id, start, response, n) for response, n in used.items() if n]
+                    if step == DAY:  # what the page of deprecated calls reads
+                        by_operation += [
+                            (step, start, key_id, operation, response, n)
+                            for operation in ("getPet", "listPets")
+                            for response, n in used.items()
+                            if n
+                        ]
+            if step < DAY:
+                totals[step, start, "ok"] += 150 * int(share * len(ids))
+    history["usage_by_operation"] = sorted(by_operation)
+    history["traffic"] = sorted((*cell, n) for cell, n in totals.items())
+    # The first entry is the import of the animals.
+    history["deeds"] = [
+        (i, float(now), f"operator {i % 50}", ACTIONS[i % 4], str(i), "sold") for i in range(2, ENTRIES + 2)
+    ]
+    return history
