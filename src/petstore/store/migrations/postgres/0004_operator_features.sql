@@ -31,7 +31,7 @@ CREATE TABLE catalogue_changes (
 );
 INSERT INTO catalogue_changes VALUES (1, 0, false);
 
--- docs/decisions/0012: an import is loaded, then visible at once under the ids from `first_id` to `last_id`, and moved
+-- docs/decisions/0014: an import is loaded, then visible at once under the ids from `first_id` to `last_id`, and moved
 -- into `pets` while it is visible. `touched` is the importer's sign of life.
 CREATE TABLE imports (
     id       text COLLATE "C" PRIMARY KEY,

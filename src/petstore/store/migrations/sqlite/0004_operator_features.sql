@@ -30,7 +30,7 @@ CREATE TABLE catalogue_changes (
 ) STRICT;
 INSERT INTO catalogue_changes VALUES (1, 0, 0);
 
--- docs/decisions/0012: an import is loaded, then visible at once under the ids from `first_id` to `last_id`, and moved
+-- docs/decisions/0014: an import is loaded, then visible at once under the ids from `first_id` to `last_id`, and moved
 -- into `pets` while it is visible. `touched` is the importer's sign of life.
 CREATE TABLE imports (
     id       TEXT    PRIMARY KEY,
