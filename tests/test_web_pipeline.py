@@ -19,8 +19,8 @@ from petstore.observability import metrics
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.plans import Limits
 from petstore.store import Store
-from petstore.web.addresses import suggestion
 from petstore.web.admission import KNOWN_KEYS_MAX, LOOKUPS_PER_SECOND, Admission
+from petstore.web.paths import suggestion
 from petstore.web.replies import pairs
 from tests.in_process import NOW, Clock, Running, Wrapped, request, use_app
 from tests.places import StorePlace

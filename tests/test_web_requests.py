@@ -13,6 +13,7 @@ from petstore.rate_limits import ADMITTED, Decision
 from petstore.server.bodies import BodyStream
 from petstore.server.messages import Request
 from petstore.usage import ANONYMOUS, OperationUsage, ResponseClass
+from petstore.web.client_address import client_address, networks
 from petstore.web.counters import BANNED_429, ROWS_MAX, RequestCounters
 from petstore.web.replies import common_headers, request_ids, seconds
 from petstore.web.requests import (
@@ -20,9 +21,7 @@ from petstore.web.requests import (
     ListQuery,
     bearer,
     check_media_type,
-    client_address,
     etag_matches,
-    networks,
     parse_list_query,
     parse_pet_id,
     read_body,

@@ -1,4 +1,4 @@
-"""The audit log: what operators did, and the contract of the log."""
+"""The audit log: what operators did, and the protocol of the log."""
 
 from typing import NamedTuple, Protocol
 

@@ -1,4 +1,4 @@
-"""Operators: the people who may sign in to the console, their tokens, and the contract of their store."""
+"""Operators: the people who may sign in to the console, their tokens, and the protocol of their store."""
 
 import re
 from typing import Literal, Protocol, get_args

@@ -1,4 +1,4 @@
-"""Animals: the types of the interface, the rules a new animal must meet, and the contract of the catalogue."""
+"""Animals: the types of the interface, the rules a new animal must meet, and the protocol of the catalogue."""
 
 import json
 import re

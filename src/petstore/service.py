@@ -34,7 +34,8 @@ from petstore.server.workers import Sockets, Succession, Supervisor
 from petstore.settings import Settings
 from petstore.web import asgi
 from petstore.web.app import App
-from petstore.web.requests import FIELDS, is_in, networks
+from petstore.web.client_address import is_in, networks
+from petstore.web.requests import FIELDS
 
 FLUSH_EVERY = 5  # seconds between two writes of usage to the store
 TIDY_EVERY = 60  # seconds between two looks for interrupted imports
@@ -151,8 +152,9 @@ def measure_node(settings: Settings) -> None:
     backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
     metrics.BUILD_INFO.set(1, __version__, *backends)
     metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
-    with contextlib.suppress(FileNotFoundError):
-        metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
+    if embedded_store:  # otherwise the file is of the time before a move to PostgreSQL
+        with contextlib.suppress(FileNotFoundError):
+            metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
     for environment in ENVIRONMENTS if embedded_store else ():
         for gauge, name in ((metrics.STORE_BYTES, f"{environment}.db"), (metrics.WAL_BYTES, f"{environment}.db-wal")):
             with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Usage: requests counted per key and time, the time spans it is shown in, and the contract of its store."""
+"""Usage: requests counted per key and time, the time spans it is shown in, and the protocol of its store."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol

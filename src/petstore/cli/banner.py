@@ -12,7 +12,7 @@ from petstore.cli.options import BACKEND_OPTIONS
 from petstore.cli.output import program
 from petstore.keys import Environment
 from petstore.settings import Settings, without_password
-from petstore.web.addresses import BASES
+from petstore.web.paths import BASES
 
 
 def print_banner(settings: Settings, secrets: Mapping[Environment, str], *, demo: bool) -> None:

@@ -13,7 +13,7 @@ from petstore.errors import Unavailable
 from petstore.keys import digest_of
 from petstore.observability.logs import event
 from petstore.operators import Operator, could_be_token
-from petstore.web.requests import client_address
+from petstore.web.client_address import client_address
 
 HOME = "/live/overview"
 ANONYMOUS_ACTOR = "anonymous"  # the name in the audit log of a client without a valid token

@@ -19,7 +19,7 @@ from petstore.keys import ApiKey, Environment
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.usage import DAY, SPANS, KeyTotal, Operation, SpanName
-from petstore.web.requests import networks
+from petstore.web.client_address import networks
 
 BUSIEST = 8
 DEPRECATED: Operation = "getPet"

@@ -1,7 +1,7 @@
-"""The gate: the one small, atomic, shared step per request, and its contract.
+"""The gate: the one small, atomic, shared step per request, and its protocol.
 
 `admit` decides ban, minute and day limits. In the same step it compares the version of the keys, and returns that of
-the catalogue. A worker uses a cached value only while the value's version is the one that the gate just returned.
+the catalogue. Under a new version a worker asks the store what has changed before it uses its page cache.
 """
 
 import ipaddress

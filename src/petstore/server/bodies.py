@@ -1,4 +1,4 @@
-"""Bodies of requests: sized or chunked, as they arrive."""
+"""Bodies of requests: sized or chunked, as they arrive. How long one may be is the application's decision."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""The store: animals, keys, the audit log, usage and operators of one environment, behind one contract, by URL."""
+"""The store: animals, keys, the audit log, usage and operators of one environment, behind one protocol, by URL."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -17,13 +17,14 @@ from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.usage import Operation
-from petstore.web.addresses import BASES, not_found
 from petstore.web.admission import Admission, check_scope, too_many_requests
+from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, RequestCounters
+from petstore.web.paths import BASES, not_found
 from petstore.web.pets import PetOperations
 from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, reply_of, request_ids, seconds
-from petstore.web.requests import Request, client_address, networks
+from petstore.web.requests import Request
 from petstore.web.site import Scrape, Site
 
 COLLECTION_METHODS = ("GET", "HEAD", "OPTIONS", "POST")
@@ -148,7 +149,7 @@ class App:
             logger.exception("internal error", extra={"fields": {"request": request_id}})
             reply = error_reply("internal_error", f"Something went wrong; it is recorded as {request_id}.")
 
-        # Every response passes here.
+        # The reply to every request passes here. What never became a request gets its reply from `reject`.
         if decision is None:
             environment: Environment = "live" if api is None else api.environment
             decision = await self._peek(environment, self.address_of(request), now)

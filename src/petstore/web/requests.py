@@ -2,11 +2,10 @@
 
 import asyncio
 import binascii
-import ipaddress
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote_plus
@@ -218,43 +217,3 @@ def _bounded(body: bytes) -> bytes:
 
 def _too_large() -> BodyTooLarge:
     return BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.")
-
-
-# Addresses
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-_WITH_PORT = re.compile(r"\[([^\]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+").fullmatch
-
-
-def networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
-
-
-def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
-    """The address of the client: the peer or, behind trusted proxies, the nearest address that is not one of them.
-
-    `forwarded_for` is the value of X-Forwarded-For.
-    """
-    if not trusted or not is_in(peer, trusted):
-        return peer
-    for hop in reversed(forwarded_for.split(",")):
-        address = _without_port(hop.strip())
-        if not is_in(address, trusted):
-            return address or peer
-        peer = address
-    return peer
-
-
-def _without_port(hop: str) -> str:
-    """Some proxies append the port: 1.2.3.4:5678, [::1]:1."""
-    match = _WITH_PORT(hop)
-    return (match[1] or match[2]) if match else hop
-
-
-def is_in(address: str, networks: tuple[Network, ...]) -> bool:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    plain = getattr(parsed, "ipv4_mapped", None) or parsed  # of a socket that is open for both kinds
-    return any(parsed in network or plain in network for network in networks)

@@ -8,10 +8,11 @@ from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.web.addresses import not_found
+from petstore.web.client_address import client_address, is_in, networks
 from petstore.web.documents import Documents
+from petstore.web.paths import not_found
 from petstore.web.replies import JSON, Reply, line
-from petstore.web.requests import Request, client_address, is_in, networks
+from petstore.web.requests import Request
 
 METHODS = "GET, HEAD, OPTIONS"
 PROBES = ("/healthz", "/livez", "/readyz")

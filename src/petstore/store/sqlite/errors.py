@@ -1,4 +1,4 @@
-"""SQLite's errors become ours, by their type."""
+"""SQLite's errors become ours, by their type. A full disk, a lock or a damaged file is Unavailable: a 503."""
 
 import apsw
 

@@ -1,4 +1,4 @@
-"""The base addresses of the interface, and the 404 of what is beside them."""
+"""The base paths of both environments, and the 404 of what is beside them."""
 
 from petstore.errors import NotFound
 from petstore.keys import Environment
