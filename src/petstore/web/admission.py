@@ -53,7 +53,7 @@ class Admission:
         self._gate = gate
         self._address_of = address_of
         self._known: dict[bytes, KnownKey] = {}
-        self._change = -1  # the latest one of a key, when all known keys were already valid
+        self._change = -1  # the latest change of a key when `_known` was begun
         self._checked = self._fresh_until = 0.0  # a clock that is set back makes the known keys old, not young
         self._known_keys_max = known_keys_max
         self._lookups = LookupBudget()

@@ -1,4 +1,4 @@
-"""The page cache: pages and animals as they were rendered, each usable only while the catalogue still has them so.
+"""The page cache: rendered pages and animals, each used only while the store would still return the same.
 
 A new animal has the highest id, so it can change only the pages that end a list. All other entries stay usable until an
 operator changes something. Without this rule every create would empty the cache.
@@ -41,7 +41,7 @@ class PageCache:
         self._ends: Entries = {}  # entries that end a list
         self._unchecked: Entries = {}  # entries, while the store is asked for its latest change
         self._bytes = 0  # of all three
-        self._change = -1  # the latest one, when all entries but `_ends` were already usable
+        self._change = -1  # the latest change of the catalogue when `_entries` was begun
         self._misses = 0
         self._version = -1
         self._checked = self._fresh_until = 0.0  # a clock that is set back makes the cache old, not young
