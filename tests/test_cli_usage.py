@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,12 @@ def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) 
     use(petstore, counted(busy, now, "ok", 400), counted(busy, now, "refused", 30), counted(busy, now, "banned", 2))
     first, second = petstore.json("usage")
     assert (first["key_id"], first["requests"], first["refused"], first["banned"]) == (busy, 482, 30, 2)
+    assert first["admitted"] == 450
     assert first["name"] == "Key 1" and first["bars"][-1] == 432 and sum(first["bars"]) == 482
     assert (second["key_id"], second["requests"]) == (quiet, 1)
     for span in ("hour", "day", "month"):
         header, line, *_ = petstore.text("usage", "--span", span).splitlines()
-        assert header.split() == ["key", "last", span, "requests", "429", "banned", "name"]
+        assert header.split() == ["key", "last", span, "requests", "admitted", "429", "banned", "name"]
         assert line.split()[0] == busy
         assert re.search("[▁▂▃▄▅▆▇█] ", line)
     assert unused not in petstore.text("usage")
@@ -95,6 +97,34 @@ def test_usage_is_shown_for_one_operation(petstore: Commands) -> None:
     assert sum(interval["ok"] for interval in shown["steps"]) == 2
     assert sum(interval["ok"] for interval in petstore.json("usage", lists)["steps"]) == 73
     assert "--operation" in petstore.fails_in_one_line("usage", "--operation", "deletePet")
+
+
+def test_usage_of_a_calendar_month_can_be_billed(petstore: Commands) -> None:
+    big, small = make_keys(petstore, 2)
+    first, last = _at(2024, 2, 1), _at(2024, 3, 1) - 1  # a February with 29 days
+    use(petstore, counted(big, first - 1, "ok", 1_000), counted(big, last + 1, "ok", 1_000))
+    use(
+        petstore, counted(big, first, "ok", 40), counted(big, last, "client_error", 5), counted(big, last, "refused", 7)
+    )
+    use(petstore, counted(small, first, "server_error", 1))
+    found = petstore.json("usage", "--month", "2024-02")
+    assert [(each["key_id"], each["admitted"], each["refused"]) for each in found] == [(big, 45, 7), (small, 1, 0)]
+    assert len(found[0]["bars"]) == 29 and sum(found[0]["bars"]) == 52
+    assert petstore.json("usage", "--month", "2024-02", "--operation", "getPet") == []
+    assert petstore.json("usage", "--month", "2024-02", "--after", big)[0]["key_id"] == small
+    one = petstore.json("usage", big, "--month", "2024-02")
+    assert (one["admitted"], one["seconds"], len(one["steps"])) == (45, 86_400, 29)
+    assert (one["steps"][0]["start"], one["steps"][0]["ok"], one["steps"][-1]["refused"]) == (first, 40, 7)
+    assert re.search(r"admitted +45\n", petstore.text("usage", big, "--month", "2024-02"))
+    assert "45" in petstore.text("usage", "--month", "2024-02").splitlines()[1].split()
+    assert petstore.text("usage", "--month", "2024-01", "--env", "staging") == "No requests in staging in 2024-01.\n"
+    assert petstore.text("usage", small, "--month", "2024-01").endswith("No requests in 2024-01.\n")
+    assert "--month" in petstore.fails_in_one_line("usage", "--month", "2024-13")
+    assert "not both" in petstore.fails_in_one_line("usage", "--month", "2024-02", "--span", "day")
+
+
+def _at(year: int, month: int, day: int) -> int:
+    return int(datetime(year, month, day, tzinfo=UTC).timestamp())
 
 
 def test_audit_lists_and_filters_entries(petstore: Commands) -> None:

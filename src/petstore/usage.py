@@ -1,6 +1,8 @@
 """Usage: requests counted per key and time, the time spans it is shown in, and the protocol of its store."""
 
+import calendar
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple, Protocol
 
 from petstore.keys import Environment
@@ -18,6 +20,7 @@ Interval = Literal[60, 3600, 86_400]
 MINUTE: Literal[60] = 60
 HOUR: Literal[3600] = 3600
 DAY: Literal[86_400] = 86_400
+END_OF_TIME = 2**62
 
 # Days of keys, and hours of all keys together, are kept forever; the finer intervals for this long.
 MINUTES_KEPT = 2 * HOUR
@@ -77,6 +80,10 @@ class KeyTotal(NamedTuple):
     banned: int
     last: int
 
+    @property
+    def admitted(self) -> int:
+        return self.requests - self.refused - self.banned
+
 
 class Span(NamedTuple):
     """A time span that ends now, in whole intervals, and the rows and bars that show it."""
@@ -105,6 +112,13 @@ SPANS: dict[SpanName, Span] = {
 }
 
 
+def calendar_month(year: int, month: int) -> tuple[Span, int]:
+    """A month in UTC: its span in days, and the second at which that span ends."""
+    days = calendar.monthrange(year, month)[1]
+    end = int(datetime(year, month, days, tzinfo=UTC).timestamp()) + DAY - 1
+    return Span(days * DAY, DAY, DAY, HOUR, DAY, DAY), end
+
+
 class UsageStore(Protocol):
     """Every method raises Unavailable when the store cannot answer.
 
@@ -130,8 +144,18 @@ class UsageStore(Protocol):
         """The usage of these keys in the intervals that began at `starts`."""
 
     async def busiest(
-        self, *, interval: Interval, since: int, limit: int, after: str = "", operation: Operation | None = None
+        self,
+        *,
+        interval: Interval,
+        since: int,
+        until: int = END_OF_TIME,
+        limit: int,
+        after: str = "",
+        operation: Operation | None = None,
     ) -> list[KeyTotal]:
-        """Keys by their number of requests, most first; `after` is the last key of the previous page."""
+        """Keys by their number of requests in intervals that began from `since` on and before `until`, most first.
+
+        `after` is the last key of the previous page.
+        """
 
     async def total_usage(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]: ...

@@ -8,6 +8,7 @@ from petstore.store.sql import Database, ForEachRow, Statement, Transaction
 from petstore.usage import (
     ANONYMOUS,
     DAY,
+    END_OF_TIME,
     HOUR,
     MINUTE,
     MINUTES_KEPT,
@@ -148,20 +149,27 @@ class SqlUsage(Database):
         return [Usage(*row) for row in rows]
 
     async def busiest(
-        self, *, interval: Interval, since: int, limit: int, after: str = "", operation: Operation | None = None
+        self,
+        *,
+        interval: Interval,
+        since: int,
+        until: int = END_OF_TIME,
+        limit: int,
+        after: str = "",
+        operation: Operation | None = None,
     ) -> list[KeyTotal]:
-        table, start, condition, values = self._source(interval, operation, 4)
+        table, start, condition, values = self._source(interval, operation, 5)
         # The || '' keeps SQLite from walking through all of the index by key for the sake of its order.
         rows = await self._fetch_long(
             "WITH totals AS (SELECT key_id, CAST(sum(count) AS bigint) AS requests,"
             "  CAST(coalesce(sum(count) FILTER (WHERE answer = 'refused'), 0) AS bigint) AS refused,"
             "  CAST(coalesce(sum(count) FILTER (WHERE answer = 'banned'), 0) AS bigint) AS banned, max(start) AS last"
             f" FROM (SELECT key_id || '' AS key_id, {start} AS start, answer, count FROM {table}"
-            f"  WHERE {start} >= $1 AND {condition}) AS u GROUP BY key_id)"
+            f"  WHERE {start} >= $1 AND {start} < $4 AND {condition}) AS u GROUP BY key_id)"
             " SELECT key_id, requests, refused, banned, last FROM totals WHERE $2 = ''"
             " OR (requests, key_id) < (SELECT requests, key_id FROM totals WHERE key_id = $2)"
             " ORDER BY requests DESC, key_id DESC LIMIT $3",
-            since, after, limit, *values,
+            since, after, limit, until, *values,
         )  # fmt: skip
         return [KeyTotal(*row) for row in rows]
 
