@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ REFERENCE = ROOT / "docs/reference"
 GENERATED = "<!-- Written by `make docs`. Do not edit. -->\n\n"
 WIDTH = 100
 BACKEND_TITLE = "\nBackend options:\n"
+# With its title, where it is the only option.
+HELP_OPTION = re.compile(r"(\n\nOptions:)?\n  -h, --help +Show this message and exit\.")
 
 
 def documents() -> dict[str, str]:
@@ -40,7 +43,8 @@ def _command_line() -> str:
         f" acts on data:\n\n```\n{backend.rstrip()}\n```\n"
     )
     for name, page in pages:
-        text += f"\n## {name}\n\n```\n{page.partition(BACKEND_TITLE)[0].rstrip()}\n```\n"
+        own = page.partition(BACKEND_TITLE)[0].rstrip()
+        text += f"\n## {name}\n\n```\n{HELP_OPTION.sub('', own)}\n```\n"
     return text
 
 
@@ -144,16 +148,20 @@ def _machine(run: dict[str, Any]) -> str:
 
 
 def _console_pages(run: dict[str, Any]) -> str:
+    """One line for each section: of its pages, the one with the highest median."""
     settings = run["settings"]
     times = ("median", "slowest", "first", "processor")
+    slowest: dict[str, str] = {}
+    for path, _ in sorted(run["pages"].items(), key=lambda item: item[1]["median"]):
+        slowest[re.split(r"[/?]", path)[0]] = path
     return (
         f"{run['cores']} shared cores, {settings['animals']:,} animals, {settings['keys']:,} keys, a month of usage,"
-        f" {settings['entries']:,} audit entries, {run['finished']}. Milliseconds of {settings['requests']} requests,"
-        " of the first request after a start, and of processor time. `deprecated/export` is a file with a line for"
-        " each key.\n\n"
+        f" {settings['entries']:,} audit entries, {run['finished']}. Of {len(run['pages'])} pages, the slowest of each"
+        f" section: milliseconds of {settings['requests']} requests, of the first request after a start, and of"
+        " processor time. `deprecated/export` is a file with a line for each key.\n\n"
         + _table(
             ("page", "median", "slowest", "first", "processor"),
-            ((f"`{path}`", *(str(took[name]) for name in times)) for path, took in run["pages"].items()),
+            ((f"`{path}`", *(str(run["pages"][path][name]) for name in times)) for path in slowest.values()),
         )
     )
 

@@ -101,7 +101,7 @@ REQUESTS = Counter(
 )  # fmt: skip
 REQUEST_SECONDS = Histogram(
     "petstore_request_duration_seconds",
-    "Time from the head of a request to its finished answer.",
+    "Time from the first byte of a request to its finished response.",
     _SECONDS,
     "operation",
 )
