@@ -233,6 +233,7 @@ ELICIT: dict[str, Elicit] = {
     "key_in_another_header": lambda s, e: send(s, e, f"X-API-Key: {s.key().secret}", key=None),
     "key_of_staging": lambda s, e: send(s, e, key=s.key(environment="staging")),
     "key_of_live": lambda s, _: ask(s, "GET /staging/v1/pets", key=s.key()),
+    "key_in_quotes": lambda s, e: send(s, e, f'Authorization: Bearer "{s.key().secret}"', key=None),
     "key_mistyped": lambda s, e: send(s, e, f"Authorization: Bearer {s.key().secret[:-1]}", key=None),
     "key_not_valid": unusable,
     "insufficient_scope_read": lambda s, e: send(s, e, key=s.key(scopes=["write"])),

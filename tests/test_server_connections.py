@@ -20,7 +20,7 @@ from petstore.server.connection import (
     Connection,
 )
 from petstore.server.http_server import HttpServer
-from petstore.server.messages import HEAD_MAX, PIPELINE_MAX, Request
+from petstore.server.messages import EMPTY_BYTES_MAX, HEAD_MAX, PIPELINE_MAX, Request
 from petstore.web.replies import Reply
 from tests.in_process import Running, Slow, connected, use_app
 from tests.wire import split
@@ -198,6 +198,45 @@ def test_an_unfinished_head_is_answered_with_408_and_an_idle_connection_just_clo
         assert trickle.data.startswith(b"HTTP/1.1 408") and not silence.closed
         idle.sweep(server.now + IDLE_TIMEOUT + 1)
         assert silence.closed and not silence.data
+
+    use_app(tmp_path, work)
+
+
+def test_empty_lines_keep_no_connection_open(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        server = HttpServer(running.app)
+        (idle, silence), (noisy, noise), (usual, answer) = connected(server), connected(server), connected(server)
+        idle.data_received(b"\r\n")
+        server.now += IDLE_TIMEOUT
+        idle.data_received(b"\r\n")
+        idle.sweep(server.now + 1)
+        assert silence.closed and not silence.data
+        for _ in range(EMPTY_BYTES_MAX // 2 + 1):
+            noisy.data_received(b"\r\n")
+        await until(lambda: noise.closed)
+        assert noise.data.startswith(b"HTTP/1.1 400")
+        for _ in range(EMPTY_BYTES_MAX):
+            usual.data_received(b"\r\n" + ALIVE)
+            await until(lambda: answer.data.endswith(b"}"))
+            answer.data = b""
+        assert not answer.closed
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"HEAD /" + b"x" * 9_000 + b" HTTP/1.1\r\n\r\n", b"HEAD / HTTP/1.1\r\nHost: two words\r\n\r\n", b"HEAD / HTTP"],
+)
+def test_a_rejected_head_request_gets_no_body(tmp_path: Path, message: bytes) -> None:
+    async def work(running: Running) -> None:
+        server = HttpServer(running.app)
+        connection, transport = connected(server)
+        connection.data_received(message)
+        if not message.endswith(b"\r\n\r\n"):
+            connection.sweep(server.now + HEAD_TIMEOUT + 1)
+        await until(lambda: transport.closed)
+        assert transport.data.startswith(b"HTTP/1.1 4") and transport.data.endswith(b"\r\n\r\n")
 
     use_app(tmp_path, work)
 

@@ -91,6 +91,15 @@ def test_any_method_is_read(method: str) -> None:
     assert read(head(line=f"{method} /v1/pets HTTP/1.1"))[0].method == method
 
 
+@pytest.mark.parametrize("target", ["http://there/v1/pets", "http://there", "HTTPS://there?limit=1"])
+def test_the_host_of_an_absolute_target_counts(target: str) -> None:
+    assert read(head(line=f"GET {target} HTTP/1.1"))[0].fields["host"] == "there"
+    with pytest.raises(Malformed):
+        read(f"GET {target} HTTP/1.1\r\n\r\n".encode())
+    with pytest.raises(Malformed):
+        read(head(line=f"GET {target.replace('there', 'a@b')} HTTP/1.1"))
+
+
 @pytest.mark.parametrize(
     ("target", "path", "query"),
     [(b"/v1/pets", "/v1/pets", ""), (b"/v1/%70ets?a=%41", "/v1/pets", "a=%41"), (b"/a%2Fb", "/a%2Fb", ""),

@@ -20,7 +20,7 @@ from petstore.pets import IdempotencyKey, NewPet
 from petstore.plans import Limits
 from petstore.store import Store
 from petstore.web.admission import KNOWN_KEYS_MAX, LOOKUPS_PER_SECOND, Admission
-from petstore.web.paths import suggestion
+from petstore.web.paths import leads_to_staging, suggestion
 from petstore.web.replies import pairs
 from tests.in_process import NOW, Clock, Running, Wrapped, request, use_app
 from tests.places import StorePlace
@@ -223,6 +223,25 @@ def test_a_new_valid_key_gets_through_from_an_address_over_its_limit(tmp_path: P
     use_app(tmp_path, work)
 
 
+def test_a_change_of_another_key_costs_a_key_that_was_seen_valid_nothing(tmp_path: Path) -> None:
+    clock, counted = Clock(), Counted()
+
+    async def work(running: Running) -> None:
+        assert (await running.ask()).status == 200
+        for _ in range(601):
+            await running.app.answer(request(**unknown()))
+        for _ in range(20):
+            other = new_key("live", "free", now=NOW)
+            await running.store.add_key(
+                other, digest_of(mint("live")), AuditEntry(NOW, "a test", "create key", other.id)
+            )
+            clock.now += 1  # every known key is dropped
+            await asyncio.gather(*(running.app.answer(request(**unknown())) for _ in range(50)))
+            assert (await running.ask()).status == 200
+
+    use_app(tmp_path, work, clock, wrap_store=counted.wrap)
+
+
 def test_known_keys_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
     counted = Counted()
 
@@ -251,7 +270,8 @@ def test_known_keys_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> Non
     ("path", "meant"),
     [("/v1/pets/", "/v1/pets"), ("/V1/pets", "/v1/pets"), ("/pets", "/v1/pets"), ("/v1/Pets", "/v1/pets"),
      ("/v1/pet", "/v1/pets"), ("/staging/v1/pets/", "/staging/v1/pets"), ("/STAGING/v1/pets", "/staging/v1/pets"),
-     ("/nothing", ""), ("/v2/pets", ""), ("/v1/orders", ""), ("/", "")],
+     ("/pets/7", "/v1/pets/7"), ("/V1/pets/7/", "/v1/pets/7"), ("/v1//pets", "/v1/pets"), ("//v1/pet/7", "/v1/pets/7"),
+     ("/nothing", ""), ("/v2/pets", ""), ("/v1/orders", ""), ("/v1/pets/rex/", ""), ("/", "")],
 )  # fmt: skip
 def test_a_404_suggests_the_address_that_is_one_slip_away(path: str, meant: str) -> None:
     assert suggestion(path) == (f" Did you mean {meant}?" if meant else "")
@@ -269,6 +289,13 @@ def test_staging_answers_at_v1_under_the_host_of_its_url(tmp_path: Path) -> None
             reply = await running.app.answer(request(path, "limit=1", host=host, authorization=f"Bearer {secret}"))
             return reply.status, dict(pairs(reply.headers)).get("link", "")
 
+        for host in (
+            "staging.example.com:443",
+            "staging.example.com:8080",
+            "staging.example.com.",
+            "STAGING.example.com:",
+        ):
+            assert (await ask("/v1/pets", host, secret))[0] == 200, host
         status, link = await ask("/v1/pets", "Staging.Example.com", secret)
         assert status == 200 and link.startswith("<https://staging.example.com/v1/pets?limit=1&cursor=")
         assert (await ask("/staging/v1/pets", "anything", secret))[0] == 200
@@ -302,3 +329,31 @@ def test_a_rejected_message_gets_the_whole_error(tmp_path: Path, status: int, co
         assert headers["x-ratelimit-remaining"] == "600" and len(headers["x-request-id"]) == 32
 
     use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("host", "staging_url", "public_url", "leads"),
+    [("localhost:8081", "http://localhost:8081", "http://localhost:8080", True),
+     ("localhost:8080", "http://localhost:8081", "http://localhost:8080", False),
+     ("localhost:8080", "http://localhost:8081", None, False),
+     ("localhost", "http://localhost", "http://localhost:8080", True),
+     ("localhost:80", "http://localhost", "http://localhost:8080", True),
+     ("localhost:8080", "http://localhost", "http://localhost:8080", False),
+     ("[::1]:8081", "http://[::1]:8081", None, True), ("[::1]:8080", "http://[::1]:8081", None, False),
+     ("localhost:99999", "http://localhost:8081", None, False), ("", "http://localhost", None, False)],
+)  # fmt: skip
+def test_the_port_of_a_host_counts_where_the_name_does_not_decide(
+    host: str, staging_url: str, public_url: str | None, *, leads: bool
+) -> None:
+    assert leads_to_staging(host, staging_url, public_url) is leads
+
+
+def test_the_access_log_has_the_id_of_a_rejected_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(running: Running) -> None:
+        reply = await running.app.reject(400, "192.0.2.9")
+        (record,) = [each for each in caplog.records if each.message == "request"]
+        fields = record.__dict__["fields"]
+        assert (fields["id"], fields["status"]) == (dict(pairs(reply.headers))["x-request-id"], 400)
+
+    with caplog.at_level(logging.INFO, "petstore"):
+        use_app(tmp_path, work, access_log=True)

@@ -214,7 +214,11 @@ def test_a_304_returns_the_given_page_as_not_modified() -> None:
     assert run.parsed == Page(known.pets, "abc", '"v1"', not_modified=True)
 
 
-def test_a_304_for_an_etag_alone_has_no_animals() -> None:
+def test_a_304_for_an_etag_alone_has_no_animals_and_leads_to_the_next_page() -> None:
+    link = '</v1/pets?limit=2&cursor=abc>; rel="next"'
+    assert list_page(response(304, b"", link=link), if_none_match='"v1"').parsed == Page(
+        (), "abc", '"v1"', not_modified=True
+    )
     run = list_page(response(304, b""), if_none_match='"v1"')
     assert run.sent[0][1].headers == {"If-None-Match": '"v1"'}
     assert run.parsed == Page((), None, '"v1"', not_modified=True)

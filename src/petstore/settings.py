@@ -54,11 +54,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return self.staging_url.rstrip("/") + "/v1"
         return self.public_base + "/staging/v1"
 
-    @property
-    def staging_host(self) -> str:
-        """The Host of requests to --staging-url, in lower case; empty without one."""
-        return urlsplit(self.staging_url or "").netloc.lower()
-
 
 def without_password(url: str) -> str:
     """The URL for messages and for the audit log: without the password, be it in the login or in the query.

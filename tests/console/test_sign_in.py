@@ -1,6 +1,7 @@
 """Signing in and out: the link, tokens, sessions, and the limit of failed sign-ins."""
 
 import re
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -197,8 +198,9 @@ def test_requests_of_another_site_count_as_no_failure_and_keep_the_link(own_cons
     assert client.get(own_console.link, **{"Sec-Fetch-Site": "none"}).status_code == 303
 
 
-def test_a_wrong_link_counts_as_a_failure(own_console: Console) -> None:
-    wrong = own_console.link.replace(own_console.link_token, "A" * 43)
+@pytest.mark.parametrize("token", ["A" * 43, "no token at all"])
+def test_a_wrong_link_counts_as_a_failure(own_console: Console, token: str) -> None:
+    wrong = own_console.link.replace(own_console.link_token, token)
     for _ in range(10):
         assert own_console.client().get(wrong, **{"Sec-Fetch-Site": "none"}).status_code == 401
     assert own_console.client().get(wrong).status_code == 429
@@ -225,6 +227,22 @@ def test_a_sign_in_with_a_file_or_a_large_body_is_refused(console: Console) -> N
     assert client.post("/sign-in", token="x", next="x" * 70_000).status_code == 413
     headers["Content-Type"] = "application/x-www-form-urlencoded"
     assert client.http.post("/sign-in", content=iter([b"token=x"] * 20_000), headers=headers).status_code == 413
+
+
+@pytest.mark.parametrize("length", ["Content-Length: 500", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("media", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+def test_forms_that_break_off_or_are_malformed_are_no_errors_of_ours(
+    own_console: Console, length: str, media: str
+) -> None:
+    host = own_console.origin.removeprefix("http://")
+    head = f"POST /sign-in HTTP/1.1\r\nHost: {host}\r\nOrigin: {own_console.origin}\r\nContent-Type: {media}\r\n"
+    with socket.create_connection(("127.0.0.1", own_console.port)) as connection:
+        connection.sendall(f"{head}{length}\r\n\r\nZZ\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    printed = own_console.output.read_text()
+    assert "internal error" not in printed and "boundary" not in printed
 
 
 def test_signing_in_leads_to_the_requested_page(console: Console, new_name: Callable[[], str]) -> None:

@@ -77,7 +77,7 @@ def endpoint(api_key: str | None, base_url: str | None, connect_timeout: float) 
     """Where requests go; the environment variables count if an argument is None. Raises ValueError."""
     from petstore_client._http import Endpoint
 
-    key = (api_key or os.environ.get("PETSTORE_API_KEY", "")).strip()
+    key = (os.environ.get("PETSTORE_API_KEY", "") if api_key is None else api_key).strip()
     if not key:
         raise ValueError("there is no API key: pass api_key, or set PETSTORE_API_KEY")
     if not is_visible_ascii(key):

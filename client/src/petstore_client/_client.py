@@ -90,7 +90,7 @@ class Petstore(BaseClient):
             cursor: Where to start: the `next_cursor` of a page. Without it, at the first animal.
             if_none_match: A page of an earlier call, or its `etag`. If the first page has not changed, the service
                 does not send it again: the first page is then the given one, with `not_modified` set. For an `etag`
-                alone it has no animals.
+                alone it has no animals; the iteration goes on with the next page.
 
         Raises:
             PetstoreError: While iterating. Continuing the iteration requests the same page again.

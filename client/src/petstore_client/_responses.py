@@ -61,7 +61,7 @@ def read_pet(response: Response) -> Pet:
 def read_page(response: Response, known: Page | str | None = None) -> Page:
     """`known` is the page, or the ETag, that the request sent as `If-None-Match`. Raises one of UNREADABLE."""
     if response.status == 304 and known is not None:
-        page = known if isinstance(known, Page) else Page((), etag=known)
+        page = known if isinstance(known, Page) else Page((), next_cursor(response), known)
         return msgspec.structs.replace(page, not_modified=True)
     return Page(_read_pets(response.body), next_cursor(response), response.headers.get("etag"))
 

@@ -21,7 +21,7 @@ def print_banner(settings: Settings, secrets: Mapping[Environment, str], *, demo
     shown = settings.public_base or origin
     click.echo(f"Petstore listens on {_origin(settings, settings.host)}")
     click.echo(f"  live       {shown}{BASES['live']}")
-    click.echo(f"  staging    {shown}{BASES['staging']}")
+    click.echo(f"  staging    {settings.base_url('staging') if settings.staging_url else shown + BASES['staging']}")
     click.echo(f"  reference  {shown}/docs")
     if secrets:
         _print_secrets(secrets, origin, demo=demo)

@@ -35,6 +35,7 @@ from petstore.server.workers import default_count, is_reload, is_trial
 from petstore.settings import Settings, without_password
 from petstore.store import Store
 from petstore.store.schema import COUNTERS
+from petstore.web.paths import leads_to_staging
 
 OPENING_LOGGED_AFTER = 3.0  # seconds that the store may take to open before the log says so
 
@@ -165,12 +166,20 @@ def check_settings(settings: Settings) -> None:
         if origin != "*" and not (origin.isascii() and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin)):
             raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
     for option, url in (("--public-url", settings.public_url), ("--staging-url", settings.staging_url)):
-        if url is not None and not url.isascii():
+        if url is None:
+            continue
+        if not url.isascii():
             raise OperatorError(f"{option} {url}: write it in ASCII, as xn--… and %…")
-        if url is not None and not _is_base(url):
-            raise OperatorError(f"{option} {url}: give an address like https://api.example.com")
-    if settings.staging_host and settings.staging_host == urlsplit(settings.public_url or "").netloc.lower():
-        raise OperatorError("--staging-url and --public-url must have different hosts; staging is at /staging/v1 there")
+        if not _is_base(url):
+            raise OperatorError(f"{option} {without_password(url)}: give an address like https://api.example.com")
+        if url.rstrip("/").endswith("/v1"):
+            raise OperatorError(f"{option} {url}: leave out /v1 at the end")
+    if settings.staging_url and settings.public_url:
+        host = urlsplit(settings.public_url).netloc.lower()
+        if leads_to_staging(host, settings.staging_url, settings.public_url):
+            raise OperatorError(
+                "--staging-url and --public-url must have different hosts; staging is at /staging/v1 there"
+            )
     named = [("--trusted-proxy", network) for network in settings.trusted_proxies]
     for option, network in [*named, *(("--metrics-from", network) for network in settings.metrics_from)]:
         try:
@@ -184,7 +193,8 @@ def _is_base(url: str) -> bool:
         parts = urlsplit(url)
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and bool(parts.netloc) and not (parts.query or parts.fragment)
+    has_only_base = not (parts.query or parts.fragment or "@" in parts.netloc)
+    return parts.scheme in ("http", "https") and bool(parts.netloc) and has_only_base
 
 
 async def _check_stores(settings: Settings) -> None:

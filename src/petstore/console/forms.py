@@ -1,17 +1,20 @@
 """Forms: read within a limit of bytes and time, whatever the headers of the request announce."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
 FORM_MAX = 64 * 1024
 FORM_TIMEOUT = 10.0
 FIELDS_MAX = 2_000  # more than the animals that may be changed at once
 CLOSE = {"connection": "close"}  # the rest of the body is not read
+
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each malformed form, which is a 400
 
 
 class Form:
@@ -40,7 +43,7 @@ async def read_form(
     max_files: int = 0,
     seconds: float | None = FORM_TIMEOUT,
 ) -> Form:
-    """Raises HTTPException: 400 for a form that is not valid, 413 for a large one, 408 for one that takes too long."""
+    """Raises HTTPException: 400 for a form that is not valid or broke off, 413 for a large one, 408 for a slow one."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise HTTPException(413, headers=CLOSE)
@@ -50,6 +53,8 @@ async def read_form(
             return Form(await counted.form(max_files=max_files, max_fields=max_fields))
     except TimeoutError:
         raise HTTPException(408, headers=CLOSE) from None
+    except ClientDisconnect:
+        raise HTTPException(400, headers=CLOSE) from None
 
 
 def _counted(receive: Receive, max_bytes: int) -> Receive:

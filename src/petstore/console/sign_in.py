@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from petstore.console.forms import Form, read_form
-from petstore.console.sessions import LINK_ACTOR, SESSION_SECONDS, Session, could_be_link_token
+from petstore.console.sessions import LINK_ACTOR, SESSION_SECONDS, Session
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 from petstore.keys import digest_of
@@ -54,7 +54,7 @@ async def sign_in(request: Request) -> Response:
     token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
     if not token:
         return sign_in_page(state, request, "Enter a token." if is_post else "", 401)
-    if not is_post and not (_is_direct_navigation(request) and could_be_link_token(token)):
+    if not is_post and (could_be_token(token) or not _is_direct_navigation(request)):
         error = "This link does not sign in from here. Paste it into the address bar, or enter your token."
         return sign_in_page(state, request, error, 401)
     address = _client_address(state, request)

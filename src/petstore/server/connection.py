@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
             if self._ignored > LINGER_MAX:
                 self._transport.abort()
             return
-        if not messages.within_head:
+        if not messages.within_head and not data.isspace():  # empty lines do not end an idle time
             self._since = self._server.now
         messages.feed(data, perf_counter())
         if self._in_flight is None:
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
         """The last response, to a message that never became a request."""
         response = await self._server.app.reject(status, self.peer)
         if not self._transport.is_closing():
-            self._send(response, stays=False, head_only=False)
+            self._send(response, stays=False, head_only=self._messages.rejects_head)
             self._since = self._server.now
             self._close()
 

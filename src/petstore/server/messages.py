@@ -17,6 +17,7 @@ from petstore.server.bodies import BodySource, BodyStream, Malformed
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
+EMPTY_BYTES_MAX = 64  # of empty lines before a request line
 PIPELINE_MAX = 32  # requests that may wait on one connection
 ESCAPES_MAX = 64  # %XX in a path: a path with more is that of nothing, and stays as it was sent
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
@@ -136,6 +137,10 @@ class HeadReader:
                 raise Malformed(400)
         elif not _is_host(host):
             raise Malformed(400)
+        if target[:1] != b"/" and b"://" in target:  # absolute-form: its host counts (RFC 9112, 3.2.2)
+            fields["host"] = host = re.split(rb"[/?]", target.partition(b"://")[2], maxsplit=1)[0].decode("latin-1")
+            if not _is_host(host):
+                raise Malformed(400)
         path, query = split_target(target)
         return Request(method, path, query, fields, keep_alive, peer, started), length
 
@@ -210,6 +215,7 @@ class MessageReader:
     def __init__(self, source: Source, names: FieldNames) -> None:
         self.waiting: deque[Request] = deque()  # to be answered, in order
         self.rejected: int | None = None  # the status for a message that never became a request
+        self.rejects_head = False  # the method of that message is HEAD
         self.over = False  # nothing more is read
         self.sends_on = False  # the client sends more than is read
         self._source: Source = source
@@ -217,6 +223,7 @@ class MessageReader:
         self._stream: BodyStream | None = None  # of the request whose body is still arriving
         self._unread = b""
         self._started = 0.0
+        self._empty_bytes = 0  # of empty lines since the last request
         self._is_last = False  # the request whose body is arriving is the last one
 
     @property
@@ -247,20 +254,25 @@ class MessageReader:
             if data:
                 self.sends_on = True
         except Malformed as error:
-            self.reject(error.status)
+            self.reject(error.status, data)
 
     def _feed_head(self, data: bytes, now: float) -> bytes:
         """Returns what is left of the data. Raises Malformed."""
         if data[0] in b"\r\n":
-            data = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a request line are ignored
-            if not data:
+            line = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a request line are ignored
+            self._empty_bytes += len(data) - len(line)
+            if self._empty_bytes > EMPTY_BYTES_MAX:
+                raise Malformed(400)
+            if not line:
                 return b""
+            data = line
         end = data.find(HEAD_END) + 4
         if end < 4:
             _check_unfinished(data)
             self._unread = data
             return b""
         behind = len(data) - end
+        self._empty_bytes = 0
         request, length = self._heads.read(data[:end] if behind else data, self._source.peer, self._started)
         self._started = now
         if length:
@@ -296,10 +308,11 @@ class MessageReader:
             self._stream.break_off()
             self._stream = None
 
-    def reject(self, status: int) -> None:
+    def reject(self, status: int, message: bytes = b"") -> None:
         """Read no more. A message whose head was read is answered by the application; others get this status."""
         if self._stream is None:
             self.rejected = status
+            self.rejects_head = (message or self._unread).startswith(b"HEAD ")
         self.sends_on = True
         self.end()
 

@@ -15,10 +15,12 @@ from petstore.usage import Operation
 from petstore.web.replies import Reply, error_reply, line, seconds
 from petstore.web.requests import Request, bearer
 
-KNOWN_KEYS_MAX = 20_000
+KNOWN_KEYS_MAX = SEEN_KEYS_MAX = 20_000
 FRESH_SECONDS = 1.0
 LOOKUPS_PER_SECOND = 10  # from an address over its limit, for keys that were never seen valid
 ADDRESSES_MAX = 10_000
+
+QUOTES_AND_LISTS = frozenset("\"',; ")  # what clients add to a key: quotes, or a second header
 
 digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
@@ -53,6 +55,7 @@ class Admission:
         self._gate = gate
         self._address_of = address_of
         self._known: dict[bytes, KnownKey] = {}
+        self._seen: dict[bytes, None] = {}  # the keys that were valid when last looked up, the oldest first
         self._change = -1  # the latest change of a key when `_known` was begun
         self._checked = self._fresh_until = 0.0  # a clock that is set back makes the known keys old, not young
         self._known_keys_max = known_keys_max
@@ -68,7 +71,7 @@ class Admission:
             digest = digest_of_secret(secret)
             known = self._known.get(digest)
             if known is None or now >= known.expires:
-                if known is None and not await self._may_look_up(request, secret, now):
+                if digest not in self._seen and not await self._may_look_up(request, secret, now):
                     decision = await self._gate.peek_address(self._environment, self._address_of(request), now)
                     return None, decision, -1, too_many_requests(decision)
                 known = await self._look_up(secret, digest, now)
@@ -96,7 +99,12 @@ class Admission:
         key = await self._keys.find_key(digest)
         if key is None or not key.usable(now):
             kept_in.pop(digest, None)
+            self._seen.pop(digest, None)
             return None
+        if digest not in self._seen:
+            if len(self._seen) >= SEEN_KEYS_MAX:
+                del self._seen[next(iter(self._seen))]
+            self._seen[digest] = None
         known = KnownKey(key, key.limits, version, key.expires or math.inf)
         if len(kept_in) >= self._known_keys_max:
             del kept_in[next(iter(kept_in))]
@@ -176,6 +184,8 @@ def _hint(request: Request, secret: str | None, environment: Environment) -> str
         if "authorization" not in request.fields and "x-api-key" in request.fields:
             return "Send the API key as Authorization: Bearer <API_KEY>, not as X-API-Key."
         return "Send an API key as Authorization: Bearer <API_KEY>."
+    if not QUOTES_AND_LISTS.isdisjoint(secret):
+        return "Send one API key, without quotes, as Authorization: Bearer <API_KEY>."
     other: Environment = "staging" if environment == "live" else "live"
     if secret.startswith(PREFIXES[other]):
         return f"This API key belongs to the {other} environment, and this is {environment}."

@@ -21,7 +21,7 @@ from petstore.web.admission import Admission, check_scope, too_many_requests
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, RequestCounters
-from petstore.web.paths import BASES, not_found
+from petstore.web.paths import BASES, leads_to_staging, not_found
 from petstore.web.pets import PetOperations
 from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, reply_of, request_ids, seconds
 from petstore.web.requests import Request
@@ -84,7 +84,7 @@ class App:
         self._outages = Throttled("unavailable")
         self._apis = {each: self._api(each, store, settings) for each, store in stores.items()}
         self._collections = {api.base + "/pets": api for api in self._apis.values()}
-        self._staging_host = settings.staging_host
+        self._staging_url, self._public_url = settings.staging_url, settings.public_url
 
     def _api(self, environment: Environment, store: Store, settings: Settings) -> Api:
         return Api(
@@ -174,13 +174,18 @@ class App:
         decision = await self._peek("live", peer, now)
         code = "request_timeout" if status == 408 else "malformed_request"
         reply = error_reply(code, REJECTIONS[status], status=status)
-        reply.headers += common_headers(decision, next(self._request_ids))
+        request_id = next(self._request_ids)
+        reply.headers += common_headers(decision, request_id)
+        if self._access_log:
+            event(logging.INFO, "request", id=request_id, status=status, address=peer)
         return reply
 
     def _route(self, request: Request) -> Route:
         path = request.path
-        if self._staging_host and path.startswith("/v1") and self._is_staging(request):
-            path = "/staging" + path
+        if self._staging_url is not None and path.startswith("/v1"):
+            host = request.fields.get("host", "")
+            if leads_to_staging(host.lower(), self._staging_url, self._public_url):
+                path = "/staging" + path
         reads = request.method in ("GET", "HEAD")
         api = self._collections.get(path)
         if api is not None:
@@ -194,10 +199,6 @@ class App:
             if path == api.base or path.startswith(api.base + "/"):
                 return Route(api, (), None, "other")
         return Route(None, (), None, "other")
-
-    def _is_staging(self, request: Request) -> bool:
-        """Whether the request was sent to the host of --staging-url."""
-        return request.fields.get("host", "").lower() == self._staging_host
 
     async def _answer_outside(self, request: Request, now: float) -> tuple[Reply, Decision | None]:
         """What is not under a base address counts against the client's address; probes and scrapes do not."""

@@ -21,8 +21,10 @@ def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) 
         return peer
     for hop in reversed(forwarded_for.split(",")):
         address = _without_port(hop.strip())
+        if not _is_address(address):
+            return peer  # what a proxy has not written, or cannot say: the nearest proxy speaks for it
         if not is_in(address, trusted):
-            return address or peer
+            return address
         peer = address
     return peer
 
@@ -31,6 +33,14 @@ def _without_port(hop: str) -> str:
     """Some proxies append the port: 1.2.3.4:5678, [::1]:1."""
     match = _WITH_PORT(hop)
     return (match[1] or match[2]) if match else hop
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_in(address: str, networks: tuple[Network, ...]) -> bool:

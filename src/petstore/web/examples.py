@@ -146,6 +146,11 @@ ERRORS = (
         "A request to staging, and the key begins with pets_live_",
     ),
     ErrorExample(
+        "key_in_quotes", 401, "unauthorized",
+        "Send one API key, without quotes, as Authorization: Bearer <API_KEY>.",
+        "The key is in quotes, or the header is there twice",
+    ),
+    ErrorExample(
         "key_mistyped", 401, "unauthorized",
         "The API key is mistyped or incomplete: its checksum does not match.", "The key lacks its last character",
     ),

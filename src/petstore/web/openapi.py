@@ -43,6 +43,7 @@ HEADERS: Json = {
 _ON_EVERY_RESPONSE = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Request-Id")
 _ON_STATUS = {401: ("WWW-Authenticate",), 403: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
 _ON_DEPRECATED = ("Deprecation", "Sunset", "DeprecationLink")
+_REJECTED = {"malformed_request", "request_timeout"}  # the codes of messages that never became a request
 
 MEANING = {
     400: "The request has invalid values. The message names them.",
@@ -257,7 +258,9 @@ def _errors(operation: str, headers: tuple[str, ...] = ()) -> Json:
     return {
         str(status): {
             "description": f"{MEANING[status]} {_codes(found)}",
-            "headers": _headers((*_ON_STATUS.get(status, ()), *headers)),
+            "headers": _headers(
+                (*_ON_STATUS.get(status, ()), *(() if {each.code for each in found} <= _REJECTED else headers))
+            ),
             "content": {
                 "application/json": {
                     "schema": _ref("schemas", "Error"),

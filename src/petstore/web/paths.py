@@ -1,9 +1,15 @@
-"""The base paths of both environments, and the 404 of what is beside them."""
+"""The base paths of both environments, the hosts that lead to them, and the 404 of what is beside them."""
+
+import re
+from functools import lru_cache
+from urllib.parse import SplitResult, urlsplit
 
 from petstore.errors import NotFound
 from petstore.keys import Environment
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
 
 
 def not_found(path: str) -> NotFound:
@@ -12,9 +18,32 @@ def not_found(path: str) -> NotFound:
 
 def suggestion(path: str) -> str:
     """For a path that is one slip away from an address of the interface."""
-    plain = path.lower().rstrip("/")
-    for base in BASES.values():
-        collection = base + "/pets"
-        if path != collection and plain in (collection, base + "/pet"):
-            return f" Did you mean {collection}?"
-    return f" Did you mean {BASES['live']}/pets?" if plain in ("/pets", "/pet") else ""
+    match = _SLIP(re.sub("/+", "/", path.lower()))
+    if match is None:
+        return ""
+    address = f"{match[1] or BASES['live']}/pets{match[2] or ''}"
+    return f" Did you mean {address}?" if address != path else ""
+
+
+@lru_cache(maxsize=256)
+def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
+    """Whether a request with this Host is for --staging-url.
+
+    The name decides. The port decides too, where --staging-url has one or --public-url has the same name.
+    """
+    staging, sent = urlsplit(staging_url), urlsplit(f"{urlsplit(staging_url).scheme}://{host}")
+    if _name(sent) != _name(staging):
+        return False
+    by_port = staging.port is not None or _name(urlsplit(public_url or "")) == _name(staging)
+    return not by_port or _port(sent) == _port(staging)
+
+
+def _name(url: SplitResult) -> str:
+    return (url.hostname or "").rstrip(".")
+
+
+def _port(url: SplitResult) -> int | None:
+    try:
+        return url.port or DEFAULT_PORTS.get(url.scheme)
+    except ValueError:  # not the number of a port
+        return None
