@@ -81,6 +81,23 @@ def test_default_policy_equals_the_default_settings() -> None:
     assert GatePolicy() == GatePolicy(bans, settings.address_per_minute, settings.gate_outage)
 
 
+def test_a_key_that_was_marked_valid_is_known_to_all_until_it_is_forgotten(gate_at: GatePlace) -> None:
+    one, other = b"1" * 32, b"2" * 32
+
+    async def mark(gate: Gate) -> None:
+        assert not await gate.was_valid(one, NOW)
+        await gate.mark_valid(one, NOW, valid=True)
+
+    async def look(gate: Gate) -> None:
+        assert await gate.was_valid(one, NOW) and not await gate.was_valid(other, NOW)
+        await gate.mark_valid(one, NOW, valid=False)
+        await asyncio.sleep(0.002)  # Redis lets it expire after a millisecond
+        assert not await gate.was_valid(one, NOW)
+
+    gate_at.use(mark)
+    gate_at.use(look)
+
+
 def test_bans_are_listed_and_lifted(gate_at: GatePlace) -> None:
     async def work(gate: Gate) -> None:
         outcomes = [(await ask(gate, "key_a", Limits(1, 9))).outcome for _ in range(3)]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from petstore.errors import Unavailable
-from petstore.gate import GatePolicy
-from petstore.gate.lmdb import LmdbGate, copy_out, renew_versions
+from petstore.gate import VALID_SECONDS, GatePolicy
+from petstore.gate.lmdb import LmdbGate
+from petstore.gate.lmdb_backup import copy_out, renew_versions
 from petstore.plans import Limits
 from petstore.rate_limits import DAY, SECOND, Windows
 from tests.gates import NOW, PLENTY, ask, use_lmdb
@@ -31,6 +32,16 @@ def test_sweeping_removes_idle_records_only(tmp_path: Path) -> None:
         return gate.records
 
     assert use_lmdb(tmp_path, work) == 3 + 2_001  # two versions, the busy key; the totals stay
+
+
+def test_marks_of_valid_keys_are_removed_after_30_days(tmp_path: Path) -> None:
+    async def work(gate: LmdbGate) -> list[bool]:
+        for number in range(2):
+            await gate.mark_valid(bytes([number]) * 32, NOW + number, valid=True)
+        await gate.sweep(NOW + VALID_SECONDS + 0.5)
+        return [await gate.was_valid(bytes([number]) * 32, NOW) for number in range(2)]
+
+    assert use_lmdb(tmp_path, work) == [False, True]
 
 
 def test_a_sweep_continues_where_the_last_one_ended(tmp_path: Path) -> None:

@@ -34,6 +34,16 @@ def test_valid_key_is_untouched_by_its_addresss_limit(start: Start) -> None:
     assert (response.status, response.headers["x-ratelimit-limit"], response.remaining) == (200, "60", 59)
 
 
+def test_a_key_seen_valid_by_one_worker_is_served_by_all_during_a_flood(start: Start) -> None:
+    own = start("--address-per-minute", "5", workers=2)
+    key = own.key()
+    assert asking(own.port, 1, key.headers)[0].status == 200
+    for _ in range(20):  # each on a new connection, so both workers get some
+        flood = [without_key(own, 1, Authorization=f"Bearer {mint('live')}")[0].status for _ in range(15)]
+        assert set(flood[-3:]) == {429}
+        assert asking(own.port, 1, key.headers)[0].status == 200
+
+
 def test_address_is_free_again_after_a_minute(start: Start) -> None:
     own = start("--address-per-minute", "2")
     assert without_key(own, 3)[-1].status == 429

@@ -19,6 +19,9 @@ from petstore.usage import AdmissionTotal, Operation
 # In the data directory. With a gate in Redis, the second is used while Redis is down.
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 
+VALID_SECONDS = 30 * 86_400  # for which a mark of `mark_valid` is kept
+DIGEST_LENGTH = 16  # bytes of a digest that name its mark
+
 Subject = Literal["catalogue", "keys"]
 
 
@@ -61,6 +64,12 @@ class Gate(Protocol):
 
     async def raise_version(self, environment: Environment, subject: Subject) -> None:
         """From the next `admit` on, every value that a worker cached under an older version is stale."""
+
+    async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
+        """Remember for 30 days, for all workers, that the key with this digest is valid; or forget it."""
+
+    async def was_valid(self, digest: bytes, now: float) -> bool:
+        """Whether a worker has marked the key with this digest."""
 
     async def lift(self, key_id: str) -> bool:
         """End a key's ban and forget its earlier ones. False: it has none."""

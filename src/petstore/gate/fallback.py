@@ -83,6 +83,18 @@ class FallbackGate:
         except Unavailable as error:
             await self._fallback_after(error).raise_version(environment, subject)
 
+    async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
+        try:
+            await self._shared.mark_valid(digest, now, valid=valid)
+        except Unavailable as error:
+            await self._fallback_after(error).mark_valid(digest, now, valid=valid)
+
+    async def was_valid(self, digest: bytes, now: float) -> bool:
+        try:
+            return await self._shared.was_valid(digest, now)
+        except Unavailable as error:
+            return await self._fallback_after(error).was_valid(digest, now)
+
     async def lift(self, key_id: str) -> bool:
         return await self._shared.lift(key_id)
 

@@ -22,7 +22,7 @@ import lmdb
 import msgspec
 
 from petstore.errors import Unavailable
-from petstore.gate import GatePolicy, Subject, bucket_of, lmdb_totals
+from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, GatePolicy, Subject, bucket_of, lmdb_totals
 from petstore.gate.lmdb_totals import COUNTABLE, MARK, ONE, TOTALS, pack_key, unpack_key
 from petstore.gate.recovery import mark_in_use
 from petstore.keys import ENVIRONMENTS, Environment
@@ -47,10 +47,12 @@ SWEEP_BATCHES_MAX = 40  # in one sweep
 SWEEP_PERIOD = 120  # seconds, and sweeps, in which each record is checked once
 READ_BATCH = 1_000
 
-KEY, ADDRESS, VERSION = b"k", b"a", b"v"  # the first byte of a record's name is its kind
+KEY, ADDRESS, VERSION, VALID = b"k", b"a", b"v", b"s"  # the first byte of a record's name is its kind
 _windows = struct.Struct(WINDOWS_LAYOUT)
 _address = struct.Struct("<2q")
 _versions = struct.Struct("<2Q")
+pack_versions = _versions.pack
+_valid = struct.Struct("<q")  # when the mark ends
 _NEW_KEY = _windows.pack(*Windows())
 _NEW_ADDRESS = _address.pack(0, 0)
 
@@ -174,6 +176,14 @@ class LmdbGate:
             txn.put(name, _versions.pack(catalogue + (subject == "catalogue"), keys + (subject == "keys")))
 
         self._transact(work)
+
+    async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
+        name, until = VALID + digest[:DIGEST_LENGTH], int((now + VALID_SECONDS) * SECOND)
+        self._transact(lambda txn: txn.put(name, _valid.pack(until)) if valid else txn.delete(name))
+
+    async def was_valid(self, digest: bytes, now: float) -> bool:
+        name = VALID + digest[:DIGEST_LENGTH]
+        return self._transact(lambda txn: txn.get(name) is not None, write=False)
 
     async def lift(self, key_id: str) -> bool:
         name = KEY + key_id.encode()
@@ -299,6 +309,8 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
                     uncollected.append((name[1:], recent))
             elif name[:1] == ADDRESS:
                 old = forgettable(Windows(*_address.unpack(value)), now)
+            elif name[:1] == VALID:
+                old = _valid.unpack(value)[0] <= now
             else:
                 old = False
             found = cursor.delete() if old else cursor.next()  # a delete moves the cursor to the next record
@@ -322,29 +334,3 @@ def size_lock(path: Path) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
-
-
-def copy_out(path: Path, target: Path) -> None:
-    """Copy the file as it is at one moment, while others use it. Raises Unavailable."""
-    try:
-        with _open_offline(path, readonly=True) as env:
-            env.copy(str(target))
-    except (lmdb.Error, OSError) as error:
-        raise Unavailable(f"the gate file cannot be copied: {error}") from error
-
-
-def renew_versions(path: Path) -> None:
-    """Give a file from a backup versions that no worker has seen. Raises Unavailable."""
-    try:
-        with _open_offline(path, readonly=False) as env, env.begin(write=True) as txn:
-            for environment in ENVIRONMENTS:
-                txn.put(VERSION + environment.encode(), _versions.pack(time.time_ns(), time.time_ns()))
-    except (lmdb.Error, OSError) as error:
-        raise Unavailable(f"the gate file cannot be written: {error}") from error
-    path.with_name(path.name + "-lock").unlink()
-
-
-def _open_offline(path: Path, *, readonly: bool) -> Any:
-    """The file, synced as usual, for work that is no request."""
-    size = max(INITIAL_SIZE, path.stat().st_size)
-    return lmdb.open(str(path), subdir=False, map_size=size, readonly=readonly)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
 from petstore.errors import Unavailable
-from petstore.gate import GatePolicy, Subject
+from petstore.gate import VALID_SECONDS, GatePolicy, Subject
 from petstore.gate.redis_errors import time_limit
 from petstore.gate.redis_script import (
     ADDRESS,
@@ -33,6 +33,7 @@ from petstore.gate.redis_script import (
     totals_in,
     totals_record,
     unpack_windows,
+    valid_record,
 )
 from petstore.keys import Environment
 from petstore.observability.health import Health
@@ -138,6 +139,16 @@ class RedisGate:
 
     async def raise_version(self, environment: Environment, subject: Subject) -> None:
         await self._raise(1 << VERSION_NUMBER[environment, subject])
+
+    async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
+        self._check_up()
+        async with time_limit(BATCH_TIMEOUT):
+            await self._link.put([(valid_record(digest), b"1", VALID_SECONDS * SECOND if valid else 1)])
+
+    async def was_valid(self, digest: bytes, now: float) -> bool:
+        self._check_up()
+        async with time_limit(BATCH_TIMEOUT):
+            return await self._link.values([valid_record(digest)]) != [None]
 
     # For operators
 

@@ -20,7 +20,7 @@ from petstore import __version__, data_dir
 from petstore.audit import AuditEntry
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE
-from petstore.gate.lmdb import copy_out, renew_versions
+from petstore.gate.lmdb_backup import copy_out, renew_versions
 from petstore.gate.recovery import readable
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import archive

@@ -55,7 +55,7 @@ class Admission:
         self._gate = gate
         self._address_of = address_of
         self._known: dict[bytes, KnownKey] = {}
-        self._seen: dict[bytes, None] = {}  # the keys that were valid when last looked up, the oldest first
+        self._seen: dict[bytes, None] = {}  # the keys that are marked in the gate as valid, the oldest first
         self._change = -1  # the latest change of a key when `_known` was begun
         self._checked = self._fresh_until = 0.0  # a clock that is set back makes the known keys old, not young
         self._known_keys_max = known_keys_max
@@ -71,7 +71,7 @@ class Admission:
             digest = digest_of_secret(secret)
             known = self._known.get(digest)
             if known is None or now >= known.expires:
-                if digest not in self._seen and not await self._may_look_up(request, secret, now):
+                if digest not in self._seen and not await self._may_look_up(request, secret, digest, now):
                     decision = await self._gate.peek_address(self._environment, self._address_of(request), now)
                     return None, decision, -1, too_many_requests(decision)
                 known = await self._look_up(secret, digest, now)
@@ -99,12 +99,13 @@ class Admission:
         key = await self._keys.find_key(digest)
         if key is None or not key.usable(now):
             kept_in.pop(digest, None)
-            self._seen.pop(digest, None)
+            if digest in self._seen:
+                del self._seen[digest]
+                await self._gate.mark_valid(digest, now, valid=False)
             return None
         if digest not in self._seen:
-            if len(self._seen) >= SEEN_KEYS_MAX:
-                del self._seen[next(iter(self._seen))]
-            self._seen[digest] = None
+            await self._gate.mark_valid(digest, now, valid=True)
+            self._see(digest)
         known = KnownKey(key, key.limits, version, key.expires or math.inf)
         if len(kept_in) >= self._known_keys_max:
             del kept_in[next(iter(kept_in))]
@@ -125,13 +126,26 @@ class Admission:
         if change != self._change:
             self._change, self._known = change, {}
 
-    async def _may_look_up(self, request: Request, secret: str, now: float) -> bool:
-        """An address over its limit reaches the store a few times a second, however many keys it makes up."""
+    async def _may_look_up(self, request: Request, secret: str, digest: bytes, now: float) -> bool:
+        """An address over its limit reaches the store a few times a second, however many keys it makes up.
+
+        A key that any worker has seen valid is looked up as ever.
+        """
         if not well_formed(secret, self._environment):
             return True  # costs no look-up
         address = self._address_of(request)
         decision = await self._gate.peek_address(self._environment, address, now)
-        return decision.outcome is ADMITTED or self._lookups.take(address, now)
+        if decision.outcome is ADMITTED:
+            return True
+        if await self._gate.was_valid(digest, now):
+            self._see(digest)
+            return True
+        return self._lookups.take(address, now)
+
+    def _see(self, digest: bytes) -> None:
+        if len(self._seen) >= SEEN_KEYS_MAX:
+            del self._seen[next(iter(self._seen))]
+        self._seen[digest] = None
 
 
 class LookupBudget:
