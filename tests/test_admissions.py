@@ -283,6 +283,8 @@ def test_a_killed_service_has_counted_everything_that_was_answered(tmp_path: Pat
         server.kill()
         server.start()
         server.stop()
+    record = server.act(lambda backends: backends.stores["live"].key(key.id))
+    assert record is not None and record.last_used is not None
     found = usage_by_class(server, key)
     assert found["ok"] + found.get("client_error", 0) == 12
     assert usage_by_class(server, key, "getPet")["ok"] + found.get("client_error", 0) == 6

@@ -282,6 +282,22 @@ def test_the_oldest_backups_are_removed_after_the_new_one_was_verified(embedded:
     assert len(list(backups.iterdir())) == 1
 
 
+def test_backups_at_the_same_time_get_names_of_their_own(embedded: Commands, tmp_path: Path) -> None:
+    words = [*PETSTORE, "backup", str(tmp_path / "b"), "--keep", "9", "--data", str(embedded.data)]
+    made = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [process.wait(timeout=30) for process in made] == [0, 0, 0]
+    assert len(list((tmp_path / "b").iterdir())) == 3
+
+
+def test_the_copies_of_a_killed_backup_are_removed_by_the_next(embedded: Commands, tmp_path: Path) -> None:
+    left, other = tmp_path / ".20261117T031801Z.zip-51b7b52d", tmp_path / ".before-upgrade.zip-51b7b52d"
+    for directory in (left, other):
+        directory.mkdir()
+        (directory / "live.db").write_bytes(b"x" * 1000)
+    embedded.text("backup", str(tmp_path), "--keep", "1")
+    assert not left.exists() and other.exists()
+
+
 def test_files_with_other_names_are_never_removed(embedded: Commands, tmp_path: Path) -> None:
     others = ["before-upgrade.zip", "20260101T000000Z.zip.gpg", "x20260101T000000Z.zip", "20260101T000000Z"]
     for name in others:

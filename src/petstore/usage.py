@@ -131,8 +131,10 @@ class UsageStore(Protocol):
         Rows of ANONYMOUS count only in the total. A row may take requests away, to move them to another class.
         """
 
-    async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int) -> None:
+    async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
         """Add what each total has grown by since it was last given, as class `ok` at `at`.
+
+        `late`: a worker that was killed may have counted them, so `at` is also the last use that is known.
 
         Each admission is added once, however often and in whatever order totals are given, by any process: the
         store keeps the highest total of each epoch in the same transaction.

@@ -72,6 +72,7 @@ def test_name_plan_scopes_and_expiry_of_a_key_can_be_changed(server: Server, ope
     ("fields", "error"),
     [
         ({"plan": "gold"}, "Choose a plan"),
+        ({"expires": "0d"}, "is too short"),
         ({"scope": []}, "at least one scope"),
         ({"plan": "enterprise"}, "whole numbers"),
         ({"expires": "soon"}, "'soon' is not a duration"),
@@ -145,6 +146,7 @@ def test_keys_are_filtered_by_plan_and_state_and_sorted(server: Server, operator
     [
         ({"plan": "gold", "scope": "read"}, "Choose a plan"),
         ({"plan": "free"}, "at least one scope"),
+        ({"plan": "free", "scope": "read", "expires": "0s"}, "is too short"),
         ({"plan": "enterprise", "scope": "read"}, "whole numbers"),
         ({"plan": "enterprise", "scope": "read", "per_minute": "0", "per_day": "5"}, "from 1"),
         ({"plan": "enterprise", "scope": "read", "per_minute": "9" * 18, "per_day": "5"}, "from 1"),

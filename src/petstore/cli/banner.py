@@ -53,7 +53,7 @@ def _print_commands(*, first_start: bool) -> None:
     ]
     if first_start:
         lines.append(("pets import FILE", "add animals"))
-    commands = [(f"{program()} {words}{_data_options()}", about) for words, about in lines]
+    commands = [(f"{program()} {words}{data_options()}", about) for words, about in lines]
     width = max(len(command) for command, _ in commands)
     click.echo("\nIn another terminal:\n")
     for command, about in commands:
@@ -61,7 +61,7 @@ def _print_commands(*, first_start: bool) -> None:
     click.echo()
 
 
-def _data_options() -> str:
+def data_options() -> str:
     """The options that choose the data: other commands need them too, and another terminal lacks our variables."""
     context = click.get_current_context()
     words = ""

@@ -34,7 +34,7 @@ def check(as_json: bool, **options: Any) -> None:
     settings = settings_from(options)
     data_dir.check_encoding(settings.data)
     with data_dir.os_errors_of(f"--data {settings.data}"):
-        if not data_dir.exists(settings.data) or not settings.data.is_dir():
+        if not data_dir.exists(settings.data) or not settings.data.is_dir() or _has_nothing(settings):
             raise data_dir.NoData(settings.data)
     if not os.access(settings.data, os.R_OK | os.X_OK):
         raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
@@ -58,6 +58,11 @@ def check(as_json: bool, **options: Any) -> None:
                 click.echo(f"         {text}")
     if not ok:
         raise click.exceptions.Exit(1)
+
+
+def _has_nothing(settings: Settings) -> bool:
+    """A node on PostgreSQL may not have started yet."""
+    return settings.store is None and os.access(settings.data, os.R_OK) and not any(settings.data.iterdir())
 
 
 def _settings(settings: Settings) -> Finding:

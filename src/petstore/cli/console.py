@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from petstore import service
+from petstore.cli.banner import data_options
 from petstore.cli.options import Command, backend_options, settings_from
 from petstore.cli.output import program
 from petstore.errors import OperatorError
@@ -93,5 +94,6 @@ def _is_loopback(host: str) -> bool:
 
 def _print_banner(address: str) -> None:
     click.echo(f"The console is ready. Sign in within the hour, once, at\n\n  {address}\n")
-    click.echo(f"Next: {program()} operators add NAME gives an operator a token and a name in the audit log.")
+    command = f"{program()} operators add NAME{data_options()}"
+    click.echo(f"Next: {command} gives an operator a token and a name in the audit log.")
     sys.stdout.flush()

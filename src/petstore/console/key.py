@@ -110,12 +110,15 @@ def _failed(form: Form | None, overlap: str) -> str:
 
 def _update(form: Form, now: float) -> KeyUpdate:
     """Raises OperatorError."""
-    limits, expires = enterprise_limits(form), form.text("expires").strip()
+    limits, text = enterprise_limits(form), form.text("expires").strip()
+    expires: float | msgspec.UnsetType | None = msgspec.UNSET
+    if text:
+        expires = None if text == "never" else now + parse_duration(text, least=1)
     return KeyUpdate(
         plan=plan_of(form),
         name=form.text("name").strip(),
         scopes=scopes_of(form),
-        expires=msgspec.UNSET if not expires else None if expires == "never" else now + parse_duration(expires),
+        expires=expires,
         per_minute=limits and limits.per_minute,
         per_day=limits and limits.per_day,
     )

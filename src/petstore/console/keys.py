@@ -47,7 +47,7 @@ async def create(request: ConsoleRequest) -> Response:
     try:
         key, secret = await request.admin.create_key(
             plan_of(form), name=form.text("name").strip(), scopes=scopes_of(form), limits=enterprise_limits(form),
-            life=parse_duration(form.text("expires")) if form.text("expires").strip() else None,
+            life=parse_duration(form.text("expires"), least=1) if form.text("expires").strip() else None,
         )  # fmt: skip
     except (OperatorError, Unavailable) as error:
         status, message = describe(error)

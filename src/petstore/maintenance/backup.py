@@ -6,6 +6,8 @@ PostgreSQL and Redis have tools of their own. For them this module only tells th
 import calendar
 import contextlib
 import datetime
+import fcntl
+import os
 import secrets
 import shutil
 import tempfile
@@ -58,15 +60,31 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
         if directory.exists() and not directory.is_dir():
             raise OperatorError(f"{directory}: is a file; --keep takes a directory")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = _next_name(directory)
-    entry = msgspec.structs.replace(entry, subject=target.name)
-    manifest = back_up(settings, target, entry, bar, verified=True)
-    older = sorted(path for path in directory.iterdir() if _time_of(path.name) and path != target)
-    removed = older[: max(0, len(older) - keep + 1)]
-    with data_dir.os_errors_of(directory):
-        for path in removed:
-            path.unlink()
+    with _one_at_a_time(directory):
+        target = _next_name(directory)
+        entry = msgspec.structs.replace(entry, subject=target.name)
+        manifest = back_up(settings, target, entry, bar, verified=True)
+        older = sorted(path for path in directory.iterdir() if _time_of(path.name) and path != target)
+        removed = older[: max(0, len(older) - keep + 1)]
+        with data_dir.os_errors_of(directory):
+            for path in removed:
+                path.unlink()
     return Kept(target, manifest, removed)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Wait for another backup into this directory, and remove the copies of one that was killed."""
+    with data_dir.os_errors_of(directory):
+        opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        for path in directory.iterdir():
+            if path.name.startswith(".") and _time_of(path.name[1:].rpartition("-")[0]):
+                shutil.rmtree(path, ignore_errors=True)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _next_name(directory: Path) -> Path:

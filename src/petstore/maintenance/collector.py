@@ -23,4 +23,4 @@ async def collect_admissions(
         for environment, store in stores.items():
             own = [total for total in totals if total.environment == environment]
             for start in range(0, len(own), TOTALS_MAX):
-                await store.add_admissions(own[start : start + TOTALS_MAX], int(at))
+                await store.add_admissions(own[start : start + TOTALS_MAX], int(at), late=key_ids is None)

@@ -47,7 +47,7 @@ class SqlUsage(Database):
         if rows or last_used:
             await self._run(self._add_usage(rows, last_used), timeout_seconds=self.usage_timeout)
 
-    async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int) -> None:
+    async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
         # First without a lock: most totals have not grown since.
         counted = await self._fetch(
             f"SELECT key_id, epoch, operation, total FROM {self.schema}.counted_admissions WHERE key_id = ANY($1)",
@@ -56,9 +56,9 @@ class SqlUsage(Database):
         known = {tuple(cell): total for *cell, total in counted}
         grown = [each for each in totals if each.total > known.get((each.key_id, each.epoch, each.operation), 0)]
         if grown:
-            await self._run(self._add_admissions(grown, at), timeout_seconds=self.usage_timeout)
+            await self._run(self._add_admissions(grown, at, late=late), timeout_seconds=self.usage_timeout)
 
-    def _add_admissions(self, totals: Sequence[AdmissionTotal], at: int) -> Transaction[None]:
+    def _add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool) -> Transaction[None]:
         given: dict[tuple[str, int, str], int] = {}
         for _, key_id, operation, epoch, total in totals:
             given[key_id, epoch, operation] = max(total, given.get((key_id, epoch, operation), 0))
@@ -86,7 +86,8 @@ class SqlUsage(Database):
             [(given[cell], *cell) for cell in grown],
         )
         yield from self._add_usage(
-            [OperationUsage(key_id, at, "ok", n, operation) for (key_id, _, operation), n in grown.items()], {}
+            [OperationUsage(key_id, at, "ok", n, operation) for (key_id, _, operation), n in grown.items()],
+            {key_id: float(at) for key_id, _, _ in grown} if late else {},
         )
 
     def _add_usage(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> Transaction[None]:
