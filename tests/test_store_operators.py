@@ -9,11 +9,13 @@ from petstore.usage import (
     HOUR,
     MINUTE,
     MINUTES_KEPT,
+    RECENT_ERRORS,
     USAGE_DAYS,
     Interval,
     KeyTotal,
     Operation,
     OperationUsage,
+    RecentError,
     ResponseClass,
     TotalUsage,
     Usage,
@@ -110,6 +112,22 @@ def test_usage_is_kept_by_operation(store_at: StorePlace) -> None:
                 KeyTotal("key_b", 18, 0, 0, start),
                 KeyTotal("key_a", 16, 0, 0, start),
             ]
+
+    store_at.use(work)
+
+
+def test_the_newest_errors_of_each_key_are_kept(store_at: StorePlace) -> None:
+    def error(key_id: str, number: int) -> RecentError:
+        return RecentError(key_id, NOW + number, f"request_{number:02}", "listPets", 429)
+
+    async def work(store: Store) -> None:
+        await store.add_errors([])
+        await store.add_errors([error("key_a", number) for number in range(15)] + [error("key_b", 1)])
+        await store.add_errors([error("key_a", number) for number in range(12, 30)])
+        newest = [error("key_a", number) for number in range(29, 29 - RECENT_ERRORS, -1)]
+        assert await store.recent_errors("key_a") == newest
+        assert await store.recent_errors("key_b") == [error("key_b", 1)]
+        assert await store.recent_errors("key_c") == []
 
     store_at.use(work)
 

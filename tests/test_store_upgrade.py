@@ -17,6 +17,7 @@ from petstore.pets import Added, IdempotencyKey, NewPet, Undone
 from petstore.store import Store, StorePolicy, Subject, close_stores, open_stores
 from petstore.store.schema import COUNTERS, TABLES, Row
 from petstore.store.sqlite.connection import connect
+from petstore.store.sqlite.doctor import NEWEST_SCHEMA
 from petstore.usage import DAY, HOUR, OperationUsage, Usage
 from tests.backends import Postgres, shared
 from tests.commands import Commands
@@ -219,4 +220,4 @@ def test_upgraded_file_is_sound(tmp_path: Path, environment: Environment) -> Non
     StorePlace(tmp_path).use(lambda store: store.ping())
     with closing(apsw.Connection(str(tmp_path / f"{environment}.db"))) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert connection.pragma("user_version") == 4
+        assert connection.pragma("user_version") == NEWEST_SCHEMA

@@ -26,6 +26,7 @@ END_OF_TIME = 2**62
 MINUTES_KEPT = 2 * HOUR
 USAGE_DAYS = 400  # hours, unless the operator chooses another number of days
 TOTAL_MINUTES_KEPT = 26 * HOUR
+RECENT_ERRORS = 20  # kept of each key
 
 
 class Usage(NamedTuple):
@@ -58,6 +59,16 @@ class AdmissionTotal(NamedTuple):
     operation: Operation
     epoch: int
     total: int
+
+
+class RecentError(NamedTuple):
+    """A request of a key that was refused or answered with an error."""
+
+    key_id: str
+    at: float
+    request_id: str
+    operation: Operation
+    status: int
 
 
 class TotalUsage(NamedTuple):
@@ -139,6 +150,12 @@ class UsageStore(Protocol):
         Each admission is added once, however often and in whatever order totals are given, by any process: the
         store keeps the highest total of each epoch in the same transaction.
         """
+
+    async def add_errors(self, errors: Sequence[RecentError]) -> None:
+        """Keep the newest RECENT_ERRORS of each key."""
+
+    async def recent_errors(self, key_id: str) -> list[RecentError]:
+        """Those that are kept, the newest first."""
 
     async def usage_of(
         self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: Operation | None = None

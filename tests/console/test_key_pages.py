@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,9 +13,9 @@ from petstore.keys import Environment, mint, well_formed
 from petstore.plans import Limits
 from petstore.usage import OperationUsage
 from tests.commands import Commands
-from tests.consoles import ConsoleClient, cells, next_rows, text_of
+from tests.consoles import ConsoleClient, cells, next_rows, running_console, text_of
 from tests.served import wait_for
-from tests.servers import Server
+from tests.servers import Server, serving
 from tests.wire import asking
 
 
@@ -266,6 +267,20 @@ def test_the_overview_shows_the_usage_that_the_service_counted(server: Server, o
     page = operator.get(f"/staging/keys/{key.id}?span=hour")
     assert 'data-class="refused">3<' in page.text
     assert "5 of 5" in text_of(page)
+
+
+def test_the_page_of_a_key_has_the_request_ids_of_its_refusals_and_errors(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as own:
+        key = own.key(limits=Limits(3, 100))
+        paths = ["/pets/7", "/pets?limit=0", "/pets", "/pets"]
+        answers = [httpx.get(own.url(path), headers=key.headers) for path in paths]
+        assert [answer.status_code for answer in answers] == [404, 400, 200, 429]
+        own.stop()  # which writes down what the workers have noted
+        with running_console(own) as console:
+            text = text_of(console.sign_in("ada").get(f"/live/keys/{key.id}"))
+    for answer, operation in zip(answers, ("getPet", "listPets", "", "listPets"), strict=True):
+        line = f"{answer.status_code} {operation} {answer.headers['x-request-id']}"
+        assert (line in text) == (answer.status_code != 200)
 
 
 def test_old_refusals_of_a_key_are_shown_per_hour(server: Server, operator: ConsoleClient) -> None:

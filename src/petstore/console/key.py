@@ -142,4 +142,5 @@ async def _content(request: ConsoleRequest, key: ApiKey) -> dict[str, Any]:
         "series": series(bars),
         "status": status,
         "refusals": await recent_refusals(request.store, key.id, request.now),
+        "errors": await request.store.recent_errors(key.id),
     }

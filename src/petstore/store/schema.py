@@ -62,6 +62,7 @@ TABLES = (
         ("seconds", "start", "key_id", "operation", "answer"),
     ),
     Table("counted_admissions", ("key_id", "epoch", "operation", "total"), ("key_id", "epoch", "operation")),
+    Table("recent_errors", ("key_id", "at", "request_id", "operation", "status"), ("key_id", "at", "request_id")),
     Table("traffic", ("step", "start", "answer", "count"), ("step", "start", "answer")),
     Table("operators", ("name", "digest", "created", "revoked"), ("name",)),
     Table("operator_roles", ("name", "role"), ("name",)),

@@ -16,7 +16,7 @@ from petstore.observability.metrics import REJECTED
 from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.usage import Operation
+from petstore.usage import Operation, RecentError
 from petstore.web.admission import Admission, check_scope, too_many_requests
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
@@ -165,6 +165,8 @@ class App:
             self._outside.count(None, "site", status, took)
         else:
             api.counters.count(key, operation, status, took)
+            if status >= 400 and key is not None:
+                api.counters.note_error(RecentError(key.id, now, request_id, operation, reply.status))
         return reply
 
     async def reject(self, status: int, peer: str) -> Reply:

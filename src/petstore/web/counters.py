@@ -4,17 +4,18 @@ Once a second the counts go to the metrics, every few seconds to the usage of ea
 admitted requests of keys, which enter the usage as class `ok`; from here come the refused ones and the errors.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from itertools import islice
 from typing import Literal
 
 from petstore.keys import ApiKey, Environment
 from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS
-from petstore.usage import ANONYMOUS, Operation, OperationUsage, ResponseClass, UsageStore
+from petstore.usage import ANONYMOUS, Operation, OperationUsage, RecentError, ResponseClass, UsageStore
 
 CountedOperation = Literal["listPets", "createPet", "getPet", "other", "site"]
 BANNED_429 = 4290  # the status under which a ban is counted, apart from other 429s
 ROWS_MAX = 250  # rows of usage in one transaction, so that creates do not wait long for the write lock
+ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # errors of a key, and keys, that one flush writes down
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
 
 # Responses that are a page or an animal: each came from the cache or was a miss.
@@ -31,6 +32,15 @@ class RequestCounters:
         self._durations: dict[CountedOperation, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         self._usage: defaultdict[tuple[str, Operation, ResponseClass], int] = defaultdict(int)
         self._last_used: dict[str, float] = {}
+        self._errors: dict[str, deque[RecentError]] = {}  # of each key, since the last flush
+
+    def note_error(self, error: RecentError) -> None:
+        of_key = self._errors.get(error.key_id)
+        if of_key is None:
+            if len(self._errors) >= ERROR_KEYS_MAX:
+                return
+            of_key = self._errors[error.key_id] = deque(maxlen=ERRORS_MAX)
+        of_key.append(error)
 
     def count(self, key: ApiKey | None, operation: CountedOperation, status: int, duration: float) -> None:
         if key is None:
@@ -91,6 +101,8 @@ class RequestCounters:
                 self._usage[cell] += n
             self._last_used = last_used | self._last_used
             raise
+        errors, self._errors = self._errors, {}
+        await self._usage_store.add_errors([error for of_key in errors.values() for error in of_key])
 
 
 def _rows(key_id: str, operation: Operation, response: ResponseClass, requests: int, at: int) -> list[OperationUsage]:

@@ -12,12 +12,14 @@ from petstore.usage import (
     HOUR,
     MINUTE,
     MINUTES_KEPT,
+    RECENT_ERRORS,
     TOTAL_MINUTES_KEPT,
     AdmissionTotal,
     Interval,
     KeyTotal,
     Operation,
     OperationUsage,
+    RecentError,
     TotalUsage,
     Usage,
 )
@@ -137,6 +139,31 @@ class SqlUsage(Database):
             f" ON CONFLICT ({names}) DO UPDATE SET count = t.count + excluded.count",
             sorted((*cell, count) for cell, count in counts.items()),
         )
+
+    async def add_errors(self, errors: Sequence[RecentError]) -> None:
+        if errors:
+            await self._run(self._add_errors(errors), timeout_seconds=self.usage_timeout)
+
+    def _add_errors(self, errors: Sequence[RecentError]) -> Transaction[None]:
+        table = f"{self.schema}.recent_errors"
+        yield ForEachRow(
+            f"INSERT INTO {table} (key_id, at, request_id, operation, status) VALUES ($1, $2, $3, $4, $5)"
+            " ON CONFLICT DO NOTHING",
+            sorted(errors),
+        )
+        yield Statement(
+            f"DELETE FROM {table} AS r WHERE key_id = ANY($1) AND at < (SELECT min(at) FROM"
+            f" (SELECT at FROM {table} WHERE key_id = r.key_id ORDER BY at DESC LIMIT {RECENT_ERRORS}) AS newest)",
+            (sorted({error.key_id for error in errors}),),
+        )
+
+    async def recent_errors(self, key_id: str) -> list[RecentError]:
+        rows = await self._fetch(
+            f"SELECT key_id, at, request_id, operation, status FROM {self.schema}.recent_errors WHERE key_id = $1"
+            f" ORDER BY at DESC, request_id LIMIT {RECENT_ERRORS}",
+            key_id,
+        )
+        return [RecentError(*row) for row in rows]
 
     async def usage_of(
         self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: Operation | None = None
