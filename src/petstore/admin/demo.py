@@ -4,6 +4,7 @@ The data are the same each time, apart from the ids and the secrets of keys. The
 """
 
 import math
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits
 from petstore.store import Store
 from petstore.store.schema import COUNTERS, TABLES, Row, Table
-from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, Operation, OperationUsage, ResponseClass
+from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, Operation, OperationUsage, RecentError, ResponseClass
 
 ACTOR = "petstore serve --demo"  # creates the keys that are printed
 OPERATORS = ("ada (demo)", "grace (demo)")
@@ -23,6 +24,7 @@ ANIMALS: dict[Environment, int] = {"live": 360, "staging": 120}
 FILES = ("harbour-shelter.csv", "city-shelter.csv", "breeders.jsonl")
 QUARTER = 15 * MINUTE
 ROWS_MAX = 250  # of usage in one transaction
+STATUSES: dict[ResponseClass, int] = {"client_error": 404, "refused": 429, "banned": 429, "server_error": 503}
 CONTENT_MAX = 100_000  # rows of one table, more than any has
 
 # The category → names of its animals: dogs, cats, rabbits, birds, fish, turtles.
@@ -157,6 +159,12 @@ async def _add_usage(store: Store, now: float, callers: list[_Caller]) -> None:
         part = rows[first : first + ROWS_MAX]
         used = {row.key_id: float(row.start) for row in part if row.key_id != ANONYMOUS}
         await store.add_usage(part, used)
+        await store.add_errors([_error(row) for row in part if row.key_id in used and row.response in STATUSES])
+
+
+def _error(row: OperationUsage) -> RecentError:
+    """One of the requests of a row."""
+    return RecentError(row.key_id, float(row.start), secrets.token_hex(16), row.operation, STATUSES[row.response])
 
 
 def _intervals(now: float) -> Iterator[tuple[int, int]]:
