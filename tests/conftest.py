@@ -14,7 +14,7 @@ from tests.commands import Commands
 from tests.places import GatePlace, StorePlace
 from tests.redis_topologies import RedisCluster, cluster_running
 from tests.served import Served
-from tests.servers import HOSTS, Host, Key, Server, serving
+from tests.servers import HOSTS, Host, Key, Server, empty_store, serving
 from tests.starting import fork_from_now_on
 
 OTHER_HOSTS_TAKE_ONE_IN = 24
@@ -89,8 +89,8 @@ def own_redis() -> Iterator[Redis]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_at(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
-    """An empty place for a store, on each backend in turn."""
-    url = shared(Postgres).url() if request.param == "postgres" else None
+    """An empty store, on each backend in turn."""
+    url = empty_store() if request.param == "postgres" else None
     return StorePlace(tmp_path, url)
 
 
