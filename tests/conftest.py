@@ -1,5 +1,6 @@
 """Fixtures: one shared server per host for tests that bring their own key, and fresh ones for the rest."""
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -62,6 +63,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=spared)
         gone = set(spared)
         items[:] = [item for item in items if item not in gone]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests are there until the end, and the collector need not look at them again and again
 
 
 @pytest.fixture(scope="session", autouse=True)
