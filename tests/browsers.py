@@ -76,7 +76,7 @@ def look(page: Page, name: str, looks: tuple[Look, ...] = LOOKS) -> None:
         found = violations(page) + page.evaluate(FAULTS)
         if found or os.environ.get("PETSTORE_TEST_PICTURES"):
             page.screenshot(path=ARTIFACTS / f"{name}-{width}-{scheme}.png", full_page=True)
-        assert not found, f"{name} at {width}, {scheme}"
+        assert not found, f"{name} at {width}, {scheme}: {found}"
     page.set_viewport_size({"width": 1280, "height": 800})
     page.emulate_media(color_scheme="light")
 
