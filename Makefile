@@ -47,7 +47,7 @@ console: setup ## Start the operator's console on 127.0.0.1:8081 (make console A
 # In memory, where there is room: tests sync thousands of small files, and only proofs cut the power.
 TEST_FILES := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -m /dev/shm | tail -1)" -gt 6000 ] && echo TMPDIR=/dev/shm)
 # Byte code is kept even where the environment says not to: each of many processes would compile all of it again.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(TEST_FILES) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST = PYTHONDONTWRITEBYTECODE= $(TEST_FILES) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 NODE_MODULES = $(NODE_TOOLS:%=%/node_modules/.package-lock.json)
 
 test: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the tests (some of them: make test ARGS="-k limits")

@@ -1,5 +1,6 @@
 """Fixtures: one shared server per host for tests that bring their own key, and fresh ones for the rest."""
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from tests.commands import Commands
 from tests.places import GatePlace, StorePlace
 from tests.redis_topologies import RedisCluster, cluster_running
 from tests.served import Served
-from tests.servers import HOSTS, Host, Key, Server, serving
+from tests.servers import HOSTS, Host, Key, Server, empty_store, serving
 from tests.starting import fork_from_now_on
 
 OTHER_HOSTS_TAKE_ONE_IN = 24
@@ -64,6 +65,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gone]
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests are there until the end, and the collector need not look at them again and again
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
     yield
@@ -89,8 +94,8 @@ def own_redis() -> Iterator[Redis]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_at(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
-    """An empty place for a store, on each backend in turn."""
-    url = shared(Postgres).url() if request.param == "postgres" else None
+    """An empty store, on each backend in turn."""
+    url = empty_store() if request.param == "postgres" else None
     return StorePlace(tmp_path, url)
 
 

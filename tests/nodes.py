@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.backends import Postgres, Redis
 from tests.servers import Server
+from tests.starting import launched
 
 # `petstore` on a machine whose clock is wrong by so many seconds.
 _PETSTORE_AT = "import time; now = time.time; time.time = lambda: now() + {}; import petstore.cli; petstore.cli.main()"
@@ -20,12 +21,15 @@ class Node(Server):
         self.store, self.gate, self.skew = store, gate, skew
 
     def start(self, *, wait: bool = True) -> "Node":
-        command = [sys.executable, "-c", _PETSTORE_AT.format(self.skew), "serve", "--port", str(self.port),
-                   "--workers", str(self.workers), *self.options]  # fmt: skip
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **self.where}, start_new_session=True
-            )
+        words = ["serve", "--port", str(self.port), "--workers", str(self.workers), *self.options]
+        if self.skew:
+            command = [sys.executable, "-c", _PETSTORE_AT.format(self.skew), *words]
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    command, stdout=log, stderr=log, env={**os.environ, **self.where}, start_new_session=True
+                )
+        else:
+            self.process = launched([*self.program, *words], self.where, self.log)
         if wait:
             self.wait_until_ready()
         return self

@@ -7,6 +7,7 @@ import signal
 import socket
 import sqlite3
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -159,7 +160,12 @@ class Server:
 
     def create(self) -> None:
         """Make empty data, as the first start of a service does."""
+        if self.store is not None:
+            self.store = empty_store()
+        else:
+            self._create()
 
+    def _create(self) -> None:
         async def read(backends: Backends) -> None:
             for store in backends.stores.values():
                 await store.rows(COUNTERS, None, 1)  # waits for the migrations without a timeout
@@ -245,6 +251,20 @@ class Server:
             postgres = shared(Postgres)
             postgres.execute("ALTER TABLE petstore_live.pets ALTER name TYPE inet USING name::inet", self.store)
             postgres.execute("INSERT INTO petstore_live.pets VALUES (1, '::1', 1, 'sold')", self.store)  # is no name
+
+
+_empty_stores: dict[Postgres, str] = {}
+
+
+def empty_store() -> str:
+    """A database of the shared server with tables and no rows: a copy, since to make them takes longer than a test."""
+    postgres = shared(Postgres)
+    if postgres not in _empty_stores:
+        with tempfile.TemporaryDirectory() as folder:
+            first = Server(Path(folder) / "data", "cluster")
+            first._create()
+        _empty_stores[postgres] = str(first.store).rpartition("/")[2]
+    return postgres.url(_empty_stores[postgres])
 
 
 def _as_variables(settings: list[str]) -> dict[str, str]:

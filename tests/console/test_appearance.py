@@ -1,4 +1,4 @@
-"""Screenshots of every page in a real Chromium, wide and light, narrow and dark: axe-core, no text cut or covered."""
+"""Every page in a real Chromium, wide and light, narrow and dark: axe-core, no text cut or covered."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import Windows
 from petstore.usage import OperationUsage
-from tests.browsers import ARTIFACTS, look, violations
+from tests.browsers import look, violations
 from tests.consoles import Console, running_console
 from tests.servers import Server
 
@@ -166,7 +166,6 @@ def test_the_confirmation_of_a_revocation_as_dialog_and_as_page(page: Page, cons
     page.goto(address)
     page.get_by_role("link", name="Revoke this key").click()
     expect(page.get_by_role("dialog")).to_be_visible()
-    page.screenshot(path=ARTIFACTS / "revoke-dialog.png")
     assert violations(page) == []  # not `look`: the dialog covers other text on purpose
     page.goto(address + "/revoke")
     look(page, "revoke-page")

@@ -31,10 +31,15 @@ def console(server: Server) -> Iterator[Console]:
 def press(page: Page, target: Locator, key: str = "Enter") -> None:
     """Move the focus to an element with the tab key, and press a key there."""
     expect(target).to_be_visible()
+    element = target.element_handle()
     for _ in range(TABS_MAX):
-        if target.evaluate("element => element === document.activeElement"):
+        focused, replaced = element.evaluate("element => [element === document.activeElement, !element.isConnected]")
+        if focused:
             page.keyboard.press(key)
             return
+        if replaced:  # to find it takes long; only when the page has been refreshed it must be found again
+            element = target.element_handle()
+            continue
         page.keyboard.press("Tab")
     raise AssertionError(f"{target} cannot be reached by the tab key")
 
