@@ -12,7 +12,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import Windows
-from petstore.usage import OperationUsage
+from petstore.usage import OperationUsage, RecentError
 from tests.browsers import look, violations
 from tests.consoles import Console, running_console
 from tests.servers import Server
@@ -56,6 +56,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
                 ],
                 {},
             )
+        await live.add_errors(
+            [RecentError(key.id, now - 70 * n, f"{n:032x}", "createPet", 429) for key in keys for n in range(6)]
+        )
         for minute in range(60):
             rows = [OperationUsage(key.id, int(now) - 60 * minute, "ok", 60 - minute, "getPet") for key in keys]
             await live.add_usage(
