@@ -172,6 +172,11 @@ def test_identify_finds_the_key_of_a_secret(petstore: Commands) -> None:
     (entry,) = [entry for entry in petstore.entries("staging") if entry.action == "identify key"]
     assert (entry.subject, entry.detail) == (made["id"], "")
     assert made["id"] in answering(petstore, made["key"], "keys", "identify").stdout
+    leaked = f"# settings\nURL = 'https://api.example.com/v1'\nKEY = \"{made['key']}\"\n"
+    assert made["id"] in answering(petstore, leaked, "keys", "identify").stdout
+    assert (
+        made["id"] in answering(petstore, f"\ufeffAuthorization: Bearer {made['key']}\r\n", "keys", "identify").stdout
+    )
 
 
 def test_identify_tells_whether_the_secret_is_still_valid(petstore: Commands) -> None:
@@ -201,7 +206,7 @@ def test_identify_refuses_other_texts_without_repeating_them(petstore: Commands,
 def test_identify_without_a_secret_says_so(petstore: Commands, text: str) -> None:
     done = answering(petstore, text, "keys", "identify")
     assert (done.returncode, done.stderr) == (
-        2, "petstore: there is no secret on the first line of standard input\n"
+        2, "petstore: there is no secret on standard input\n"
     )  # fmt: skip
 
 

@@ -214,6 +214,12 @@ def has_form(secret: str, prefix: str) -> bool:
     )
 
 
+def secret_in(text: str) -> str:
+    """The first secret in a text, such as a leaked file with quotes around it; without one, the text itself."""
+    found = (match[0] for match in _KEY.finditer(text) if any(well_formed(match[0], each) for each in ENVIRONMENTS))
+    return next(found, text.strip())
+
+
 def without_keys(text: str) -> str:
     """The text for the log: a client may have put its key into the path."""
     return _KEY.sub(r"\1…", text)

@@ -29,10 +29,10 @@ from petstore.cli.options import (
 )
 from petstore.cli.output import print_json, print_more, print_table, program, when
 from petstore.errors import OperatorError
-from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, well_formed
+from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, secret_in, well_formed
 from petstore.plans import PLANS, Limits
 
-SECRET_MAX = 1_000  # characters that identify reads
+SECRET_MAX = 1_000_000  # characters that identify reads
 
 _plan = click.Choice(list(PLANS))
 _scope_option = click.option(
@@ -165,6 +165,7 @@ def identify(as_json: bool, **where: Any) -> None:
     """Show the key that a secret belongs to, for example a leaked one.
 
     Reads the secret from standard input, or asks for it without showing it. It is in no argument, history or log.
+    Of a longer text, such as a leaked file, the first secret counts.
 
     \b
     Example:
@@ -172,7 +173,7 @@ def identify(as_json: bool, **where: Any) -> None:
     """
     secret = _read_secret()
     if not secret:
-        raise OperatorError("there is no secret on the first line of standard input")
+        raise OperatorError("there is no secret on standard input")
     found_in = [environment for environment in ENVIRONMENTS if well_formed(secret, environment)]
     if not found_in:
         raise OperatorError("this is not a key of Petstore: its form or its checksum is wrong")
@@ -192,8 +193,8 @@ def identify(as_json: bool, **where: Any) -> None:
 
 def _read_secret() -> str:
     if sys.stdin.isatty():
-        return str(click.prompt("Secret", hide_input=True, err=True)).strip()
-    return sys.stdin.readline(SECRET_MAX).strip()
+        return secret_in(str(click.prompt("Secret", hide_input=True, err=True)))
+    return secret_in(sys.stdin.read(SECRET_MAX))
 
 
 @keys.command()

@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from petstore.console.keys import statuses_of
 from petstore.console.requests import ConsoleRequest
-from petstore.keys import ENVIRONMENTS, Environment, well_formed
+from petstore.keys import ENVIRONMENTS, Environment, secret_in, well_formed
 
 
 async def show(request: ConsoleRequest) -> Response:
@@ -13,7 +13,7 @@ async def show(request: ConsoleRequest) -> Response:
 
 async def identify(request: ConsoleRequest) -> Response:
     """Search both environments: the prefix of a secret names its own."""
-    secret = (await request.form()).text("secret").strip()
+    secret = secret_in((await request.form()).text("secret"))
     environment = _environment_of(secret)
     if environment is None:
         error = (
