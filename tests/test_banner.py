@@ -8,6 +8,7 @@ from petstore.cli.banner import print_banner
 from petstore.cli.options import settings_from
 from petstore.cli.output import program
 from petstore.cli.serve import serve
+from petstore.server.sockets import Address
 
 SECRET = "pets_live_x"
 
@@ -49,6 +50,17 @@ def test_curl_does_not_check_a_certificate_that_is_for_another_name(
 ) -> None:
     lines = banner(capsys, "--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
     assert f"curl -ik https://127.0.0.1:8080/v1/pets -H 'Authorization: Bearer {SECRET}'" in lines
+
+
+def test_addresses_are_those_of_the_sockets_that_systemd_has_opened(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve.make_context("petstore", ["--port", "1"]) as context:
+        context.params.pop("demo")
+        addresses: list[Address] = [("unix:/run/petstore.sock", None), ("::", 443), ("10.0.0.7", 8000)]
+        print_banner(settings_from(context.params), {"live": SECRET}, demo=False, addresses=addresses)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "Petstore listens on unix:/run/petstore.sock, http://[::]:443, http://10.0.0.7:8000"
+    assert "live       http://localhost:443/v1" in lines
+    assert f"curl -i http://localhost:443/v1/pets -H 'Authorization: Bearer {SECRET}'" in lines
 
 
 @pytest.mark.parametrize("secrets", [True, False], ids=["first start", "later start"])

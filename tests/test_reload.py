@@ -13,10 +13,10 @@ import httpx
 from petstore.plans import Limits
 from petstore.server.workers import RETIRE
 from prove.reloads import Load, events, reload, used_by
-from tests.backends import Redis
+from tests.backends import Postgres, Redis, free_port, running
 from tests.certificates import self_signed
 from tests.served import Served, is_running, wait_for
-from tests.servers import PETSTORE, READY_WITHIN
+from tests.servers import PETSTORE, READY_WITHIN, started
 
 
 def workers(server: Served) -> set[int]:
@@ -98,6 +98,123 @@ def test_a_reload_reads_the_files_of_urls_again_and_keeps_the_variables(tmp_path
         assert server.stop() == 0
 
 
+def test_a_reload_into_a_store_that_does_not_answer_changes_nothing(tmp_path: Path, postgres: Postgres) -> None:
+    file = tmp_path / "store-url"
+    file.write_text(postgres.url())
+    server = Served(tmp_path / "data", "--store-file", str(file)).start()
+    try:
+        before = workers(server)
+        file.write_text(f"postgresql://me:secret@127.0.0.1:{free_port()}/pets")
+        assert "--store postgresql://me@127.0.0.1" in failed_reload(server)
+        assert workers(server) == before
+        assert httpx.get(server.origin + "/readyz").status_code == 200
+        assert "secret" not in server.log.read_text()
+        file.write_text(postgres.url())
+        reload(server)
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_reload_into_a_gate_that_does_not_answer_changes_nothing_where_an_outage_refuses(
+    tmp_path: Path, redis: Redis
+) -> None:
+    file = tmp_path / "gate-url"
+    file.write_text(redis.url())
+    server = Served(tmp_path / "data", "--gate-file", str(file), "--gate-outage", "refuse").start()
+    try:
+        file.write_text(f"redis://127.0.0.1:{free_port()}")
+        assert "--gate redis://127.0.0.1" in failed_reload(server)
+        assert httpx.get(server.origin + "/readyz").status_code == 200
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_reload_during_an_outage_of_the_same_backends_is_possible(tmp_path: Path, own_redis: Redis) -> None:
+    with running(Postgres()) as own_postgres:
+        urls = ["--store", own_postgres.url(), "--gate", own_redis.url(), "--gate-outage", "refuse"]
+        server = Served(tmp_path / "data", *urls)
+        with started(server):
+            own_redis.kill()
+            own_postgres.kill()
+            reload(server)
+            own_postgres.start()
+            own_redis.start()
+            assert wait_for(lambda: httpx.get(server.origin + "/readyz").status_code == 200)
+
+
+def failed_reload(server: Served) -> str:
+    """The cause in the log."""
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGHUP)
+    assert wait_for(lambda: events(server, "reload failed") == 1, 30), server.log.read_text()
+    return str(next(entry["cause"] for entry in server.events if entry["event"] == "reload failed"))
+
+
+def test_reloads_that_are_asked_for_during_a_reload_become_one_after_it(tmp_path: Path) -> None:
+    made = self_signed(tmp_path)
+    server = Served(
+        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https"
+    ).start()
+    try:
+        assert server.process is not None
+        os.kill(server.process.pid, signal.SIGHUP)
+        assert wait_for(lambda: events(server, "reload begins") == 1)
+        renewed = self_signed(tmp_path).chain.read_text()
+        for _ in range(3):
+            os.kill(server.process.pid, signal.SIGHUP)
+            assert wait_for(lambda: events(server, "reload queued") == 1)
+        assert wait_for(lambda: events(server, "reloaded") == 2), server.log.read_text()
+        served = ssl.get_server_certificate(("127.0.0.1", server.port), timeout=READY_WITHIN)
+        assert served.strip() == renewed.strip()
+        assert (events(server, "reload begins"), events(server, "reload ignored")) == (2, 0)
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_queued_reload_follows_a_reload_that_failed(tmp_path: Path) -> None:
+    made = self_signed(tmp_path)
+    server = Served(
+        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https"
+    ).start()
+    try:
+        assert server.process is not None
+        made.chain.write_text("not a certificate")
+        for name in ("reload begins", "reload queued"):
+            os.kill(server.process.pid, signal.SIGHUP)
+            assert wait_for(lambda name=name: events(server, name) == 1)  # type: ignore[misc]  # a lambda with a default
+        assert wait_for(lambda: events(server, "reload failed") == 2)
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_file_that_breaks_after_the_trial_leaves_the_previous_workers(tmp_path: Path) -> None:
+    """The URL comes from a named pipe, so that the trial and the new main process read what the test writes."""
+    pipe = tmp_path / "gate-url"
+    os.mkfifo(pipe)
+    good = f"redis://127.0.0.1:{free_port()}"
+    server = Served(tmp_path / "data", "--gate-file", str(pipe), workers=2).start(wait=False)
+    try:
+        pipe.write_text(good)
+        server.wait_until_ready()
+        assert server.process is not None
+        before = workers(server)
+        os.kill(server.process.pid, signal.SIGHUP)
+        pipe.write_text(good)
+        assert wait_for(lambda: workers(server) == before)  # the trial has ended
+        pipe.write_text("https://127.0.0.1")
+        assert wait_for(lambda: events(server, "reload failed") == 1)
+        assert wait_for(lambda: workers(server) == before)
+        os.kill(min(before), signal.SIGKILL)  # cannot be replaced before the next reload
+        for _ in range(30):  # the kernel gives the socket of each worker a share of them
+            assert httpx.get(server.origin + "/healthz", timeout=READY_WITHIN).status_code == 200
+        assert wait_for(lambda: events(server, "worker died") > 2)
+        pipe.unlink()
+        pipe.write_text(good)  # a file from now on
+        reload(server)
+    finally:
+        assert server.stop() == 0
+
+
 def test_a_client_within_its_tls_handshake_is_answered_by_the_retired_worker(tmp_path: Path) -> None:
     made = self_signed(tmp_path)
     server = Served(
@@ -130,7 +247,8 @@ def test_a_stop_during_a_reload_ends_all_workers(tmp_path: Path) -> None:
 
 def test_sockets_of_systemd_are_served(tmp_path: Path) -> None:
     """As with petstore.socket: the service gets a listening socket as descriptor 3."""
-    with socket.socket() as listening:
+    printed = tmp_path / "out"
+    with socket.socket() as listening, printed.open("wb") as output:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         port = listening.getsockname()[1]
@@ -141,9 +259,9 @@ def test_sockets_of_systemd_are_served(tmp_path: Path) -> None:
             os.dup2(listening.fileno(), 3)
             os.set_inheritable(3, True)
 
-        running = subprocess.Popen(
+        served = subprocess.Popen(
             [sys.executable, "-c", script, *command], env={**os.environ, "LISTEN_FDS": "1"}, close_fds=False,
-            preexec_fn=pass_on, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=pass_on, stdout=output, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
 
@@ -154,6 +272,7 @@ def test_sockets_of_systemd_are_served(tmp_path: Path) -> None:
                     return False
 
             assert wait_for(ready)
+            assert printed.read_text().startswith(f"Petstore listens on http://127.0.0.1:{port}\n")
         finally:
-            running.terminate()
-            assert running.wait(10) == 0
+            served.terminate()
+            assert served.wait(10) == 0

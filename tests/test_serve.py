@@ -92,6 +92,33 @@ def test_bad_option_is_one_line_and_exit_code_2(
     Commands(Server(tmp_path / "data")).fails_in_one_line("serve", "--port", str(free_port()), *options)
 
 
+@pytest.mark.parametrize("sockets", ["x", "-1", "²", "1000000", "9000"])
+def test_wrong_listen_fds_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sockets: str
+) -> None:
+    monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
+    monkeypatch.setenv("LISTEN_FDS", sockets)
+    line = Commands(Server(tmp_path / "data")).fails_in_one_line("serve", "--port", str(free_port()))
+    assert "LISTEN_FDS" in line and not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "option", "url"),
+    [("redis", "--gate", "redis://127.0.0.1"), ("asyncpg", "--store", "postgresql://127.0.0.1/pets")],
+)
+def test_a_package_that_is_missing_is_found_before_anything_is_created(
+    tmp_path: Path, package: str, option: str, url: str
+) -> None:
+    hidden = f"import sys; sys.modules[{package!r}] = None; import petstore.cli; petstore.cli.main()"
+    words = ["serve", "--port", str(free_port()), option, url]
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, *words], cwd=tmp_path, capture_output=True, text=True, timeout=20
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"needs the package {package}" in done.stderr and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b"])
 def test_host_that_cannot_be_found_is_one_line_and_exit_code_2(tmp_path: Path, host: str) -> None:
     fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--host", host])

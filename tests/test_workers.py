@@ -1,23 +1,31 @@
 """Four workers are one service: one quota, one catalogue, one set of keys."""
 
+import os
+import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
+from petstore.maintenance.certificate import certificate_expiry
 from petstore.plans import Limits
+from petstore.server.restarts import PAUSE_MAX, Restarts
 from petstore.server.workers import STOP_TIMEOUT, default_count
 from petstore.settings import Settings
 from petstore.usage import HOUR
-from tests.servers import DEED, Server, serving
+from tests.certificates import Certificate, self_signed
+from tests.scraping import scrape
+from tests.served import Served, wait_for
+from tests.servers import DEED, READY_WITHIN, Server, serving, started
 
 WORKERS = 4
 
@@ -165,6 +173,94 @@ def test_workers_that_keep_dying_at_their_start_end_the_service() -> None:
     script = _SUPERVISED.replace("os.kill(os.getpid(), signal.SIGTERM)", "pass").replace("time.sleep(60)", "1 / 0")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20)
     assert done.returncode == 1
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# Two workers that cannot start while a file exists.
+_FAILING = """
+import pathlib, sys, time
+from petstore.observability import logs
+from petstore.server import restarts
+from petstore.server.workers import Supervisor
+
+logs.configure()
+restarts.PAUSE_MAX = restarts.PAUSE_MIN  # a test does not wait for 30 seconds
+
+def work(sockets, ready):
+    if pathlib.Path(sys.argv[1]).exists():
+        raise ValueError("cannot start")
+    ready()
+    time.sleep(60)
+
+raise SystemExit(Supervisor("127.0.0.1", 0, 2, work, None).run())
+"""
+
+
+def test_a_worker_that_cannot_start_is_tried_again_while_others_serve(tmp_path: Path) -> None:
+    fault, log = tmp_path / "fault", tmp_path / "log"
+
+    def deaths() -> int:
+        return log.read_text().count('"worker died"')
+
+    with log.open("wb") as output:
+        main = subprocess.Popen([sys.executable, "-c", _FAILING, str(fault)], stderr=output)
+    try:
+        assert wait_for(lambda: len(children(main.pid)) == 2)
+        assert wait_for(lambda: len(list(Path(f"/proc/{main.pid}/fd").iterdir())) == 5)  # three streams, two sockets
+        healthy, killed = children(main.pid)
+        fault.touch()
+        os.kill(killed, signal.SIGKILL)
+        assert wait_for(lambda: deaths() > 8) and main.poll() is None, log.read_text()
+        assert healthy in children(main.pid)
+        fault.unlink()
+        assert wait_for(lambda: len(children(main.pid)) == 2)
+        assert wait_for(lambda: len(list(Path(f"/proc/{main.pid}/fd").iterdir())) == 5), "descriptors stayed open"
+        assert "retry_seconds" in log.read_text() and "keep dying" not in log.read_text()
+    finally:
+        main.terminate()
+        assert main.wait(10) == 0
+
+
+def test_the_pause_before_the_next_start_grows_to_a_bound() -> None:
+    restarts = Restarts()
+    pauses = [restarts.crashed(slot=1, now=0.0) for _ in range(2_000)]
+    assert pauses == sorted(pauses) and 0.0 < pauses[0] < 1.0 and pauses[-1] == PAUSE_MAX
+    assert restarts.take_due(PAUSE_MAX - 1) == [] and restarts.take_due(PAUSE_MAX) == [1]
+    restarts.worked(slot=1)
+    assert restarts.crashed(slot=1, now=0.0) == pauses[0]
+
+
+def write_junk(made: Certificate) -> None:
+    made.chain.write_text("junk")
+
+
+def renew_without_key(made: Certificate) -> None:
+    key = made.key.read_bytes()
+    self_signed(made.key.parent, days=30)
+    made.key.write_bytes(key)
+
+
+@pytest.mark.parametrize("spoil", [write_junk, renew_without_key])
+def test_a_replaced_worker_serves_the_certificate_of_the_start(
+    tmp_path: Path, spoil: Callable[[Certificate], None]
+) -> None:
+    made = self_signed(tmp_path)
+    expiry, chain = certificate_expiry(made.chain, made.key), made.chain.read_text()
+    server = Served(
+        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), workers=2, scheme="https"
+    )
+    with started(server):
+        assert server.process is not None
+        spoil(made)
+        for worker in children(server.process.pid):
+            os.kill(worker, signal.SIGKILL)
+        served = ssl.get_server_certificate(("127.0.0.1", server.port), timeout=READY_WITHIN)
+        assert served == ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(chain))
+        assert scrape(server).value("petstore_certificate_expiry_timestamp_seconds") == expiry
+        assert {entry["event"] for entry in server.events} == {"worker died"}
 
 
 def test_by_default_there_is_one_worker_per_core_that_may_be_used() -> None:

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import gc
+import hashlib
 import logging
 import math
 import os
 import resource
 import shutil
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator, MutableMapping
@@ -20,7 +22,7 @@ from petstore.data_dir import LAST_BACKUP, shared_lock
 from petstore.errors import MissingPackage, OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE
 from petstore.keys import ENVIRONMENTS
-from petstore.maintenance.certificate import certificate_expiry
+from petstore.maintenance.certificate import served_expiry
 from petstore.maintenance.collector import collect_admissions
 from petstore.observability import metrics
 from petstore.observability.logs import event, logger
@@ -29,8 +31,9 @@ from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.http_server import Application, HttpServer
 from petstore.server.serving import serve_connections
 from petstore.server.sockets import open_sockets
+from petstore.server.succession import Succession, running_digests
 from petstore.server.tls import tls_context
-from petstore.server.workers import Sockets, Succession, Supervisor
+from petstore.server.workers import Supervisor, WorkerSockets
 from petstore.settings import Settings
 from petstore.web import asgi
 from petstore.web.app import App
@@ -47,16 +50,18 @@ DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
 class Service:
     """One worker: the app over its backends, and the housekeeping once a second."""
 
-    def __init__(self, settings: Settings, *, supervised: bool) -> None:
+    def __init__(self, settings: Settings, *, supervised: bool, certificate_expires: float | None = None) -> None:
         """`supervised`: the parent is our main process, and the worker ends when that is gone."""
         self._settings = settings
         self._supervised = supervised
+        self._certificate_expires = certificate_expires
         self._clock = clock_of(settings)
         self.every_second: list[Callable[[], None]] = []
 
     async def start(self) -> App:
         self._monitoring = Monitoring(self._settings.data / "metrics", partial(measure_node, self._settings))
-        measure_certificate(self._settings)
+        if self._certificate_expires is not None:
+            metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self._collect_all = True  # what a killed worker has left, too
@@ -137,15 +142,6 @@ def _bugs_logged() -> Iterator[None]:
         logger.exception("housekeeping failed")
 
 
-def measure_certificate(settings: Settings) -> None:
-    """Set the expiry of the certificate when a worker starts: it serves that one until a reload, even if the file
-    changes.
-    """
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        with contextlib.suppress(OperatorError):  # `petstore check` and the server tell why it cannot be used
-            metrics.CERTIFICATE_EXPIRY.set(certificate_expiry(settings.tls_cert, settings.tls_key, expired_too=True))
-
-
 def measure_node(settings: Settings) -> None:
     """Set the gauges that have one value for all workers of this node."""
     embedded_store, embedded_gate = settings.store is None, settings.gate is None
@@ -170,23 +166,68 @@ def measure_node(settings: Settings) -> None:
 def serve(settings: Settings) -> None:
     """Run the service until a signal stops it. Raises OperatorError."""
     with shared_lock(settings.data):  # also between the end of one worker and the start of the next
-        left = Succession.from_environment()
-        supervisor = Supervisor(settings.host, settings.port, settings.workers, partial(_work, settings), left)
-        code = supervisor.run()
+        # Once, before the fork: the file on disk may be another one, or none, when a worker is replaced.
+        tls = tls_context(settings.tls_cert, settings.tls_key)
+        work = partial(_work, settings, tls, _expiry_of(settings, tls))
+        digests = _digests_of(settings)
+        left = Succession.from_environment()  # after all that can fail: see keep_previous_workers
+        code = Supervisor(settings.host, settings.port, settings.workers, work, left, digests).run()
     mark_gate_clean(settings)
     if code:
         sys.exit(code)
 
 
-def _work(settings: Settings, sockets: Sockets, ready: Callable[[], None]) -> None:
+def keep_previous_workers(error: Exception) -> None:
+    """For a reload that fails after its `exec`, because a file has changed since the trial. Raises other errors again.
+
+    The new workers fail with the error. So the supervisor gives the reload up, and the previous workers stay.
+    """
+    left = Succession.from_environment()
+    if left is None:
+        raise error
+
+    def fail(_: WorkerSockets, __: Callable[[], None]) -> None:
+        raise error
+
+    code = Supervisor("", 0, max(len(left.workers), len(left.sockets)), fail, left).run()
+    if code:
+        sys.exit(code)
+
+
+def new_backends(settings: Settings) -> list[str]:
+    """In the trial of a reload: `store` and `gate`, if the service that runs has another one."""
+    running = running_digests()
+    return [name for name, digest in _digests_of(settings).items() if running.get(name, digest) != digest]
+
+
+def _digests_of(settings: Settings) -> dict[str, str]:
+    urls = {"store": settings.store, "gate": settings.gate}
+    return {name: hashlib.sha256((url or "").encode()).hexdigest() for name, url in urls.items()}
+
+
+def _expiry_of(settings: Settings, tls: ssl.SSLContext | None) -> float | None:
+    """When the certificate that is served expires. None without one, or when its file was replaced just now."""
+    if tls is not None and settings.tls_cert is not None:
+        with contextlib.suppress(OperatorError):
+            return served_expiry(tls, settings.tls_cert, expired_too=True)
+    return None
+
+
+def _work(
+    settings: Settings,
+    tls: ssl.SSLContext | None,
+    certificate_expires: float | None,
+    sockets: WorkerSockets,
+    ready: Callable[[], None],
+) -> None:
     """One worker process, from start to end."""
     import uvloop
 
     async def run() -> None:
-        service = Service(settings, supervised=True)
+        service = Service(settings, supervised=True, certificate_expires=certificate_expires)
         server = http_server(settings, await service.start(), FIELDS)
         service.every_second.append(server.tick)
-        await serve_connections(server, sockets, tls_context(settings.tls_cert, settings.tls_key), ready)
+        await serve_connections(server, sockets.own, tls, ready, sockets.others)
         await service.stop()
 
     uvloop.run(run())
@@ -259,7 +300,10 @@ class AsgiService:
     """The same service for any ASGI server that supports the lifespan protocol."""
 
     def __init__(self, settings: Settings) -> None:
-        self._service = Service(settings, supervised=False)  # the parent, a shell say, may end before the server
+        """Raises OperatorError."""
+        expires = _expiry_of(settings, tls_context(settings.tls_cert, settings.tls_key))
+        # Not supervised: the parent, a shell say, may end before the server.
+        self._service = Service(settings, supervised=False, certificate_expires=expires)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         if scope["type"] == "websocket":

@@ -3,7 +3,7 @@
 import ipaddress
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 from click.core import ParameterSource
@@ -11,15 +11,20 @@ from click.core import ParameterSource
 from petstore.cli.options import BACKEND_OPTIONS
 from petstore.cli.output import program
 from petstore.keys import Environment
+from petstore.server.sockets import Address
 from petstore.settings import Settings, without_password
 from petstore.web.paths import BASES
 
 
-def print_banner(settings: Settings, secrets: Mapping[Environment, str], *, demo: bool) -> None:
-    """`secrets` are those of new keys, which nobody can read again."""
-    origin = _origin(settings, _reachable(settings.host))
+def print_banner(
+    settings: Settings, secrets: Mapping[Environment, str], *, demo: bool, addresses: Sequence[Address] = ()
+) -> None:
+    """`secrets` are those of new keys, which nobody can read again. `addresses`: where systemd listens for us."""
+    listening = [*addresses] or [(settings.host, settings.port)]
+    host, port = next((each for each in listening if each[1] is not None), listening[0])
+    origin = _origin(settings, _reachable(host), port)
     shown = settings.public_base or origin
-    click.echo(f"Petstore listens on {_origin(settings, settings.host)}")
+    click.echo(f"Petstore listens on {', '.join(_origin(settings, *each) for each in listening)}")
     click.echo(f"  live       {shown}{BASES['live']}")
     click.echo(f"  staging    {settings.base_url('staging') if settings.staging_url else shown + BASES['staging']}")
     click.echo(f"  reference  {shown}/docs")
@@ -85,6 +90,8 @@ def _reachable(host: str) -> str:
     return "127.0.0.1" if address.version == 4 else "localhost"
 
 
-def _origin(settings: Settings, host: str) -> str:
+def _origin(settings: Settings, host: str, port: int | None) -> str:
+    if port is None:
+        return host
     scheme = "https" if settings.tls_cert else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

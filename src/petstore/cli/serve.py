@@ -16,11 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
+import msgspec
 
 from petstore import data_dir, service
 from petstore.admin import demo as demo_data
 from petstore.audit import AuditEntry
-from petstore.backends import Backends, prepare, recover_gate
+from petstore.backends import Backends, open_gate_for, open_stores_for, prepare, recover_gate
 from petstore.cli.admin import OPERATOR_LIMITS, run
 from petstore.cli.banner import print_banner
 from petstore.cli.options import Command, backend_options, settings_from
@@ -29,11 +30,12 @@ from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import LIMIT_MAX, Environment, digest_of, mint, new_key
 from petstore.observability import logs
 from petstore.observability.logs import event
-from petstore.server.sockets import check_port
+from petstore.server.sockets import activated_addresses, check_port
+from petstore.server.succession import is_reload, is_trial
 from petstore.server.tls import tls_context
-from petstore.server.workers import default_count, is_reload, is_trial
+from petstore.server.workers import default_count
 from petstore.settings import Settings, without_password
-from petstore.store import Store
+from petstore.store import Store, close_stores
 from petstore.store.schema import COUNTERS
 from petstore.web.paths import leads_to_staging
 
@@ -109,23 +111,38 @@ def serve(demo: bool, **options: Any) -> None:
 
     Each option is also a variable: PETSTORE_PORT, PETSTORE_WORKERS, and so on.
     """
-    settings = settings_from(options)
     logs.configure()
-    check_settings(settings)
     if is_reload():
-        # The previous workers serve meanwhile: whether the stores can be opened is all that is to be found out.
-        run(_check_stores(settings))
-        if not is_trial():
-            service.serve(settings)
+        _take_over(options)
+        return
+    settings = settings_from(options)
+    check_settings(settings)
+    if is_trial():
+        run(_check_reload(settings))
         return
     check_port(settings.host, settings.port)
+    addresses = activated_addresses()
+    run(_check_urls(settings))
     prepare(settings)
     _warn_of_readable_files(settings.data)
     recover_gate(settings, thoroughly=True)
     secrets = run(_demo_keys(settings) if demo else _first_key(settings))
     with printing_secret(f"{program()} keys rotate makes a new one") if secrets else contextlib.nullcontext():
-        print_banner(settings, secrets, demo=demo)
+        print_banner(settings, secrets, demo=demo, addresses=addresses)
     service.serve(settings)
+
+
+def _take_over(options: dict[str, Any]) -> None:
+    """Serve with new workers in place of the previous ones, which serve meanwhile and stay if this fails."""
+    try:
+        settings = settings_from(options)
+        check_settings(settings)
+        run(_check_stores(settings))
+        service.serve(settings)
+    except Exception as error:
+        if not is_reload():  # they are taken over already
+            raise
+        service.keep_previous_workers(error)
 
 
 def asgi() -> service.AsgiService:
@@ -139,14 +156,15 @@ def asgi() -> service.AsgiService:
                 raise OperatorError("--demo: only petstore serve makes the data of a demo")
             settings = settings_from(params)
         check_settings(settings)
-        prepare(settings)
-        _warn_of_readable_files(settings.data)
-        recover_gate(settings, thoroughly=True)
         with ThreadPoolExecutor(1) as thread:  # the server may run its event loop in this thread already
-            thread.submit(lambda: run(_check_stores(settings))).result()
+            thread.submit(run, _check_urls(settings)).result()
+            prepare(settings)
+            _warn_of_readable_files(settings.data)
+            recover_gate(settings, thoroughly=True)
+            thread.submit(run, _check_stores(settings)).result()
+        return service.AsgiService(settings)
     except PetstoreError as error:
         raise SystemExit(f"petstore: {error}") from None
-    return service.AsgiService(settings)
 
 
 def _warn_of_readable_files(data: Path) -> None:
@@ -202,6 +220,42 @@ async def _check_stores(settings: Settings) -> None:
     with contextlib.suppress(Unavailable):
         async with Backends(settings) as backends:
             await _wait_for_schema(backends)
+
+
+async def _check_reload(settings: Settings) -> None:
+    """Raises OperatorError, also for a new store or gate that does not answer: the running service has one that does.
+
+    An outage of the present ones is no error: the reload changes nothing about it.
+    """
+    new = service.new_backends(settings)
+    with contextlib.suppress(Unavailable):
+        async with Backends(settings) as backends:
+            with _required("store", settings.store if "store" in new else None):
+                await _wait_for_schema(backends)
+                for store in backends.stores.values():
+                    await store.ping()
+            if settings.gate_outage == "refuse":
+                with _required("gate", settings.gate if "gate" in new else None):
+                    await backends.gate.keys_version("live")
+
+
+@contextlib.contextmanager
+def _required(name: str, url: str | None) -> Iterator[None]:
+    """The backend must answer, if a URL is given. Raises OperatorError."""
+    try:
+        yield
+    except Unavailable as error:
+        if url is not None:
+            raise OperatorError(f"--{name} {without_password(url)} does not answer: {error}") from error
+
+
+async def _check_urls(settings: Settings) -> None:
+    """Finds faults of URLs, and packages that are missing, before anything is created. Raises OperatorError."""
+    if settings.gate is not None:
+        # Without the fallback, which would be a file.
+        await open_gate_for(msgspec.structs.replace(settings, gate_outage="refuse")).close()
+    if settings.store is not None:
+        await close_stores(open_stores_for(settings, None).values())
 
 
 async def _wait_for_schema(backends: Backends) -> None:

@@ -12,23 +12,33 @@ NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's 
 def certificate_expiry(cert: Path, key: Path, *, expired_too: bool = False) -> float:
     """The last second of a certificate, in Unix seconds. Raises OperatorError when it cannot be used or is not valid.
 
-    A handshake in memory: OpenSSL decodes the certificate, no other library is needed. With `expired_too` an expired
-    certificate is decoded like a valid one.
+    With `expired_too` an expired certificate is decoded like a valid one.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        server.load_cert_chain(cert, key)
+    except OSError as error:
+        raise OperatorError(f"{cert} and {key} cannot be used: {error}") from error
+    return served_expiry(server, cert, expired_too=expired_too)
+
+
+def served_expiry(server: ssl.SSLContext, cert: Path, *, expired_too: bool = False) -> float:
+    """The last second of the certificate that a server has loaded. Raises OperatorError, also if the file is another.
+
+    A handshake in memory: OpenSSL decodes the certificate, no other library is needed.
+    """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # accept this certificate itself, not only its issuer
     if expired_too:
         client.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
     try:
-        server.load_cert_chain(cert, key)
         client.load_verify_locations(cert)
         return _not_after(server, client)
     except ssl.SSLCertVerificationError as error:
         raise OperatorError(f"{cert}: {error.verify_message}") from error
     except OSError as error:
-        raise OperatorError(f"{cert} and {key} cannot be used: {error}") from error
+        raise OperatorError(f"{cert} cannot be used: {error}") from error
 
 
 def _not_after(server: ssl.SSLContext, client: ssl.SSLContext) -> float:

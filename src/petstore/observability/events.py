@@ -48,9 +48,14 @@ EVENTS = {
         "A worker cannot make its files in `metrics/`. It serves without metrics and tries again each second.",
         "Free disk space or fix permissions: see `cause`.",
     ),
-    "worker died": LogEvent("A worker ended with `status` and is replaced. A negative status is a signal.", WORKERS),
-    "worker failed": LogEvent("A worker cannot continue; `trace` says why.", WORKERS),
-    "workers keep dying": LogEvent("Five workers ended right after their start, so the service ends.", WORKERS),
+    "worker died": LogEvent(
+        "A worker ended with `status`, negative for a signal. It is replaced at once, or after `retry_seconds`.",
+        WORKERS,
+    ),
+    "worker failed": LogEvent("A worker cannot start or continue; `cause` or `trace` says why.", WORKERS),
+    "workers keep dying": LogEvent(
+        "Five workers ended right after their start and no worker is ready, so the service ends.", WORKERS
+    ),
     "connection refused": LogEvent(
         "Too many connections, from one `address` or in all. At most one line a second.",
         "Raise `--connections-per-address`, or block the address.",
@@ -60,7 +65,8 @@ EVENTS = {
     "reload failed": LogEvent(
         "The new workers cannot start; `cause` says why. The present workers stay.", "Fix the cause, reload again."
     ),
-    "reload ignored": LogEvent("SIGHUP was received during a stop or a reload."),
+    "reload queued": LogEvent("SIGHUP was received during a reload. One more reload follows it."),
+    "reload ignored": LogEvent("SIGHUP was received during a stop."),
     "sign-in failed": LogEvent(
         "The console got an invalid token from `address`. `others` counts the failures since the line before.",
         "Nothing, unless it goes on.",

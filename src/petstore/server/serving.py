@@ -1,28 +1,41 @@
 """One worker's server, from its first accepted connection to its last response."""
 
 import asyncio
+import contextlib
 import signal
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from petstore.server.connection import HEAD_TIMEOUT, WRITE_TIMEOUT, Connection
 from petstore.server.http_server import HttpServer
-from petstore.server.workers import RETIRE, Sockets
+from petstore.server.restarts import PAUSE_MAX
+from petstore.server.succession import Sockets
+from petstore.server.workers import COVER, RETIRE
 
 ACCEPT_TURNS = 500  # turns of the event loop after the signal: each accepts one connection that waits already
 RETIRE_TIMEOUT = 60.0
+COVER_SECONDS = 2 * PAUSE_MAX  # the main process asks again with each start that fails
 RETIRE_IDLE = 10.0  # after a reload, connections may be idle so long: a client that is active moves over by itself
 
 
 async def serve_connections(
-    server: HttpServer, sockets: Sockets, tls: ssl.SSLContext | None, ready: Callable[[], None]
+    server: HttpServer,
+    sockets: Sockets,
+    tls: ssl.SSLContext | None,
+    ready: Callable[[], None],
+    others: Sequence[socket.socket] = (),
 ) -> None:
-    """Accept and answer until SIGTERM or SIGINT, which is a matter of seconds, or until retired by a reload."""
+    """Accept and answer until SIGTERM or SIGINT, which is a matter of seconds, or until retired by a reload.
+
+    `others`: sockets of other workers, at which this one accepts while the main process asks it to.
+    """
     loop = asyncio.get_running_loop()
-    stop, retire = asyncio.Event(), asyncio.Event()
+    stop, retire, cover = asyncio.Event(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(RETIRE, retire.set)
+    loop.add_signal_handler(COVER, cover.set)
 
     def connection() -> Connection:
         made = Connection(server)
@@ -30,21 +43,23 @@ async def serve_connections(
             server.handshaking.add(made)
         return made
 
-    listeners = [
-        await loop.create_server(
+    async def listen(each: socket.socket) -> asyncio.Server:
+        return await loop.create_server(
             connection,
             sock=each,
             ssl=tls,
             ssl_handshake_timeout=HEAD_TIMEOUT if tls else None,
             ssl_shutdown_timeout=WRITE_TIMEOUT if tls else None,
         )
-        for each in sockets
-    ]
+
+    listeners = [await listen(each) for each in sockets]
+    covering = asyncio.ensure_future(_cover(others, listen, cover))
     ready()
     await _first(stop, retire)
     if stop.is_set():
         for _ in range(ACCEPT_TURNS):
             await asyncio.sleep(0)
+    covering.cancel()
     for listener in listeners:
         listener.close()
     if not stop.is_set():
@@ -54,6 +69,22 @@ async def serve_connections(
         draining.cancel()
         stopping.cancel()
     await server.drain()
+
+
+async def _cover(
+    others: Sequence[socket.socket], listen: Callable[[socket.socket], Awaitable[asyncio.Server]], cover: asyncio.Event
+) -> None:
+    """Accept for a worker that cannot be replaced: the kernel goes on to give its socket a share of the connections."""
+    while await cover.wait():
+        listeners = [await listen(each.dup()) for each in others]  # a listener closes its socket at the end
+        try:
+            with contextlib.suppress(TimeoutError):
+                while cover.is_set():
+                    cover.clear()
+                    await asyncio.wait_for(cover.wait(), COVER_SECONDS)
+        finally:
+            for listener in listeners:
+                listener.close()
 
 
 async def _first(*events: asyncio.Event) -> None:

@@ -12,16 +12,24 @@ from petstore.errors import OperatorError
 BACKLOG = 4096
 FIRST_ACTIVATED = 3  # the first descriptor that systemd passes
 
+Address = tuple[str, int | None]  # a host and a port, or a name that begins with `unix:`
+
 
 def check_port(host: str, port: int) -> None:
     """Raises OperatorError when the port is in use.
 
     Listening itself would not tell: with SO_REUSEPORT a second service could start and take half of the connections.
     """
-    if not _is_activated():
+    if not _activated_count():
         with _reported(host, port):
             for family, address in _addresses(host, port):
                 _listening(family, address, shared=False).close()
+
+
+def worker_sockets(host: str, port: int, count: int) -> list[list[socket.socket]]:
+    """The sockets of each of `count` workers, or those of systemd, which serve all alike. Raises OperatorError."""
+    activated = activated_sockets()
+    return [activated] if activated else open_sockets(host, port, count)
 
 
 def open_sockets(host: str, port: int, count: int) -> list[list[socket.socket]]:
@@ -74,15 +82,44 @@ def _listening(family: int, address: Any, *, shared: bool) -> socket.socket:
 
 
 def activated_sockets() -> list[socket.socket]:
-    """The sockets that systemd has opened for this process; empty without socket activation."""
-    if not _is_activated():
-        return []
-    count = int(os.environ.get("LISTEN_FDS", "0"))
-    return [inherited(fd) for fd in range(FIRST_ACTIVATED, FIRST_ACTIVATED + count)]
+    """The sockets that systemd has opened for this process; empty without socket activation. Raises OperatorError."""
+    activated_addresses()
+    return [inherited(fd) for fd in _activated_descriptors()]
 
 
-def _is_activated() -> bool:
-    return os.environ.get("LISTEN_PID") == str(os.getpid())
+def activated_addresses() -> list[Address]:
+    """The addresses of these sockets. Raises OperatorError when one of them cannot be served."""
+    return [_address_of(fd) for fd in _activated_descriptors()]
+
+
+def _activated_descriptors() -> range:
+    return range(FIRST_ACTIVATED, FIRST_ACTIVATED + _activated_count())
+
+
+def _activated_count() -> int:
+    """Raises OperatorError."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return 0
+    given = os.environ.get("LISTEN_FDS", "0")
+    if not (given.isascii() and given.isdigit() and len(given) < 5):
+        raise OperatorError(f"LISTEN_FDS={given}: must be the number of sockets that systemd passes")
+    return int(given)
+
+
+def _address_of(fd: int) -> Address:
+    """Raises OperatorError."""
+    found = None
+    try:
+        found = socket.socket(fileno=fd)
+        if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise OperatorError(f"LISTEN_FDS: descriptor {fd} is a socket that does not listen")
+        name = found.getsockname()
+        return (str(name[0]), int(name[1])) if isinstance(name, tuple) else (f"unix:{os.fsdecode(name)}", None)
+    except OSError as error:
+        raise OperatorError(f"LISTEN_FDS: descriptor {fd} is no socket: {error.strerror}") from None
+    finally:
+        if found is not None:
+            found.detach()  # the descriptor stays open
 
 
 def inherited(fd: int) -> socket.socket:

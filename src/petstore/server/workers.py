@@ -3,56 +3,46 @@
 A reload (SIGHUP) first tries the start in a process of its own. Then the main process replaces itself by the program
 that is on disk now (`exec`), with the listening sockets and the process ids of its workers. It starts new workers on
 the same sockets and retires the old ones when all new ones are ready. If these cannot start, the old ones stay.
+
+A worker that cannot be replaced is tried again and again while others serve. The service ends only when none is ready.
 """
 
 import contextlib
-import json
 import logging
 import math
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from petstore.errors import PetstoreError
 from petstore.observability.logs import event
-from petstore.server.sockets import activated_sockets, inherited, open_sockets
+from petstore.server.restarts import Restarts
+from petstore.server.sockets import worker_sockets
+from petstore.server.succession import Digests, Sockets, Succession, trial_environment
 
 STOP_TIMEOUT = 4.5
 WORKERS_MAX = 8  # by default
 CRASH_SECONDS = 1.0  # a worker that dies sooner after its start did not really start
-CRASHES_MAX = 5
 READY_TIMEOUT = 60.0  # for all new workers of a reload
 POLL = 0.02  # seconds, while a worker is starting
-SUCCESSION = "PETSTORE_SUCCESSION"  # what a main process leaves to its successor
-TRIAL = "PETSTORE_TRIAL"  # set in the process that tries the start
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 RETIRE = signal.SIGUSR1  # tells a worker to finish what it has, without hurry
+COVER = signal.SIGUSR2  # tells a worker to accept at the sockets of the others too, for a while
 
-Sockets = list[socket.socket]
 # What a worker does: it is given its sockets, and what to call when it accepts connections.
-Work = Callable[[Sockets, Callable[[], None]], None]
+Work = Callable[["WorkerSockets", Callable[[], None]], None]
 
 
-class Succession(NamedTuple):
-    """What a main process takes over from its predecessor, itself before the `exec`."""
-
-    sockets: list[Sockets]
-    workers: list[int]
-
-    @classmethod
-    def from_environment(cls) -> "Succession | None":
-        left = os.environ.pop(SUCCESSION, None)
-        if left is None:
-            return None
-        state = json.loads(left)
-        return cls([[inherited(fd) for fd in fds] for fds in state["sockets"]], state["workers"])
+class WorkerSockets(NamedTuple):
+    own: Sockets
+    others: Sockets  # of other workers, for the time when one of them cannot be replaced
 
 
 def default_count() -> int:
@@ -64,16 +54,6 @@ def default_count() -> int:
     return max(1, min(cores, WORKERS_MAX))
 
 
-def is_trial() -> bool:
-    """Whether this process only tries whether the service could start."""
-    return TRIAL in os.environ
-
-
-def is_reload() -> bool:
-    """Whether another main process, or this one before its `exec`, serves already."""
-    return is_trial() or SUCCESSION in os.environ
-
-
 class Worker:
     def __init__(self, pid: int, slot: int, ready: int) -> None:
         self.pid = pid
@@ -82,41 +62,66 @@ class Worker:
         self.is_ready = False
         self._ready_pipe = ready
 
+    @classmethod
+    def kept(cls, pid: int, slot: int) -> "Worker":
+        """A worker of the predecessor, which has been ready for long."""
+        worker = cls(pid, slot, -1)
+        worker.is_ready = True
+        worker.started = -math.inf
+        return worker
+
     def check_ready(self) -> None:
-        if not self.is_ready and select.select([self._ready_pipe], [], [], 0)[0]:
+        if self._ready_pipe >= 0 and select.select([self._ready_pipe], [], [], 0)[0]:
             self.is_ready = os.read(self._ready_pipe, 1) == b"1"
+            self.close()
+
+    def close(self) -> None:
+        if self._ready_pipe >= 0:
             os.close(self._ready_pipe)
             self._ready_pipe = -1
 
 
 class Supervisor:
-    def __init__(self, host: str, port: int, count: int, work: Work, left: Succession | None) -> None:
-        """Raises OperatorError when it cannot listen."""
+    def __init__(
+        self, host: str, port: int, count: int, work: Work, left: Succession | None, digests: Digests | None = None
+    ) -> None:
+        """`digests`: of what `work` was made from, for the trial of a reload. Raises OperatorError."""
         self._work = work
         self._count = count
+        self._digests = digests or {}
+        self._running_digests = left.digests if left else self._digests
         self._workers: dict[int, Worker] = {}
-        self._old = set(left.workers) if left else set()
-        self._retired: set[int] = set()
+        self._old = dict(left.workers) if left else {}
+        self._retired = set(left.retired) if left else set()
+        self._taking_over = left is not None
+        self._reload_again = left is not None and left.reload_again
         self._stopping = False
-        self._crashes = 0
+        self._failed = False
+        self._restarts = Restarts()
         self._trial: subprocess.Popen[bytes] | None = None
         self._reload_deadline = time.monotonic() + READY_TIMEOUT
-        self._sockets = left.sockets if left else _given(activated_sockets()) or open_sockets(host, port, count)
+        self._sockets = left.sockets if left else worker_sockets(host, port, count)
 
     def run(self) -> int:
-        """Until SIGTERM or SIGINT. Returns the exit code: 1 when workers keep dying at their start."""
+        """Until SIGTERM or SIGINT. Returns the exit code: 1 when no worker is ready and new ones keep dying."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for slot in range(self._count):
             self._start(slot)
-        while self._workers or self._old or self._retired:
-            starting = any(not worker.is_ready for worker in self._workers.values())
-            wait = POLL if starting or self._trial is not None or self._stopping else 3600.0
-            received = signal.sigtimedwait(SIGNALS, wait)
+        self._reap()  # SIG_DFL has discarded the signal of a worker that died during the `exec`
+        while self._workers or self._restarts or self._old or self._retired:
+            received = signal.sigtimedwait(SIGNALS, self._wait())
             if received is not None:
                 self._handle(received.si_signo)
             self._look()
-        return 1 if self._crashes >= CRASHES_MAX else 0
+        return 1 if self._failed else 0
+
+    def _wait(self) -> float:
+        """Seconds until `_look` may have something to do though no signal comes."""
+        starting = any(not worker.is_ready for worker in self._workers.values())
+        if starting or self._trial is not None or self._stopping:
+            return POLL
+        return min(3600.0, self._restarts.seconds_to_next(time.monotonic()))
 
     def _handle(self, number: int) -> None:
         if number == signal.SIGCHLD:
@@ -127,41 +132,52 @@ class Supervisor:
             self._stop()
 
     def _look(self) -> None:
-        """What time brings: workers that become ready, a trial that ends, a stop that takes too long."""
+        """What time brings: workers that become ready or are due, a trial that ends, a stop that takes too long."""
+        now = time.monotonic()
+        for slot in self._restarts.take_due(now):
+            self._start(slot)
         for worker in self._workers.values():
             worker.check_ready()
-        if self._old and self._workers and all(worker.is_ready for worker in self._workers.values()):
-            self._retire(self._old)
-            self._old = set()
-            event(logging.INFO, "reloaded", workers=len(self._workers))
-        elif self._old and time.monotonic() > self._reload_deadline and not self._stopping:
+        if self._taking_over and not self._restarts and all(worker.is_ready for worker in self._workers.values()):
+            self._finish_reload()
+        elif self._old and now > self._reload_deadline and not self._stopping:
             self._give_up_reload("the new workers were not ready in time")
         if self._trial is not None and self._trial.poll() is not None:
             self._end_trial(self._trial)
-        if self._stopping and time.monotonic() > self._stop_deadline:
+        if self._reload_again and not self._is_reloading:
+            self._reload_again = False
+            self._begin_reload()
+        if self._stopping and now > self._stop_deadline:
             self._signal({*self._workers, *self._old, *self._retired}, signal.SIGKILL)
 
     # Workers
 
     def _start(self, slot: int) -> None:
         ready, written = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory, or too many processes
+            os.close(ready)
+            os.close(written)
+            pause = self._restarts.crashed(slot, time.monotonic())
+            event(logging.ERROR, "worker failed", cause=f"fork: {error.strerror}", retry_seconds=pause)
+            self._survive_crash()
+            return
         if pid == 0:
             os.close(ready)
             _run(self._work, self._sockets_of(slot), written)
         os.close(written)
         self._workers[pid] = Worker(pid, slot, ready)
 
-    def _sockets_of(self, slot: int) -> Sockets:
+    def _sockets_of(self, slot: int) -> WorkerSockets:
         """Every socket has a worker, also when a reload changes the number of workers."""
         groups = len(self._sockets)
-        if slot >= groups:
-            return self._sockets[slot % groups]
-        mine = range(slot, groups, self._count)
-        for number in set(range(groups)) - set(mine):
-            for each in self._sockets[number]:
-                each.close()  # in this process alone
-        return [each for number in mine for each in self._sockets[number]]
+        mine = [slot % groups] if slot >= groups else range(slot, groups, self._count)
+        others = [number for number in range(groups) if number not in mine]
+        return WorkerSockets(self._all(mine), self._all(others))
+
+    def _all(self, groups: Iterable[int]) -> Sockets:
+        return [each for number in groups for each in self._sockets[number]]
 
     def _reap(self) -> None:
         while True:
@@ -176,24 +192,42 @@ class Supervisor:
                 continue
             self._retired.discard(pid)
             worker = self._workers.pop(pid, None)
-            was_old = pid in self._old
-            self._old.discard(pid)
+            was_old = self._old.pop(pid, None) is not None
+            if worker is not None:
+                worker.check_ready()
+                worker.close()
             if self._stopping or (worker is None and not was_old):
                 continue
-            event(logging.ERROR, "worker died", worker=pid, status=os.waitstatus_to_exitcode(status))
-            if worker is not None:
-                self._replace(worker)
+            code = os.waitstatus_to_exitcode(status)
+            if worker is None:
+                event(logging.ERROR, "worker died", worker=pid, status=code)
+            else:
+                self._replace(worker, code)
 
-    def _replace(self, worker: Worker) -> None:
-        if self._old and not worker.is_ready:
+    def _replace(self, worker: Worker, code: int) -> None:
+        now = time.monotonic()
+        has_worked = worker.is_ready and now - worker.started >= CRASH_SECONDS
+        gives_up = self._old and not worker.is_ready
+        pause = 0.0 if has_worked or gives_up else self._restarts.crashed(worker.slot, now)
+        waits = {"retry_seconds": pause} if pause else {}
+        event(logging.ERROR, "worker died", worker=worker.pid, status=code, **waits)
+        if gives_up:
             self._give_up_reload("a new worker died at its start; the lines above say why")
-            return
-        self._crashes = self._crashes + 1 if time.monotonic() - worker.started < CRASH_SECONDS else 0
-        if self._crashes >= CRASHES_MAX:
-            event(logging.ERROR, "workers keep dying", hint="the lines above say why")
-            self._stop()
-        else:
+        elif has_worked:
+            self._restarts.worked(worker.slot)
             self._start(worker.slot)
+        else:
+            self._survive_crash()
+
+    def _survive_crash(self) -> None:
+        """While other workers serve, one that cannot start must not end them: another covers its sockets meanwhile."""
+        ready = [worker.pid for worker in self._workers.values() if worker.is_ready]
+        if ready:
+            self._signal({min(ready)}, COVER)
+        elif self._restarts.keep_failing and not self._old and not self._stopping:
+            event(logging.ERROR, "workers keep dying", hint="the lines above say why")
+            self._failed = True
+            self._stop()
 
     def _retire(self, pids: set[int]) -> None:
         self._retired |= pids
@@ -201,6 +235,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         self._stopping = True
+        self._taking_over = self._reload_again = False
+        self._restarts.clear()
         self._stop_deadline = time.monotonic() + STOP_TIMEOUT
         self._signal({*self._workers, *self._old, *self._retired}, signal.SIGTERM)
 
@@ -211,73 +247,88 @@ class Supervisor:
 
     # Reload
 
+    @property
+    def _is_reloading(self) -> bool:
+        return self._trial is not None or self._taking_over
+
     def _begin_reload(self) -> None:
-        if self._stopping or self._trial is not None or self._old:
-            event(logging.WARNING, "reload ignored", cause="the service is stopping, or a reload is under way")
+        if self._stopping:
+            event(logging.WARNING, "reload ignored", cause="the service is stopping")
+            return
+        if self._is_reloading:  # which may have read the files before they changed
+            if not self._reload_again:
+                event(logging.INFO, "reload queued")
+            self._reload_again = True
             return
         event(logging.INFO, "reload begins")
-        self._trial_output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the trial ends
-        self._trial = subprocess.Popen(  # noqa: S603 # nosec B603  # the command line of this very process
-            [sys.executable, *sys.orig_argv[1:]],
-            env={**os.environ, TRIAL: "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._trial_output,
-            preexec_fn=_unblock_signals,
-        )
+        try:
+            self._trial_output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the trial ends
+            self._trial = subprocess.Popen(  # noqa: S603 # nosec B603  # the command line of this very process
+                [sys.executable, *sys.orig_argv[1:]],
+                env=trial_environment(self._running_digests),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._trial_output,
+                preexec_fn=_unblock_signals,
+            )
+        except OSError as error:
+            self._refuse_reload(f"the new code cannot be tried: {error.strerror}")
 
     def _end_trial(self, trial: subprocess.Popen[bytes]) -> None:
         self._trial = None
         with self._trial_output as output:
             output.seek(0)
             said = output.read(64 * 1024).decode(errors="replace").strip().splitlines()
+        if self._stopping:
+            return
         if trial.returncode != 0:
-            cause = said[-1].removeprefix("petstore: ") if said else f"exit code {trial.returncode}"
-            event(logging.ERROR, "reload failed", cause=cause, effect="the present workers stay")
+            self._refuse_reload(said[-1].removeprefix("petstore: ") if said else f"exit code {trial.returncode}")
             return
         self._exec()
 
     def _exec(self) -> None:
-        """Replace this process by the program on disk. Does not return."""
-        for sockets in self._sockets:
-            for each in sockets:
-                os.set_inheritable(each.fileno(), True)
-        left = {
-            "sockets": [[each.fileno() for each in sockets] for sockets in self._sockets],
-            "workers": sorted({*self._workers}),
-        }
+        """Replace this process by the program on disk. Returns only when that fails."""
+        workers = {pid: worker.slot for pid, worker in self._workers.items()}
+        left = Succession(self._sockets, workers, self._retired, self._running_digests, self._reload_again)
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execve(  # noqa: S606 # nosec B606  # the command line of this very process
-            sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, SUCCESSION: json.dumps(left)}
-        )
+        try:
+            os.execve(  # noqa: S606 # nosec B606  # the command line of this very process
+                sys.executable, [sys.executable, *sys.orig_argv[1:]], left.in_environment()
+            )
+        except OSError as error:
+            self._refuse_reload(f"the new code cannot be started: {error.strerror}")
+
+    def _refuse_reload(self, cause: str) -> None:
+        event(logging.ERROR, "reload failed", cause=cause, effect="the present workers stay")
+
+    def _finish_reload(self) -> None:
+        self._retire(set(self._old))
+        self._old = {}
+        self._taking_over = False
+        self._running_digests = self._digests
+        event(logging.INFO, "reloaded", workers=len(self._workers))
 
     def _give_up_reload(self, cause: str) -> None:
         """The old workers stay, and the new ones go."""
         event(logging.ERROR, "reload failed", cause=cause, effect="the previous workers stay")
         self._signal(set(self._workers), signal.SIGKILL)
         self._retired |= set(self._workers)
-        self._workers = {pid: self._kept(pid, slot) for slot, pid in enumerate(sorted(self._old))}
-        self._old = set()
-
-    @staticmethod
-    def _kept(pid: int, slot: int) -> Worker:
-        worker = Worker(pid, slot, -1)
-        worker.is_ready = True
-        worker.started = 0.0
-        return worker
-
-
-def _given(sockets: Sequence[socket.socket]) -> list[Sockets]:
-    """Sockets of systemd serve all workers alike."""
-    return [list(sockets)] if sockets else []
+        for worker in self._workers.values():
+            worker.close()
+        self._workers = {pid: Worker.kept(pid, slot) for pid, slot in self._old.items()}
+        # A previous worker that died meanwhile has no successor yet.
+        self._restarts.clear()
+        self._restarts.add(set(range(self._count)) - set(self._old.values()), time.monotonic())
+        self._old = {}
+        self._taking_over = False
 
 
 def _unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def _run(work: Work, sockets: Sockets, written: int) -> None:
+def _run(work: Work, sockets: WorkerSockets, written: int) -> None:
     """A worker process, from the fork to its end. Does not return."""
 
     def ready() -> None:
@@ -286,11 +337,13 @@ def _run(work: Work, sockets: Sockets, written: int) -> None:
 
     code = 1
     try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, RETIRE):
-            signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, RETIRE, COVER):
+            signal.signal(number, signal.SIG_IGN if number in (signal.SIGHUP, COVER) else signal.SIG_DFL)
         _unblock_signals()
         work(sockets, ready)
         code = 0
+    except PetstoreError as error:
+        event(logging.ERROR, "worker failed", cause=str(error))
     except BaseException:
         logging.getLogger("petstore").exception("worker failed")
     finally:
