@@ -1,6 +1,7 @@
 """`petstore serve` as an operator runs it, and what to look at while it runs."""
 
 import json
+import re
 import socket
 import subprocess
 import time
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers import PETSTORE, READY_WITHIN, Server
+
+SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
 
 
 class Served(Server):
@@ -61,3 +64,14 @@ def listens(port: int) -> bool:
     except ConnectionRefusedError:
         return False
     return True
+
+
+def serve_fails_in_one_line(options: list[str]) -> str:
+    done = subprocess.run([*PETSTORE, "serve", *options], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("petstore: ")
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr

@@ -22,9 +22,8 @@ from petstore.store.schema import Row, Table
 from petstore.usage import DAY, HOUR, Operation
 from tests.backends import Postgres, Redis, free_port, shared
 from tests.nodes import nodes_running
-from tests.served import Served, wait_for
+from tests.served import SECRET, Served, serve_fails_in_one_line, wait_for
 from tests.servers import DEED, Host, Server
-from tests.test_serve import SECRET, fails_in_one_line
 
 NOON = 1_800_014_400 + 4 * HOUR  # of a day of UTC
 
@@ -189,7 +188,7 @@ def counts(server: Server) -> dict[Environment, int]:
 def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, environment: Environment) -> None:
     server = Server(tmp_path / "data")
     server.fill(1, environment)
-    message = fails_in_one_line(["--demo", "--data", str(server.data), "--port", str(free_port())])
+    message = serve_fails_in_one_line(["--demo", "--data", str(server.data), "--port", str(free_port())])
     assert message == (
         f"petstore: --demo: {server.data} has other data already; give another --data, or leave --demo out\n"
     )

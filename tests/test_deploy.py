@@ -168,7 +168,7 @@ def test_the_wrapper_runs_a_command_with_the_services_settings(tmp_path: Path) -
         assert before in script
         script = script.replace(before, after)
     (tmp_path / "petstore.sh").write_text(script)
-    (tmp_path / "data").mkdir(mode=0o700)
+    Commands(Server(tmp_path / "data")).text("pets", "add", "--name", "Rex", "--category-id", "1")
     done = subprocess.run(["sh", str(tmp_path / "petstore.sh"), "check"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "--public-url nonsense & more" in done.stdout

@@ -151,7 +151,9 @@ def failed_reload(server: Served) -> str:
 
 
 def test_reloads_that_are_asked_for_during_a_reload_become_one_after_it(tmp_path: Path) -> None:
-    made = self_signed(tmp_path)
+    made, other = self_signed(tmp_path), tmp_path / "renewed"
+    other.mkdir()
+    renewed = self_signed(other)
     server = Served(
         tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https"
     ).start()
@@ -159,13 +161,15 @@ def test_reloads_that_are_asked_for_during_a_reload_become_one_after_it(tmp_path
         assert server.process is not None
         os.kill(server.process.pid, signal.SIGHUP)
         assert wait_for(lambda: events(server, "reload begins") == 1)
-        renewed = self_signed(tmp_path).chain.read_text()
+        renewed_text = renewed.chain.read_text()
+        renewed.chain.replace(made.chain)
+        renewed.key.replace(made.key)
         for _ in range(3):
             os.kill(server.process.pid, signal.SIGHUP)
             assert wait_for(lambda: events(server, "reload queued") == 1)
         assert wait_for(lambda: events(server, "reloaded") == 2), server.log.read_text()
         served = ssl.get_server_certificate(("127.0.0.1", server.port), timeout=READY_WITHIN)
-        assert served.strip() == renewed.strip()
+        assert served.strip() == renewed_text.strip()
         assert (events(server, "reload begins"), events(server, "reload ignored")) == (2, 0)
     finally:
         assert server.stop() == 0

@@ -25,10 +25,9 @@ from petstore.store.postgres import migrations
 from tests.backends import free_port
 from tests.commands import Commands
 from tests.places import StorePlace
-from tests.served import Served, is_running, listens, wait_for
+from tests.served import SECRET, Served, is_running, listens, serve_fails_in_one_line, wait_for
 from tests.servers import PETSTORE, Server
 
-SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
 CURL = Path("/usr/bin/curl")
 
@@ -121,7 +120,7 @@ def test_a_package_that_is_missing_is_found_before_anything_is_created(
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b"])
 def test_host_that_cannot_be_found_is_one_line_and_exit_code_2(tmp_path: Path, host: str) -> None:
-    fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--host", host])
+    serve_fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--host", host])
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_an_origin_is_taken_as_browsers_send_it(written: str, sent: str) -> None
 @pytest.mark.parametrize("below", ["file", "file/data"])
 def test_data_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("not a folder")
-    fails_in_one_line(["--data", str(tmp_path / below), "--port", str(free_port())])
+    serve_fails_in_one_line(["--data", str(tmp_path / below), "--port", str(free_port())])
 
 
 def test_another_asgi_server_is_told_in_one_line_too(tmp_path: Path) -> None:
@@ -178,7 +177,7 @@ def test_another_asgi_server_starts_while_the_store_is_away(tmp_path: Path) -> N
 
 def test_a_store_that_is_away_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     store = f"postgresql://127.0.0.1:{free_port()}/x"
-    fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--store", store])
+    serve_fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--store", store])
 
 
 def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
@@ -204,7 +203,7 @@ def test_first_key_that_cannot_be_printed_is_said_to_be_lost(tmp_path: Path) -> 
 def test_tls_files_that_are_no_certificate_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
     junk = tmp_path / "junk.pem"
     junk.write_text("junk")
-    fails_in_one_line(
+    serve_fails_in_one_line(
         ["--data", str(tmp_path / "data"), "--port", str(free_port()), "--tls-cert", str(junk), "--tls-key", str(junk)]
     )
 
@@ -212,24 +211,13 @@ def test_tls_files_that_are_no_certificate_are_one_line_and_exit_code_2(tmp_path
 def test_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        line = fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(port)])
+        line = serve_fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(port)])
     assert str(port) in line
 
 
 def test_port_of_another_petstore_is_in_use(serve: Callable[..., Served], tmp_path: Path) -> None:
     own = serve()
-    assert str(own.port) in fails_in_one_line(["--data", str(tmp_path / "other"), "--port", str(own.port)])
-
-
-def fails_in_one_line(options: list[str]) -> str:
-    done = subprocess.run([*PETSTORE, "serve", *options], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("petstore: ")
-    assert done.stderr.endswith("\n")
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
+    assert str(own.port) in serve_fails_in_one_line(["--data", str(tmp_path / "other"), "--port", str(own.port)])
 
 
 def _is_hung_up_on(port: int, trusting: ssl.SSLContext) -> bool:

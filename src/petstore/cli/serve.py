@@ -189,7 +189,8 @@ def check_settings(settings: Settings) -> None:
         if not url.isascii():
             raise OperatorError(f"{option} {url}: write it in ASCII, as xn--… and %…")
         if not _is_base(url):
-            raise OperatorError(f"{option} {without_password(url)}: give an address like https://api.example.com")
+            shown = without_password(url) if "@" in url else url
+            raise OperatorError(f"{option} {shown}: give an address like https://api.example.com")
         if url.rstrip("/").endswith("/v1"):
             raise OperatorError(f"{option} {url}: leave out /v1 at the end")
     if settings.staging_url and settings.public_url:
