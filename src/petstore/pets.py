@@ -146,22 +146,29 @@ class Catalogue(Protocol):
         """
 
     async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
-        """Add an animal together with an audit entry whose subject is its id."""
+        """Add an animal together with an audit entry, which has its id as the subject and its values as the detail."""
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        """Change those of the animals that exist, all at once, with an audit entry for each. Returns them, changed."""
+        """Change those of the animals that exist, all at once. Returns them, with this status.
+
+        Each animal that had another status gets an audit entry with the old and the new one.
+        """
 
     async def update_pet(self, pet_id: int, changes: PetChanges, entry: AuditEntry) -> Pet | None:
         """The changed animal; None when there is none of this id."""
 
     async def remove_pets(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """Remove those of the animals that exist, all at once, with an audit entry for each. Returns them.
+        """Remove those of the animals that exist, all at once. Returns them.
 
-        Their ids are never given out again. A repeated create of one is still answered with the original.
+        Each gets an audit entry with its values. Their ids are never given out again. A repeated create of one is
+        still answered with the original.
         """
 
     async def restore_pets(self, pets: Sequence[Pet], entry: AuditEntry) -> list[Pet]:
-        """Add removed animals again under their ids, with an audit entry for each. Returns those that were missing."""
+        """Add removed animals again under their ids. Returns those that were missing.
+
+        Each gets an audit entry with its values.
+        """
 
     async def import_pets(
         self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry, sha256: Callable[[], str] = lambda: ""
