@@ -105,10 +105,13 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class Undone(NamedTuple):
-    """How many animals of an import were removed, and how many stay because an operator has changed them."""
+    """How many animals of an import were removed, how many stay because an operator has changed them, and how many
+    are still to be removed.
+    """
 
     removed: int
     kept: int
+    left: int = 0
 
 
 class Catalogue(Protocol):
@@ -184,7 +187,14 @@ class Catalogue(Protocol):
         """The newest first; `before` is the time and the id of the last one on the previous page."""
 
     async def undo_import(self, import_id: str, entry: AuditEntry) -> Undone | None:
-        """Remove the animals of an import that no operator has changed since. None when it cannot be undone."""
+        """Remove the animals of an import that no operator has changed since. None when it cannot be undone.
+
+        An undoing that was interrupted goes on. `entry` is recorded at the beginning, and gets the numbers of animals
+        in its detail.
+        """
+
+    async def undo_progress(self, import_id: str) -> Undone | None:
+        """What the undoing of this import has removed and has still to remove. None for an unknown import."""
 
     async def tidy(self) -> None:
         """Finish or remove what imports have left that were interrupted; to be called about once a minute."""

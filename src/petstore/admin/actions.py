@@ -214,16 +214,17 @@ class Admin:
         return None
 
     async def undo_import(self, import_id: str) -> Undone:
-        """Remove the animals of an import that no operator has changed since."""
+        """Remove the animals of an import that no operator has changed since; go on if that was interrupted."""
         found = await self._store.find_import(import_id)
         if found is None or found.state in ("loading", "discarded"):
             raise OperatorError(f"no import has the id {import_id} in {self._store.environment}")
-        if found.state in ("undoing", "undone"):
-            raise OperatorError(f"{import_id} is undone already")
-        undone = await self._store.undo_import(import_id, self._entry("undo import", import_id, found.name))
-        if undone is None:  # another operator was faster
-            raise OperatorError(f"{import_id} is undone already")
-        return undone
+        if found.state != "undone":
+            undone = await self._store.undo_import(import_id, self._entry("undo import", import_id, found.name))
+            if undone is not None:
+                return undone  # otherwise another operator, or the service, was faster
+        done = await self._store.undo_progress(import_id)
+        counts = f": {done.removed:,} removed, {done.kept:,} kept" if done else ""
+        raise OperatorError(f"{import_id} is undone already{counts}")
 
     # Operators
 
