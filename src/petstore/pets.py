@@ -178,7 +178,8 @@ class Catalogue(Protocol):
     ) -> Import:
         """Add all animals, which appear at one moment; or none, when the iterator raises.
 
-        `entry` names the file as its subject. `sha256` is called after the last batch.
+        `entry` names the file as its subject. `sha256` is called after the last batch. Raises OperatorError when the
+        store failed or its disk is almost full: then nothing was added.
         """
 
     async def find_import(self, import_id: str) -> Import | None: ...

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.errors import Unavailable
+from petstore.errors import OperatorError, Unavailable
 from petstore.pets import Import, ImportState, NewPet, Undone, new_import_id
 from petstore.store.limits import OPERATOR_TIMEOUT
 from petstore.store.schema import IMPORT_ROWS, Row
@@ -36,18 +36,23 @@ class SqlImports(SqlPets, SqlTransfer):
     async def import_pets(
         self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry, sha256: Callable[[], str] = lambda: ""
     ) -> Import:
-        import_id = new_import_id()
+        import_id, is_loaded = new_import_id(), False
+        self._check_space()
         await self._long(self._begin(import_id, entry))
         try:
             count = await self._load(import_id, batches)
-            digest = sha256()
+            digest, is_loaded = sha256(), True
             while not (added := await self._change(self._publish(import_id, count, digest, entry), OPERATOR_TIMEOUT)):
                 await self._finish_moves(AT_ONCE)  # of another import
         except BaseException as error:
+            is_discarded = False
             with contextlib.suppress(Unavailable):  # `tidy` does it later
-                await self._long(self._set_state(import_id, "loading", "discarded"))
+                is_discarded = await self._long(self._set_state(import_id, "loading", "discarded"))
                 if isinstance(error, Exception):  # otherwise the caller has gone, and nobody should wait
                     await self._remove_discarded()
+            # A commit that was not answered may have published the animals, unless the state says otherwise.
+            if isinstance(error, Unavailable) and (is_discarded or not is_loaded):
+                raise OperatorError(f"{error}; nothing was added: import again when the store works") from error
             raise
         with contextlib.suppress(Unavailable):  # every reader sees the animals already; `tidy` moves the rest
             await self._finish_moves(AT_ONCE)
@@ -106,6 +111,9 @@ class SqlImports(SqlPets, SqlTransfer):
 
     # Loading
 
+    def _check_space(self) -> None:  # PostgreSQL has a disk of its own
+        """Raises OperatorError when the disk is so full that the rows of an import could not be removed again."""
+
     def _begin(self, import_id: str, entry: AuditEntry) -> Transaction[None]:
         yield Statement(
             f"INSERT INTO {self.schema}.imports (id, at, actor, name, sha256, count, state, touched)"
@@ -117,6 +125,7 @@ class SqlImports(SqlPets, SqlTransfer):
         count, touched = 0, time.monotonic()
         async for batch in batches:
             for start in range(0, len(batch), self.limits.import_chunk):
+                self._check_space()
                 chunk = batch[start : start + self.limits.import_chunk]
                 rows: list[Row] = [
                     (import_id, pet.status, place, pet.name, pet.category_id) for place, pet in enumerate(chunk, count)
