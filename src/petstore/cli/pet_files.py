@@ -40,7 +40,7 @@ KEPT_IDS_MAX = 1_000  # ids in JSON
 @yes_option
 @json_option
 def import_(file: Path, environment: Any, dry_run: bool, yes: bool, as_json: bool, **where: Any) -> None:
-    """Add all animals of FILE, a .jsonl or .csv file. If one row is bad, nothing is added.
+    """Add all animals of FILE, a .jsonl, .ndjson or .csv file. If one row is bad, nothing is added.
 
     \b
     .jsonl has one object a line:  {"name": "Rex", "categoryId": 1, "status": "available"}
