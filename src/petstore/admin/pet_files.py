@@ -275,7 +275,7 @@ class _CsvLines:
             return line.decode(encoding)
         except UnicodeDecodeError:
             self.not_utf8 = self.not_utf8 or number
-            return line.decode(encoding, "replace")  # where the row ends can still be told
+            return line.decode(encoding, "replace")  # it still shows where the row ends
 
 
 def _fault_of(header: Sequence[str]) -> str | None:
