@@ -136,6 +136,26 @@ def test_invalid_csv_is_refused(petstore: Commands, tmp_path: Path, content: byt
     assert names in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.csv", "name,categoryId\n"), ("x.csv", "name,categoryId\n\n\n"), ("x.jsonl", ""), ("x.jsonl", "\n \n")],
+)
+def test_file_without_animals_is_refused(petstore: Commands, tmp_path: Path, name: str, content: str) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    assert petstore.fails_in_one_line("pets", "import", str(file)) == f"no animals in {file}"
+    assert petstore.entries() == []
+    assert petstore.server.act(lambda backends: backends.stores["live"].imports()) == []
+
+
+def test_ndjson_is_imported_and_exported_as_json_lines(petstore: Commands, tmp_path: Path) -> None:
+    file, target = tmp_path / "animals.ndjson", tmp_path / "out.NDJSON"
+    file.write_text('{"name": "Rex", "categoryId": 1}\n', encoding="utf-8-sig")
+    assert petstore.json("pets", "import", str(file))["added"] == 1
+    assert petstore.json("pets", "export", str(target)) == {"exported": 1}
+    assert json.loads(target.read_text())["name"] == "Rex"
+
+
 def test_a_csv_row_wider_than_its_header_is_a_bad_row(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.csv"
     file.write_text("name,categoryId\nRex,2\nRex, the dog,1\n")

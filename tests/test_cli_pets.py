@@ -5,8 +5,10 @@ PETSTORE_TEST_TRIALS sets how often a running service has to obey: 5 by default.
 
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -96,6 +98,15 @@ def test_status_of_several_animals_is_set_at_once(petstore: Commands) -> None:
     assert [pet["status"] for pet in petstore.json("pets", "list")] == ["sold", "pending", "pending"]
 
 
+def test_set_status_records_the_old_status_and_only_changes(petstore: Commands) -> None:
+    add(petstore, "Rex", "Mia")
+    petstore.text("pets", "set-status", "1", "sold")
+    assert petstore.json("pets", "set-status", "1", "sold")["status"] == "sold"
+    assert len(petstore.json("pets", "set-status", "1", "2", "sold")) == 2
+    entries = [(entry.subject, entry.detail) for entry in petstore.entries() if entry.action == "set status"]
+    assert entries == [("2", "available → sold"), ("1", "available → sold")]
+
+
 def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     add(petstore, "Rex", "Mia", "Bo")
     done = answering(petstore, "n\n", "pets", "remove", "1", "2")
@@ -107,8 +118,11 @@ def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     assert petstore.json("pets", "remove", "3", "--yes") == {"removed": [3]}
     assert names(petstore) == []
     entries = [(entry.action, entry.subject, entry.detail) for entry in petstore.entries()][:3]
-    assert entries[0] == ("remove animal", "3", "Bo, category 1, available")
-    assert {entry[1] for entry in entries} == {"1", "2", "3"}
+    assert entries == [
+        ("remove animal", "3", "Bo, category 1, available"),
+        ("remove animal", "2", "Mia, category 1, available"),
+        ("remove animal", "1", "Rex, category 1, available"),
+    ]
     assert add(petstore, "Next") == [4], "an id is never used again"
 
 
@@ -173,13 +187,17 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     petstore.text("pets", "set-status", "3", "sold")
     add(petstore, "After")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
-    assert done.returncode == 2 and "Remove the 3 animals that x.csv added to live?" in done.stderr
+    question = f"Remove the 2 animals of {added['import']} (x.csv, live) that nobody has changed since? 1 stays."
+    assert done.returncode == 2 and question in done.stderr
     undone = petstore.json("pets", "undo-import", added["import"], "--yes")
-    assert undone == {"import": added["import"], "environment": "live", "removed": 2, "kept": 1}
+    assert undone == {"import": added["import"], "environment": "live", "removed": 2, "kept": 1, "kept_ids": [3]}
     assert names(petstore) == ["Before", "Mia", "After"]
     entry = petstore.entries()[0]
-    assert (entry.action, entry.subject, entry.detail) == ("undo import", added["import"], "x.csv")
-    assert "undone already" in petstore.fails_in_one_line("pets", "undo-import", added["import"], "--yes")
+    assert (entry.action, entry.subject, entry.detail) == (
+        "undo import", added["import"], "x.csv, 2 animals to remove, 1 stays"
+    )  # fmt: skip
+    again_message = petstore.fails_in_one_line("pets", "undo-import", added["import"], "--yes")
+    assert again_message == f"{added['import']} is undone already: 2 removed, 1 kept"
     again = petstore.json("pets", "import", str(file))
     text = petstore.text("pets", "undo-import", again["import"], "--yes")
     assert text == "3 animals removed from live.\n"
@@ -241,6 +259,37 @@ def test_ctrl_c_in_an_import_says_that_nothing_was_added(petstore: Commands, tmp
     _, message = command.communicate(timeout=60)
     assert command.returncode == 130 and "Interrupted: nothing was added.\n" in message
     assert (names(petstore), petstore.entries()) == ([], [])
+
+
+ONE_BY_ONE = (
+    "from petstore.cli import admin, main;"
+    "admin.OPERATOR_LIMITS = admin.OPERATOR_LIMITS._replace(import_chunk=1); main()"
+)
+
+
+def test_ctrl_c_in_an_undo_says_how_far_it_came_and_the_next_one_goes_on(petstore: Commands, tmp_path: Path) -> None:
+    """The interrupted command removes one animal per transaction, so that it takes long enough."""
+    count = 10_000
+    added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", *["Rex,1"] * count)))
+    petstore.text("pets", "set-status", "7", str(count), "sold")
+    words = ["pets", "undo-import", added["import"], "--yes"]
+    command = subprocess.Popen(
+        [sys.executable, "-c", ONE_BY_ONE, *words], stderr=subprocess.PIPE, text=True, env=petstore.variables
+    )
+    assert wait_for(lambda: petstore.run("pets", "show", "1").returncode == 2)
+    command.send_signal(signal.SIGINT)
+    _, message = command.communicate(timeout=60)
+    assert command.returncode == 130, message
+    told = re.search(r"Interrupted: ([\d,]+) animals? (?:is|are) removed so far, ([\d,]+) are left\. Run the", message)
+    assert told is not None, message
+    removed, left = (int(number.replace(",", "")) for number in told.groups())
+    assert removed > 0 and removed + left == count - 2
+    asked = answering(petstore, "", *words[:-1]).stderr
+    assert f"removed already. Remove the {left:,} animals of" in asked and "2 stay." in asked
+    undone = petstore.json(*words)
+    assert (undone["removed"], undone["kept"], undone["kept_ids"]) == (count - 2, 2, [7, count])
+    assert [pet["id"] for pet in petstore.json("pets", "list")] == [7, count]
+    assert [entry.action for entry in petstore.entries()].count("undo import") == 1
 
 
 def _is_waiting(pid: int) -> bool:

@@ -82,7 +82,10 @@ def test_removed_animals_are_restored_under_their_ids_once(store_at: StorePlace)
         later = (await store.add(NewPet("Later", 1), NOW)).pet
         assert later.id > pets[-1].id
         history = await store.find_entries(subject=str(pets[0].id))
-        assert [found.action for _, found in history.entries] == ["restore animal", "remove animal"]
+        assert [(found.action, found.detail) for _, found in history.entries] == [
+            ("restore animal", "Pet 0, category 0, sold"),
+            ("remove animal", "Pet 0, category 0, sold"),
+        ]
 
     store_at.use(work)
 

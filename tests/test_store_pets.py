@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from petstore.audit import AuditEntry
-from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetStatus
+from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetStatus, Undone
 from petstore.store import Store, StorePolicy, Subject
 from tests.places import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, batch, names
 
@@ -28,9 +28,9 @@ async def found_names(
     return names
 
 
-async def subjects(store: Store) -> list[str]:
-    """Of the audit entries, the newest first."""
-    return [entry.subject for _, entry in (await store.find_entries()).entries]
+async def details(store: Store) -> list[tuple[str, str]]:
+    """The subjects and details of the audit entries, the newest first."""
+    return [(entry.subject, entry.detail) for _, entry in (await store.find_entries()).entries]
 
 
 # Searching
@@ -113,7 +113,7 @@ def test_animal_is_added_together_with_its_audit_entry_or_not_at_all(store_at: S
         rex = await store.add_by_hand(NewPet("Rex", 7, "sold"), AuditEntry(9.0, "ada", "add animal", ""))
         assert changes == ["catalogue"]
         assert await store.pet(rex.id) == Pet(rex.id, "Rex", 7, "sold")
-        assert await subjects(store) == [str(rex.id)]
+        assert await details(store) == [(str(rex.id), "Rex, category 7, sold")]
         without_time = AuditEntry(cast(float, None), "ada", "add animal", "")
         with pytest.raises(REFUSED_ROW):
             await store.add_by_hand(NewPet("Mia", 7), without_time)
@@ -133,10 +133,26 @@ def test_statuses_change_together_with_an_audit_entry_for_each(store_at: StorePl
         assert [pet.id for pet in changed] == [ids[0], ids[2]]
         assert {pet.status for pet in changed} == {"sold"}
         assert changes == ["catalogue"]
-        assert await subjects(store) == [str(ids[2]), str(ids[0])]
+        assert await details(store) == [(str(ids[2]), "available → sold"), (str(ids[0]), "available → sold")]
         assert (await store.count())["sold"] == 2
 
     store_at.use(work, changes)
+
+
+def test_status_that_an_animal_has_already_is_no_change_of_it(store_at: StorePlace) -> None:
+    """No audit entry says otherwise, and the undoing of an import removes the animal."""
+
+    async def work(store: Store) -> None:
+        pets = batch(NewPet("Rex", 1, "sold"), NewPet("Mia", 1, "pending"), NewPet("Bo", 1, "pending"))
+        added = await store.import_pets(pets, ENTRY)
+        changed = await store.set_status([1, 2], "sold", AuditEntry(9.0, "ada", "set status", ""))
+        assert [(pet.id, pet.status) for pet in changed] == [(1, "sold"), (2, "sold")]
+        assert (await details(store))[0] == ("2", "pending → sold")
+        assert len(await details(store)) == 2
+        assert await store.undo_import(added.id, ENTRY) == Undone(removed=2, kept=1)
+        assert await names(store) == ["Mia"]
+
+    store_at.use(work)
 
 
 def test_update_changes_the_given_fields_and_leaves_the_others(store_at: StorePlace) -> None:
@@ -169,7 +185,10 @@ def test_removed_animals_are_gone_and_their_ids_are_never_used_again(store_at: S
         assert await names(store) == ["Pet 0", "Pet 2"]
         assert await store.pet(ids[3]) is None
         assert sum((await store.count()).values()) == 2
-        assert await subjects(store) == [str(ids[3]), str(ids[1])]
+        assert await details(store) == [
+            (str(ids[3]), "Pet 3, category 3, available"),
+            (str(ids[1]), "Pet 1, category 1, available"),
+        ]
         assert await store.remove_pets(ids, ENTRY) != []
         return
 

@@ -105,10 +105,13 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class Undone(NamedTuple):
-    """How many animals of an import were removed, and how many stay because an operator has changed them."""
+    """How many animals of an import were removed, how many stay because an operator has changed them, and how many
+    are still to be removed.
+    """
 
     removed: int
     kept: int
+    left: int = 0
 
 
 class Catalogue(Protocol):
@@ -146,29 +149,37 @@ class Catalogue(Protocol):
         """
 
     async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
-        """Add an animal together with an audit entry whose subject is its id."""
+        """Add an animal together with an audit entry, which has its id as the subject and its values as the detail."""
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        """Change those of the animals that exist, all at once, with an audit entry for each. Returns them, changed."""
+        """Change those of the animals that exist, all at once. Returns them, with this status.
+
+        Each animal that had another status gets an audit entry with the old and the new one.
+        """
 
     async def update_pet(self, pet_id: int, changes: PetChanges, entry: AuditEntry) -> Pet | None:
         """The changed animal; None when there is none of this id."""
 
     async def remove_pets(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """Remove those of the animals that exist, all at once, with an audit entry for each. Returns them.
+        """Remove those of the animals that exist, all at once. Returns them.
 
-        Their ids are never given out again. A repeated create of one is still answered with the original.
+        Each gets an audit entry with its values. Their ids are never given out again. A repeated create of one is
+        still answered with the original.
         """
 
     async def restore_pets(self, pets: Sequence[Pet], entry: AuditEntry) -> list[Pet]:
-        """Add removed animals again under their ids, with an audit entry for each. Returns those that were missing."""
+        """Add removed animals again under their ids. Returns those that were missing.
+
+        Each gets an audit entry with its values.
+        """
 
     async def import_pets(
         self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry, sha256: Callable[[], str] = lambda: ""
     ) -> Import:
         """Add all animals, which appear at one moment; or none, when the iterator raises.
 
-        `entry` names the file as its subject. `sha256` is called after the last batch.
+        `entry` names the file as its subject. `sha256` is called after the last batch. Raises OperatorError when the
+        store failed or its disk is almost full: then nothing was added.
         """
 
     async def find_import(self, import_id: str) -> Import | None: ...
@@ -177,7 +188,14 @@ class Catalogue(Protocol):
         """The newest first; `before` is the time and the id of the last one on the previous page."""
 
     async def undo_import(self, import_id: str, entry: AuditEntry) -> Undone | None:
-        """Remove the animals of an import that no operator has changed since. None when it cannot be undone."""
+        """Remove the animals of an import that no operator has changed since. None when it cannot be undone.
+
+        An undoing that was interrupted goes on. `entry` is recorded at the beginning, and gets the numbers of animals
+        in its detail.
+        """
+
+    async def undo_progress(self, import_id: str) -> Undone | None:
+        """What the undoing of this import has removed and has still to remove. None for an unknown import."""
 
     async def tidy(self) -> None:
         """Finish or remove what imports have left that were interrupted; to be called about once a minute."""

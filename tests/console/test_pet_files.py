@@ -50,6 +50,13 @@ def test_a_file_with_invalid_rows_is_not_imported_and_the_rows_are_listed(operat
     assert cells(operator.get("/live/animals?q=Only good"), "Name") == []
 
 
+def test_a_file_without_animals_is_not_an_import(operator: ConsoleClient, server: Server) -> None:
+    before = len(Commands(server).entries())
+    page = finished_job(operator, upload(operator, "empty.ndjson", b"\n"))
+    assert "no animals in empty.ndjson" in text_of(page)
+    assert len(Commands(server).entries()) == before
+
+
 def test_control_characters_are_removed_from_a_file_name(operator: ConsoleClient, server: Server) -> None:
     """The audit log keeps the name, and PostgreSQL rejects some of these characters."""
     body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a\x00\x1b.csv"\r\n\r\n'
@@ -62,11 +69,14 @@ def test_control_characters_are_removed_from_a_file_name(operator: ConsoleClient
 
 
 def test_a_file_of_another_type_is_refused_at_once(operator: ConsoleClient) -> None:
-    assert "must end in .jsonl or .csv" in text_of(
+    assert "must end in .jsonl, .ndjson or .csv" in text_of(
         operator.get(upload(operator, "animals.xlsx", b"x").headers["location"])
     )
     by_script = upload(operator, "animals.xlsx", b"x", **{"HX-Request": "true"})
-    assert (by_script.status_code, by_script.text) == (422, "animals.xlsx: the name must end in .jsonl or .csv")
+    assert (by_script.status_code, by_script.text) == (
+        422,
+        "animals.xlsx: the name must end in .jsonl, .ndjson or .csv",
+    )
     nothing = operator.submit("/live/animals/import")
     assert "Choose a file first" in text_of(nothing)
 

@@ -118,7 +118,7 @@ def test_a_status_change_of_many_animals_records_each(server: Server, operator: 
         assert httpx.get(server.url(f"/pets/{number}"), headers=key.headers, verify=False).json()["status"] == "sold"
     entries = [entry for entry in Commands(server).entries() if entry.action == "set status"]
     changed = sorted((entry.subject, entry.detail) for entry in entries if int(entry.subject) in numbers)
-    assert changed == [(str(number), "sold") for number in sorted(numbers, key=str)]
+    assert changed == [(str(number), "available → sold") for number in sorted(numbers, key=str)]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,9 @@ def test_a_removed_animal_is_404_and_the_removal_can_be_undone(server: Server, o
     assert "1 animal was restored." in text_of(restored)
     assert pet_status(server, number) == 200
     assert "Removed by mistake" in text_of(operator.get(f"/live/animals/{number}"))
-    assert "can no longer be undone" in text_of(operator.submit("/live/animals/undo", removal=undo_token(page)))
+    assert "This removal was undone already." in text_of(
+        operator.submit("/live/animals/undo", removal=undo_token(page))
+    )
     actions = [entry.action for entry in Commands(server).entries() if entry.subject == str(number)]
     assert actions == ["restore animal", "remove animal", "add animal"]
 
@@ -218,6 +220,10 @@ def test_a_selection_is_removed_at_once_and_restored_at_once(server: Server, ope
     assert cells(operator.get("/live/animals?q=Herd"), "Id") == [str(kept)]
     operator.submit("/live/animals/undo", removal=undo_token(page))
     assert cells(operator.get("/live/animals?q=Herd"), "Id") == [str(n) for n in (kept, *reversed(numbers))]
+    for i, number in enumerate(numbers):
+        history = operator.get(f"/live/animals/{number}")
+        assert cells(history, "What") == ["restore animal", "remove animal", "add animal"]
+        assert cells(history, "Detail") == [f"Herd {i}, category 7, available"] * 3
 
 
 def test_a_removal_of_the_other_environment_cannot_be_undone_here(operator: ConsoleClient) -> None:

@@ -171,18 +171,16 @@ class Admin:
         return changed
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
-        """The changed animals: the ones of these ids that exist."""
+        """Those of the animals that exist, with this status. An audit entry is for each that had another."""
         _check_count(pet_ids)
-        return await self._store.set_status(pet_ids, status, self._entry("set status", "", status))
+        return await self._store.set_status(pet_ids, status, self._entry("set status", ""))
 
     async def remove_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
         """The removed animals: the ones of these ids that existed."""
         _check_count(pet_ids)
-        detail = ""
         if len(pet_ids) == 1:
-            pet = await self._pet(pet_ids[0])
-            detail = f"{pet.name}, category {pet.category_id}, {pet.status}"
-        return await self._store.remove_pets(pet_ids, self._entry("remove animal", "", detail))
+            await self._pet(pet_ids[0])
+        return await self._store.remove_pets(pet_ids, self._entry("remove animal", ""))
 
     async def restore_pets(self, pets: Sequence[Pet]) -> list[Pet]:
         """Undo a removal: the restored animals have their ids and values again."""
@@ -216,16 +214,17 @@ class Admin:
         return None
 
     async def undo_import(self, import_id: str) -> Undone:
-        """Remove the animals of an import that no operator has changed since."""
+        """Remove the animals of an import that no operator has changed since; go on if that was interrupted."""
         found = await self._store.find_import(import_id)
         if found is None or found.state in ("loading", "discarded"):
             raise OperatorError(f"no import has the id {import_id} in {self._store.environment}")
-        if found.state in ("undoing", "undone"):
-            raise OperatorError(f"{import_id} is undone already")
-        undone = await self._store.undo_import(import_id, self._entry("undo import", import_id, found.name))
-        if undone is None:  # another operator was faster
-            raise OperatorError(f"{import_id} is undone already")
-        return undone
+        if found.state != "undone":
+            undone = await self._store.undo_import(import_id, self._entry("undo import", import_id, found.name))
+            if undone is not None:
+                return undone  # otherwise another operator, or the service, was faster
+        done = await self._store.undo_progress(import_id)
+        counts = f": {done.removed:,} removed, {done.kept:,} kept" if done else ""
+        raise OperatorError(f"{import_id} is undone already{counts}")
 
     # Operators
 

@@ -1,10 +1,12 @@
 """Animals in files: reads and writes .jsonl and .csv, for the command line and the console."""
 
 import asyncio
+import codecs
 import csv
 import hashlib
 import io
 import re
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Literal
 
@@ -20,15 +22,16 @@ COLUMNS = ["id", "name", "categoryId", "status"]
 IMPORTED = COLUMNS[1:]  # the catalogue assigns the ids
 Form = Literal["jsonl", "csv"]
 FORMS: tuple[Form, ...] = ("jsonl", "csv")
+ENDINGS: dict[str, Form] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 Row = tuple[int, NewPet | str]  # the number of the line, and the animal or the fault
 
 
 def form_of(name: str) -> Form:
     """The format of a file by its name. Raises OperatorError."""
-    for form in FORMS:
-        if name.lower().endswith("." + form):
+    for ending, form in ENDINGS.items():
+        if name.lower().endswith(ending):
             return form
-    raise OperatorError(f"{name}: the name must end in .jsonl or .csv")
+    raise OperatorError(f"{name}: the name must end in .jsonl, .ndjson or .csv")
 
 
 class PetFile:
@@ -55,11 +58,12 @@ class PetFile:
     async def batches(self, progress: Callable[[int], None] = lambda position: None) -> AsyncIterator[list[NewPet]]:
         """The animals in batches. `progress` is called with the number of bytes read so far.
 
-        Raises OperatorError after the last row if any row is bad. The message lists up to BAD_ROWS_MAX of them.
+        Raises OperatorError after the last row if any row is bad, or if there is no row. The message lists up to
+        BAD_ROWS_MAX bad rows.
         """
         batch: list[NewPet] = []
         bad: list[str] = []
-        faults = 0
+        faults = good = 0
         async for number, row in self.rows():
             if isinstance(row, str):
                 faults += 1
@@ -67,6 +71,7 @@ class PetFile:
                     bad.append(f"\n  line {number}: {row}")
                 continue
             batch.append(row)
+            good += 1
             if len(batch) == BATCH:
                 progress(self._lines.bytes)
                 if not bad:
@@ -76,6 +81,8 @@ class PetFile:
             rows = "row" if faults == 1 else "rows"
             more = f"\n  and {faults - BAD_ROWS_MAX:,} more" if faults > BAD_ROWS_MAX else ""
             raise OperatorError(f"{self._name}: {faults:,} bad {rows}, so nothing was imported" + "".join(bad) + more)
+        if not good:
+            raise OperatorError(f"no animals in {self._name}")
         yield batch
         progress(self._lines.bytes)
 
@@ -159,46 +166,116 @@ def _jsonl_rows(source: Iterable[bytes]) -> Iterator[Row]:
             yield number, _TOO_LONG
         elif line.strip():
             try:
-                yield number, parse_new_pet(line)
+                yield number, parse_new_pet(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
             except InvalidBody as error:
                 yield number, error.message.replace("The body", "the line", 1)
 
 
 def _csv_rows(source: Iterable[bytes]) -> Iterator[Row]:
-    table = csv.DictReader(_texts(source), strict=True)
+    """After a row that is not valid the table is read on from the line after the first of that row.
+
+    So a quote that is not closed hides no other row.
+    """
+    lines = _CsvLines(source)
+    table = csv.reader(lines, strict=True)
+    names: list[str] | None = None
+    while True:
+        lines.begin_row()
+        fault, values = "", list[str]()
+        try:
+            values = next(table)
+        except StopIteration:
+            break
+        except _RowTooLong:
+            fault = _TOO_LONG if lines.count == 1 else f"not valid CSV: {_OPEN_QUOTE}"
+        except csv.Error as error:
+            fault = f"not valid CSV: {_OPEN_QUOTE if lines.at_end else error}"
+        number = lines.first
+        if lines.not_utf8 is not None and (not fault or lines.not_utf8 == number):
+            number, fault = lines.not_utf8, "not valid UTF-8"
+        elif fault:
+            lines.return_all_but_first()
+        if names is None:
+            if fault := fault or _fault_of(values) or "":
+                yield number, fault
+                return
+            names = values
+        elif fault:
+            yield number, fault
+        elif values:
+            yield number, _pet_of(names, values)
+    if names is None:
+        yield 1, _fault_of(()) or ""
+
+
+def _pet_of(names: list[str], values: list[str]) -> NewPet | str:
+    """The animal or the fault."""
+    if len(values) > len(names):
+        return f"there are more values than the {len(names)} columns of the header line"
+    row = dict(zip(names, values, strict=False))
+    members: dict[str, Any] = {name: row[name] for name in IMPORTED if row.get(name)}
+    if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):
+        members["categoryId"] = int(members["categoryId"])
     try:
-        names = table.fieldnames or ()
-        if fault := _fault_of(names):
-            yield 1, fault
-            return
-        for row in table:
-            if None in row:
-                yield table.line_num, f"there are more values than the {len(names)} columns of the header line"
-                continue
-            members: dict[str, Any] = {name: row[name] for name in IMPORTED if row.get(name)}
-            if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):
-                members["categoryId"] = int(members["categoryId"])
-            try:
-                yield table.line_num, new_pet(members)
-            except InvalidBody as error:
-                yield table.line_num, error.message
-    except UnicodeDecodeError:
-        yield table.line_num + 1, "not valid UTF-8"
-    except _LineTooLong:
-        yield table.line_num + 1, _TOO_LONG
-    except csv.Error as error:
-        yield table.line_num, f"not valid CSV: {error}"
+        return new_pet(members)
+    except InvalidBody as error:
+        return error.message
 
 
-class _LineTooLong(Exception):
-    """The rest of a table cannot be read: the line may contain quoted ends of lines."""
+_OPEN_QUOTE = "a quote is not closed"
 
 
-def _texts(source: Iterable[bytes]) -> Iterator[str]:
-    for number, line in enumerate(source):
-        if _too_long(line):
-            raise _LineTooLong
-        yield line.decode("utf-8" if number else "utf-8-sig")
+class _RowTooLong(Exception):
+    """The lines of a row have more than LINE_MAX bytes together."""
+
+
+class _CsvLines:
+    """The lines of a table, for csv.reader. It knows the lines of the present row, and can return them."""
+
+    def __init__(self, source: Iterable[bytes]) -> None:
+        self._source = enumerate(source, 1)
+        self._returned: deque[tuple[int, bytes]] = deque()
+        self.begin_row()
+
+    def begin_row(self) -> None:
+        self._row: list[tuple[int, bytes]] = []
+        self._bytes = 0
+        self.at_end = False
+        self.not_utf8: int | None = None  # the number of the line
+
+    @property
+    def first(self) -> int:
+        """The number of the row's first line."""
+        return self._row[0][0]
+
+    @property
+    def count(self) -> int:
+        return len(self._row)
+
+    def return_all_but_first(self) -> None:
+        """The next row begins with the second line of this one."""
+        self._returned.extendleft(reversed(self._row[1:]))
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        """Raises _RowTooLong."""
+        try:
+            number, line = self._returned.popleft() if self._returned else next(self._source)
+        except StopIteration:
+            self.at_end = True
+            raise
+        self._row.append((number, line))
+        self._bytes += len(line)
+        if self._bytes > LINE_MAX and (len(self._row) > 1 or _too_long(line)):
+            raise _RowTooLong
+        encoding = "utf-8" if number > 1 else "utf-8-sig"
+        try:
+            return line.decode(encoding)
+        except UnicodeDecodeError:
+            self.not_utf8 = self.not_utf8 or number
+            return line.decode(encoding, "replace")  # it still shows where the row ends
 
 
 def _fault_of(header: Sequence[str]) -> str | None:

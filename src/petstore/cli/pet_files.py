@@ -5,12 +5,13 @@ import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import click
 
 from petstore import data_dir
 from petstore.admin.pet_files import PetFile, form_of, write_pets
+from petstore.backends import Backends
 from petstore.cli.admin import admin, check_data, data_to_create, existing_data, run
 from petstore.cli.options import (
     Command,
@@ -21,13 +22,14 @@ from petstore.cli.options import (
     settings_from,
     yes_option,
 )
-from petstore.cli.output import counted, print_json, program, progress, use_utf8, when
+from petstore.cli.output import counted, print_json, printable, program, progress, use_utf8, when
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
 from petstore.settings import Settings
 
 NAMED_MAX = 10  # ids in a message
+KEPT_IDS_MAX = 1_000  # ids in JSON
 
 
 @click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl or .csv file.")
@@ -38,7 +40,7 @@ NAMED_MAX = 10  # ids in a message
 @yes_option
 @json_option
 def import_(file: Path, environment: Any, dry_run: bool, yes: bool, as_json: bool, **where: Any) -> None:
-    """Add all animals of FILE, a .jsonl or .csv file. If one row is bad, nothing is added.
+    """Add all animals of FILE, a .jsonl, .ndjson or .csv file. If one row is bad, nothing is added.
 
     \b
     .jsonl has one object a line:  {"name": "Rex", "categoryId": 1, "status": "available"}
@@ -128,6 +130,15 @@ def _dry_run(settings: Settings, environment: Environment, file: Path, as_json: 
         raise click.exceptions.Exit(1)
 
 
+class _Undoing(NamedTuple):
+    """An import, and how far it is undone."""
+
+    environment: Environment
+    imported: Import
+    counts: Undone
+    kept_ids: list[int]  # the first of them; of an import that is undone
+
+
 @click.command(name="undo-import", cls=Command, short_help="Remove the animals that an import has added.")
 @click.argument("import_id", metavar="IMPORT")
 @backend_options
@@ -136,36 +147,73 @@ def _dry_run(settings: Settings, environment: Environment, file: Path, as_json: 
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     """Remove the animals that an import has added, but for those that were changed since.
 
-    IMPORT is the import's id, which the import has printed; petstore audit --what import shows it too.
+    IMPORT is the import's id, which the import has printed; petstore audit --what import shows it too. After an
+    interruption the same command goes on.
     """
     settings = settings_from(where)
 
-    async def look() -> tuple[Environment, Import]:
+    async def look() -> _Undoing:
         async with existing_data(settings) as backends:
-            for environment, store in backends.stores.items():
-                found = await store.find_import(import_id) if import_id.isascii() and import_id.isprintable() else None
-                if found is not None:
-                    return environment, found
-        raise OperatorError(f"no import has the id {import_id}; {program()} audit --what import shows them")
+            return await _undoing(backends, import_id)
 
-    async def work() -> tuple[Undone, list[int]]:
+    async def work() -> _Undoing:
         async with existing_data(settings) as backends:
-            undone = await admin(backends, environment).undo_import(import_id)
-            first, last = found.first_id or 0, found.last_id or 0
-            left, _ = await backends.stores[environment].page(after=first - 1, limit=NAMED_MAX, status=None)
-            return undone, [pet.id for pet in left if pet.id <= last]
+            await admin(backends, before.environment).undo_import(import_id)
+            return await _undoing(backends, import_id)
 
-    environment, found = run(look())
-    if found.state in ("done", "moving"):
-        confirm(f"Remove the {counted(found.count, 'animal')} that {found.name} added to {environment}?", yes)
-    undone, left = run(work())
+    before = run(look())
+    if before.imported.state in ("moving", "done", "undoing"):
+        confirm(_question(before), yes)
+    try:
+        after = run(work())
+    except KeyboardInterrupt:
+        after = run(look())
+        if after.imported.state != "undone":
+            click.echo(f"\n{_interrupted(after)}", err=True)
+            raise
+    removed, kept, _ = after.counts
     if as_json:
-        print_json({"import": import_id, "environment": environment, **undone._asdict()})
+        print_json({"import": import_id, "environment": after.environment, "removed": removed, "kept": kept,
+                    "kept_ids": after.kept_ids})  # fmt: skip
         return
-    click.echo(f"{counted(undone.removed, 'animal')} removed from {environment}.")
-    if undone.kept:
-        ids = ", ".join(map(str, left)) + (" …" if undone.kept > len(left) else "")
-        click.echo(f"{counted(undone.kept, 'animal')} stayed: changed since the import. Ids: {ids}")
+    click.echo(f"{counted(removed, 'animal')} removed from {after.environment}.")
+    if kept:
+        ids = ", ".join(map(str, after.kept_ids[:NAMED_MAX])) + (" …" if kept > NAMED_MAX else "")
+        click.echo(f"{counted(kept, 'animal')} stayed: changed since the import. Ids: {ids}")
+
+
+async def _undoing(backends: Backends, import_id: str) -> _Undoing:
+    """Raises OperatorError for an unknown import."""
+    # PostgreSQL refuses a text with U+0000 or a lone surrogate: such a text is not looked up.
+    for environment, store in backends.stores.items() if import_id.isascii() and import_id.isprintable() else ():
+        found, counts = await store.find_import(import_id), await store.undo_progress(import_id)
+        if found is None or counts is None:
+            continue
+        ids: list[int] = []
+        if found.state == "undone" and counts.kept:
+            page = await store.page(after=(found.first_id or 0) - 1, limit=KEPT_IDS_MAX, status=None)
+            ids = [pet.id for pet in page.pets if pet.id <= (found.last_id or 0)]
+        return _Undoing(environment, found, counts, ids)
+    raise OperatorError(f"no import has the id {import_id}; {program()} audit --what import shows them")
+
+
+def _question(undoing: _Undoing) -> str:
+    environment, imported, (removed, kept, left), _ = undoing
+    begun = f"{counted(removed, 'animal')} removed already. " if imported.state == "undoing" else ""
+    stay = f" {kept:,} stay{'s' if kept == 1 else ''}." if kept else ""
+    of_import = f"of {imported.id} ({printable(imported.name)}, {environment})"
+    return f"{begun}Remove the {counted(left, 'animal')} {of_import} that nobody has changed since?{stay}"
+
+
+def _interrupted(undoing: _Undoing) -> str:
+    if undoing.imported.state != "undoing":
+        return "Interrupted: nothing was removed."
+    removed, _, left = undoing.counts
+    is_removed = f"{counted(removed, 'animal')} {'is' if removed == 1 else 'are'} removed so far"
+    return (
+        f"Interrupted: {is_removed}, {left:,} {'is' if left == 1 else 'are'} left."
+        " Run the same command again to go on; a running service goes on by itself."
+    )
 
 
 @click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")

@@ -80,12 +80,13 @@ def removal_message(request: ConsoleRequest, removed: Sequence[Pet]) -> FlashMes
 
 async def undo_removal(request: ConsoleRequest) -> Response:
     token = (await request.form()).text("removal")
-    pets = request.state.removals.find(token, request.environment)
-    if not pets:
-        request.flash("This removal can no longer be undone: the minute is over.", ok=False)
+    removal = request.state.removals.find(token, request.environment)
+    if removal is None or removal.is_restored:
+        reason = "was undone already." if removal else "can no longer be undone: the minute is over."
+        request.flash(f"This removal {reason}", ok=False)
         return request.redirect("/animals")
-    restored = await request.admin.restore_pets(pets)
-    request.state.removals.forget(token)
+    restored = await request.admin.restore_pets(removal.pets)
+    request.state.removals.note_restored(token)
     request.pets_changed()
     request.flash(f"{len(restored):,} {'animal was' if len(restored) == 1 else 'animals were'} restored.")
     return request.redirect("/animals")

@@ -29,4 +29,7 @@ class StoreLimits(NamedTuple):
     prune_interval: float = 60.0
     search_step: int = 25_000  # rows that one search reads
     import_chunk: int = 2_000  # animals of an import in one transaction, so that creates do not wait long for the next
+    # Bytes that an import leaves free on SQLite's disk: for the log and the file while its rows are moved or removed,
+    # and for the creates of others.
+    import_free_bytes: int = 32 * 1024 * 1024
     usage_days: int = USAGE_DAYS  # for which the usage of keys is kept by the hour

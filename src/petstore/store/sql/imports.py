@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.errors import Unavailable
+from petstore.errors import OperatorError, Unavailable
 from petstore.pets import Import, ImportState, NewPet, Undone, new_import_id
 from petstore.store.limits import OPERATOR_TIMEOUT
 from petstore.store.schema import IMPORT_ROWS, Row
@@ -36,18 +36,23 @@ class SqlImports(SqlPets, SqlTransfer):
     async def import_pets(
         self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry, sha256: Callable[[], str] = lambda: ""
     ) -> Import:
-        import_id = new_import_id()
+        import_id, is_loaded = new_import_id(), False
+        self._check_space()
         await self._long(self._begin(import_id, entry))
         try:
             count = await self._load(import_id, batches)
-            digest = sha256()
+            digest, is_loaded = sha256(), True
             while not (added := await self._change(self._publish(import_id, count, digest, entry), OPERATOR_TIMEOUT)):
                 await self._finish_moves(AT_ONCE)  # of another import
         except BaseException as error:
+            is_discarded = False
             with contextlib.suppress(Unavailable):  # `tidy` does it later
-                await self._long(self._set_state(import_id, "loading", "discarded"))
+                is_discarded = await self._long(self._set_state(import_id, "loading", "discarded"))
                 if isinstance(error, Exception):  # otherwise the caller has gone, and nobody should wait
                     await self._remove_discarded()
+            # A commit that was not answered may have published the animals, unless the state says otherwise.
+            if isinstance(error, Unavailable) and (is_discarded or not is_loaded):
+                raise OperatorError(f"{error}; nothing was added: import again when the store works") from error
             raise
         with contextlib.suppress(Unavailable):  # every reader sees the animals already; `tidy` moves the rest
             await self._finish_moves(AT_ONCE)
@@ -67,14 +72,32 @@ class SqlImports(SqlPets, SqlTransfer):
         return [Import(*row) for row in rows]
 
     async def undo_import(self, import_id: str, entry: AuditEntry) -> Undone | None:
-        def begin() -> Transaction[bool]:
-            begun = yield from self._set_state(import_id, "done", "undoing")
-            if begun:
-                yield from self._record([entry])
-            return begun
+        def begin() -> Transaction[None]:
+            if (yield from self._set_state(import_id, "done", "undoing")):
+                ((unchanged, kept),) = yield Statement(self._unchanged_sql(), (import_id,))
+                counts = f"{_animals(unchanged)} to remove, {kept:,} stay{'s' if kept == 1 else ''}"
+                yield from self._record([msgspec.structs.replace(entry, detail=f"{entry.detail}, {counts}")])
 
         await self._finish_moves(AT_ONCE)
-        return await self._undo(import_id) if await self._long(begin()) else None
+        await self._long(begin())
+        found = await self.find_import(import_id)
+        if found is None or found.state != "undoing":
+            return None
+        await self._undo(found)
+        return await self.undo_progress(import_id)
+
+    async def undo_progress(self, import_id: str) -> Undone | None:
+        found = await self.find_import(import_id)
+        if found is None:
+            return None
+        ((unchanged, kept),) = await self._fetch_long(self._unchanged_sql(), import_id)
+        if found.state not in ("undoing", "undone"):
+            return Undone(0, kept, unchanged)
+        ((left,),) = await self._fetch_long(
+            f"SELECT count(*) FROM {self.schema}.pets WHERE id >= $1 AND id <= $2 AND {self._not_changed}",
+            found.first_id or 0, found.last_id or -1,
+        )  # fmt: skip
+        return Undone(unchanged - left, kept, left)
 
     async def tidy(self) -> None:
         for import_id, *_ in await self._idle_imports("loading", LOADING_TIMEOUT):
@@ -82,9 +105,14 @@ class SqlImports(SqlPets, SqlTransfer):
         await self._remove_discarded()
         await self._finish_moves(MOVING_TIMEOUT)
         for import_id, *_ in await self._idle_imports("undoing", MOVING_TIMEOUT):
-            await self._undo(import_id)
+            found = await self.find_import(import_id)
+            if found is not None:
+                await self._undo(found)
 
     # Loading
+
+    def _check_space(self) -> None:  # PostgreSQL has a disk of its own
+        """Raises OperatorError when the disk is so full that the rows of an import could not be removed again."""
 
     def _begin(self, import_id: str, entry: AuditEntry) -> Transaction[None]:
         yield Statement(
@@ -97,6 +125,7 @@ class SqlImports(SqlPets, SqlTransfer):
         count, touched = 0, time.monotonic()
         async for batch in batches:
             for start in range(0, len(batch), self.limits.import_chunk):
+                self._check_space()
                 chunk = batch[start : start + self.limits.import_chunk]
                 rows: list[Row] = [
                     (import_id, pet.status, place, pet.name, pet.category_id) for place, pet in enumerate(chunk, count)
@@ -118,8 +147,7 @@ class SqlImports(SqlPets, SqlTransfer):
             return None
         first_id = (yield from self._draw_pet_ids(count)) if count else None
         last_id = None if first_id is None else first_id + count - 1
-        animals = f"{count:,} animal{'' if count == 1 else 's'}"
-        yield from self._record([msgspec.structs.replace(entry, detail=f"{animals}, {import_id}")])
+        yield from self._record([msgspec.structs.replace(entry, detail=f"{_animals(count)}, {import_id}")])
         rows = yield Statement(
             f"UPDATE {self.schema}.imports SET state = $2, first_id = $3, last_id = $4, count = $5, sha256 = $6,"
             f" touched = {self.clock} WHERE id = $1 AND state = 'loading' RETURNING {_COLUMNS}",
@@ -163,27 +191,36 @@ class SqlImports(SqlPets, SqlTransfer):
     def _move_rows(self, import_id: str, first_id: int, start: int, stop: int) -> Transaction[None]:
         """Move the rows of these places, those of them that nobody else has moved meanwhile."""
 
-    async def _undo(self, import_id: str) -> Undone:
-        def remove(start: int, stop: int) -> Transaction[int]:
-            rows = yield Statement(
-                f"DELETE FROM {self.schema}.pets WHERE id >= $1 AND id < $2 AND NOT EXISTS"
-                f" (SELECT 1 FROM {self.schema}.changed_pets WHERE changed_pets.id = pets.id) RETURNING id",
-                (start, stop),
-            )
-            yield from self._set_state(import_id, "undoing", "undoing")
-            return len(rows)
+    # Undoing
 
-        found = await self.find_import(import_id)
-        assert found is not None
-        removed, first_id, end = 0, found.first_id or 0, (found.last_id or -1) + 1
-        for start in range(first_id, end, self.limits.import_chunk):
-            stop = min(start + self.limits.import_chunk, end)
-            removed += await self._change(remove(start, stop), OPERATOR_TIMEOUT)
-        await self._long(self._set_state(import_id, "undoing", "undone"))
-        ((kept,),) = await self._fetch_long(
-            f"SELECT count(*) FROM {self.schema}.pets WHERE id >= $1 AND id < $2", first_id, end
+    async def _undo(self, found: Import) -> None:
+        """Several processes may do this at once."""
+
+        def remove(start: int, stop: int) -> Transaction[None]:
+            yield Statement(
+                f"DELETE FROM {self.schema}.pets WHERE id >= $1 AND id < $2 AND {self._not_changed}", (start, stop)
+            )
+            yield from self._set_state(found.id, "undoing", "undoing")
+
+        end = (found.last_id or -1) + 1
+        for start in range(found.first_id or 0, end, self.limits.import_chunk):
+            await self._change(remove(start, min(start + self.limits.import_chunk, end)), OPERATOR_TIMEOUT)
+        await self._long(self._set_state(found.id, "undoing", "undone"))
+
+    @property
+    def _not_changed(self) -> str:
+        return f"NOT EXISTS (SELECT 1 FROM {self.schema}.changed_pets WHERE changed_pets.id = pets.id)"
+
+    def _unchanged_sql(self) -> str:
+        """How many animals of the import $1 nobody has changed since, and how many of the others exist.
+
+        The statement reads the changed animals alone: an import may have millions of others.
+        """
+        return (
+            f"SELECT i.count - count(c.id), count(p.id) FROM {self.schema}.imports AS i"
+            f" LEFT JOIN {self.schema}.changed_pets AS c ON c.id >= i.first_id AND c.id <= i.last_id"
+            f" LEFT JOIN {self.schema}.pets AS p ON p.id = c.id WHERE i.id = $1 GROUP BY i.id, i.count"
         )
-        return Undone(removed, kept)
 
     # Any state
 
@@ -217,3 +254,7 @@ class SqlImports(SqlPets, SqlTransfer):
 
     async def _long(self, transaction: Transaction[T]) -> T:
         return await self._run(transaction, timeout_seconds=OPERATOR_TIMEOUT)
+
+
+def _animals(count: int) -> str:
+    return f"{count:,} animal{'' if count == 1 else 's'}"

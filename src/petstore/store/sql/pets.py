@@ -118,25 +118,40 @@ class SqlPets(Database):
             yield from self._lock_pet_ids()
             pet = Pet((yield from self._draw_pet_ids(1)), new.name, new.category_id, new.status)
             yield self._insert([pet])
-            yield from self._record([msgspec.structs.replace(entry, subject=str(pet.id))])
+            yield from self._record([_entry_of(pet, entry)])
             return pet
 
         return await self._change(transaction())
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        return await self._change(self._update(pet_ids, PetChanges(status=status), entry))
+        def transaction() -> Transaction[list[Pet]]:
+            found = yield from self._lock_pets(pet_ids)
+            others = [pet for pet in found if pet.status != status]
+            yield from self._update([pet.id for pet in others], PetChanges(status=status), entry.at)
+            yield from self._record([_entry_of(pet, entry, f"{pet.status} → {status}") for pet in others])
+            return [msgspec.structs.replace(pet, status=status) for pet in found]
+
+        return await self._change(transaction())
 
     async def update_pet(self, pet_id: int, changes: PetChanges, entry: AuditEntry) -> Pet | None:
-        changed = await self._change(self._update([pet_id], changes, entry))
-        return changed[0] if changed else None
+        def transaction() -> Transaction[Pet | None]:
+            found = yield from self._lock_pets([pet_id])
+            if not found:
+                return None
+            (changed,) = yield from self._update([pet_id], changes, entry.at)
+            yield from self._record([_entry_of(changed, entry, entry.detail)])
+            return changed
+
+        return await self._change(transaction())
 
     async def remove_pets(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
         def transaction() -> Transaction[list[Pet]]:
-            yield from self._lock_pets(pet_ids, entry.at)
-            removed = yield Statement(
-                f"DELETE FROM {self.schema}.pets WHERE id = ANY($1) RETURNING {PET_COLUMNS}", (list(pet_ids),)
-            )
-            return (yield from self._record_each(removed, entry))
+            found = yield from self._lock_pets(pet_ids)
+            ids = [pet.id for pet in found]
+            yield self._keep_originals(ids, entry.at)
+            yield Statement(f"DELETE FROM {self.schema}.pets WHERE id = ANY($1)", (ids,))
+            yield from self._record([_entry_of(pet, entry) for pet in found])
+            return found
 
         return await self._change(transaction())
 
@@ -146,27 +161,22 @@ class SqlPets(Database):
             there = {row[0] for row in rows}
             missing = [pet for pet in pets if pet.id not in there]
             yield self._insert(missing)
-            yield from self._record([msgspec.structs.replace(entry, subject=str(pet.id)) for pet in missing])
+            yield from self._record([_entry_of(pet, entry) for pet in missing])
             return missing
 
         return await self._change(transaction())
 
-    def _update(self, pet_ids: Sequence[int], changes: PetChanges, entry: AuditEntry) -> Transaction[list[Pet]]:
-        yield from self._lock_pets(pet_ids, entry.at)
+    def _update(self, pet_ids: Sequence[int], changes: PetChanges, at: float) -> Transaction[list[Pet]]:
+        yield self._keep_originals(pet_ids, at)
         changed = yield Statement(
             f"UPDATE {self.schema}.pets SET name = coalesce($2, name), category_id = coalesce($3, category_id),"
             f" status = coalesce($4, status) WHERE id = ANY($1) RETURNING {PET_COLUMNS}",
             (list(pet_ids), changes.name, changes.category_id, changes.status),
         )
-        return (yield from self._record_each(changed, entry))
+        return pets_of(changed)
 
-    def _record_each(self, rows: Sequence[Sequence[object]], entry: AuditEntry) -> Transaction[list[Pet]]:
-        pets = sorted(pets_of(rows), key=lambda pet: pet.id)
-        yield from self._record([msgspec.structs.replace(entry, subject=str(pet.id)) for pet in pets])
-        return pets
-
-    def _lock_pets(self, pet_ids: Sequence[int], at: float) -> Transaction[None]:
-        """Have these animals in `pets`, with a record of what they were, and let nobody else change them meanwhile."""
+    def _lock_pets(self, pet_ids: Sequence[int]) -> Transaction[list[Pet]]:
+        """Those of the animals that exist, all in `pets` from now on. Nobody else can change them meanwhile."""
         rows = yield Statement(f"SELECT id, first_id FROM {self.schema}.imports WHERE state = 'moving'")
         for import_id, first_id in rows:
             moved = yield Statement(
@@ -176,10 +186,15 @@ class SqlPets(Database):
             )
             yield self._insert([Pet(first_id + place, *rest) for place, *rest in moved])
         # In the order of their ids: two operators at once cannot deadlock.
-        yield Statement(
-            f"SELECT id FROM {self.schema}.pets WHERE id = ANY($1) ORDER BY id {self.for_update}", (list(pet_ids),)
+        found = yield Statement(
+            f"SELECT {PET_COLUMNS} FROM {self.schema}.pets WHERE id = ANY($1) ORDER BY id {self.for_update}",
+            (list(pet_ids),),
         )
-        yield Statement(
+        return pets_of(found)
+
+    def _keep_originals(self, pet_ids: Sequence[int], at: float) -> Statement:
+        """Keep what these animals were before their first change: repeated creates and `undo_import` need it."""
+        return Statement(
             f"INSERT INTO {self.schema}.changed_pets (id, name, category_id, at)"
             f" SELECT id, name, category_id, CAST($2 AS double precision) FROM {self.schema}.pets WHERE id = ANY($1)"
             " ON CONFLICT (id) DO NOTHING",
@@ -204,6 +219,12 @@ class SqlPets(Database):
         result, number = await self._run(numbered(), "catalogue", timeout_seconds)
         self._announced_change = max(self._announced_change, number)
         return result
+
+
+def _entry_of(pet: Pet, entry: AuditEntry, detail: str | None = None) -> AuditEntry:
+    """The audit entry of one animal. Without another detail it has the animal's values."""
+    values = f"{pet.name}, category {pet.category_id}, {pet.status}"
+    return msgspec.structs.replace(entry, subject=str(pet.id), detail=values if detail is None else detail)
 
 
 def page_sql(

@@ -1,8 +1,10 @@
 """The requests of clients on SQLite: reads of some microseconds in the event loop's thread, and new animals."""
 
+import shutil
 from asyncio import Future
 from typing import Any
 
+from petstore.errors import OperatorError
 from petstore.pets import Added, IdempotencyKey, NewPet, Page, Pet, PetStatus
 from petstore.store.schema import Row, pets_of
 from petstore.store.sql import Statement, Transaction
@@ -63,6 +65,15 @@ class SqliteCatalogue(SqliteDatabase, SqlImports):
 
     def _submit(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "Future[Added]":
         return self._writer.add(new, now, idempotency_key)
+
+    def _check_space(self) -> None:
+        directory = self._path.parent
+        free, least = shutil.disk_usage(directory).free, self.limits.import_free_bytes
+        if free < least:
+            raise OperatorError(
+                f"{directory}: only {free // 2**20:,} MiB are free, and an import leaves {least // 2**20:,} MiB,"
+                " so nothing was added; free some space, then import again"
+            )
 
     def _move_rows(self, import_id: str, first_id: int, start: int, stop: int) -> Transaction[None]:
         yield Statement(
