@@ -209,7 +209,7 @@ def _release(place: Path) -> Path:
     except (OSError, subprocess.CalledProcessError):
         raise Skipped("the code of release 1.0.0 is not here: it needs git and the whole history") from None
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(place)  # noqa: S202  # git has just made it, from this repository
+        files.extractall(place)  # git has just made it, from this repository
     return place / "src"
 
 
@@ -283,7 +283,7 @@ def _reloaded(_: Path, place: Path, backends: Backends, scale: Scale) -> Clients
 def _check(node: Node, clients: Clients, before: int) -> None:
     """After the upgrade, while the node still serves. Raises Broken."""
     clients.check()
-    hold(node.schema == before + 1, f"the schema was {before} and is one newer: {node.schema}")
+    hold(node.schema > before, f"the schema was {before} and is newer: {node.schema}")
     for name in list(clients.acknowledged)[:ENOUGH]:  # from before the upgrade
         again = clients.request(node.port, "POST", "/v1/pets", name)
         hold(again.status == 201, f"a repeated create is answered: {again.status}")

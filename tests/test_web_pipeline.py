@@ -340,7 +340,8 @@ def test_a_rejected_message_gets_the_whole_error(tmp_path: Path, status: int, co
      ("localhost:80", "http://localhost", "http://localhost:8080", True),
      ("localhost:8080", "http://localhost", "http://localhost:8080", False),
      ("[::1]:8081", "http://[::1]:8081", None, True), ("[::1]:8080", "http://[::1]:8081", None, False),
-     ("localhost:99999", "http://localhost:8081", None, False), ("", "http://localhost", None, False)],
+     ("localhost:99999", "http://localhost:8081", None, False), ("", "http://localhost", None, False),
+     ("[:::::]", "http://localhost", None, False), ("[1.2]:80", "http://[::1]", None, False)],
 )  # fmt: skip
 def test_the_port_of_a_host_counts_where_the_name_does_not_decide(
     host: str, staging_url: str, public_url: str | None, *, leads: bool

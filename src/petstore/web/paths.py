@@ -31,7 +31,11 @@ def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> boo
 
     The name decides. The port decides too, where --staging-url has one or --public-url has the same name.
     """
-    staging, sent = urlsplit(staging_url), urlsplit(f"{urlsplit(staging_url).scheme}://{host}")
+    staging = urlsplit(staging_url)
+    try:
+        sent = urlsplit(f"{staging.scheme}://{host}")
+    except ValueError:  # not an IPv6 address in the brackets
+        return False
     if _name(sent) != _name(staging):
         return False
     by_port = staging.port is not None or _name(urlsplit(public_url or "")) == _name(staging)
