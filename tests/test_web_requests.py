@@ -12,9 +12,9 @@ from petstore.keys import ApiKey, new_key
 from petstore.rate_limits import ADMITTED, Decision
 from petstore.server.bodies import BodyStream
 from petstore.server.messages import Request
-from petstore.usage import ANONYMOUS, OperationUsage, ResponseClass
+from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
 from petstore.web.client_address import client_address, networks
-from petstore.web.counters import BANNED_429, ROWS_MAX, RequestCounters
+from petstore.web.counters import BANNED_429, ERROR_KEYS_MAX, ERRORS_MAX, ROWS_MAX, RequestCounters
 from petstore.web.replies import common_headers, request_ids, seconds
 from petstore.web.requests import (
     BODY_MAX,
@@ -236,6 +236,7 @@ class RecordedUsage:
     def __init__(self) -> None:
         self.transactions: list[list[OperationUsage]] = []
         self.last_used: dict[str, float] = {}
+        self.errors: list[RecentError] = []
         self.down = False
 
     async def add_usage(self, rows: list[OperationUsage], last_used: dict[str, float]) -> None:
@@ -243,6 +244,9 @@ class RecordedUsage:
             raise Unavailable("a test")
         self.transactions.append(rows)
         self.last_used |= last_used
+
+    async def add_errors(self, errors: list[RecentError]) -> None:
+        self.errors = errors
 
 
 def some_key(number: int) -> ApiKey:
@@ -256,7 +260,7 @@ def some_key(number: int) -> ApiKey:
 )  # fmt: skip
 def test_the_class_of_a_status(status: int, response: ResponseClass) -> None:
     store = RecordedUsage()
-    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only add_usage is called
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
     for _ in range(3):
         counters.count(None, "listPets", status, 0.001)
     counters.settle(NOW)
@@ -274,7 +278,7 @@ def test_a_worker_adds_no_admitted_request_of_a_key_and_moves_errors_out_of_ok(
     status: int, added: dict[ResponseClass, int]
 ) -> None:
     store, key = RecordedUsage(), some_key(1)
-    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only add_usage is called
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
     for _ in range(3):
         counters.count(key, "listPets", status, 0.001)
     counters.settle(NOW)
@@ -286,9 +290,22 @@ def test_a_worker_adds_no_admitted_request_of_a_key_and_moves_errors_out_of_ok(
     assert (store.last_used, counters.keys_seen) == ({key.id: NOW}, [])
 
 
+def test_a_flush_writes_the_last_errors_of_some_keys() -> None:
+    store = RecordedUsage()
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    for number in range(ERRORS_MAX + 5):
+        for key in range(ERROR_KEYS_MAX + 5):
+            counters.note_error(RecentError(f"key_{key}", NOW + number, f"{key} {number}", "listPets", 404))
+    asyncio.run(counters.flush(NOW))
+    assert len(store.errors) == ERRORS_MAX * ERROR_KEYS_MAX
+    assert {error.at for error in store.errors} == {NOW + number for number in range(5, ERRORS_MAX + 5)}
+    asyncio.run(counters.flush(NOW))
+    assert store.errors == []
+
+
 def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> None:
     store, keys = RecordedUsage(), [some_key(number) for number in range(2 * ROWS_MAX + 1)]
-    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only add_usage is called
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
 
     def count() -> None:
         for key in keys:

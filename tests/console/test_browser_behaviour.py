@@ -72,7 +72,7 @@ def test_a_file_of_another_type_is_refused_and_stays_chosen(page: Page, tmp_path
     page.locator("summary", has_text="Import a file").click()
     page.get_by_label("File (.jsonl or .csv)").set_input_files(file)
     page.get_by_role("button", name="Import into live").click()
-    expect(page.get_by_role("status")).to_contain_text("must end in .jsonl or .csv")
+    expect(page.get_by_role("status")).to_contain_text("must end in .jsonl, .ndjson or .csv")
     assert page.get_by_label("File (.jsonl or .csv)").input_value().endswith("animals.txt")
 
 
