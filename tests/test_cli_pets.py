@@ -187,7 +187,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     petstore.text("pets", "set-status", "3", "sold")
     add(petstore, "After")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
-    question = f"Remove the 2 animals of {added['import']} (x.csv, live) that nobody has changed since? 1 stays."
+    question = f"Remove the 2 animals of {added['import']} (x.csv, live) that were not changed since? 1 stays."
     assert done.returncode == 2 and question in done.stderr
     undone = petstore.json("pets", "undo-import", added["import"], "--yes")
     assert undone == {"import": added["import"], "environment": "live", "removed": 2, "kept": 1, "kept_ids": [3]}

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -351,3 +351,42 @@ def test_cancelled_calls_never_shift_the_replies_of_others(redis: Redis, tmp_pat
         return finished
 
     assert GatePlace(tmp_path, redis.url()).use(work, REFUSE) >= 60 * 60
+
+
+def test_a_flood_of_questions_for_marks_is_a_few_commands(redis: Redis) -> None:
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
+        asked: list[int] = []
+        values = link.values
+
+        async def counted(names: Sequence[bytes | str]) -> list[bytes | None]:
+            asked.append(len(names))
+            return await values(names)
+
+        link.values = counted
+        await gate.mark_valid(b"1" * 32, NOW, valid=True)
+        digests = [number.to_bytes(32) for number in range(700)] + [b"1" * 32]
+        found = await asyncio.gather(*(gate.was_valid(digest, NOW) for digest in digests))
+        assert found == [False] * 700 + [True]
+        assert asked == [500, 201]
+
+    use_link(redis.url(), work)
+
+
+def test_a_question_for_a_mark_fails_with_redis_and_at_the_end(redis: Redis) -> None:
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
+        async def down(names: Sequence[bytes | str]) -> list[bytes | None]:
+            raise Unavailable("a test")
+
+        async def hangs(names: Sequence[bytes | str]) -> list[bytes | None]:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+        for link.values in (down, hangs):
+            asking = [asyncio.ensure_future(gate.was_valid(bytes([number]) * 32, NOW)) for number in range(3)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if link.values is hangs:
+                await gate.close()
+            assert {type(each) for each in await asyncio.gather(*asking, return_exceptions=True)} == {Unavailable}
+
+    use_link(redis.url(), work)

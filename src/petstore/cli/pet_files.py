@@ -202,7 +202,7 @@ def _question(undoing: _Undoing) -> str:
     begun = f"{counted(removed, 'animal')} removed already. " if imported.state == "undoing" else ""
     stay = f" {kept:,} stay{'s' if kept == 1 else ''}." if kept else ""
     of_import = f"of {imported.id} ({printable(imported.name)}, {environment})"
-    return f"{begun}Remove the {counted(left, 'animal')} {of_import} that nobody has changed since?{stay}"
+    return f"{begun}Remove the {counted(left, 'animal')} {of_import} that were not changed since?{stay}"
 
 
 def _interrupted(undoing: _Undoing) -> str:

@@ -1,7 +1,6 @@
 """Sessions and the one-time link. Both are in memory: a restart of the console ends every session."""
 
 import hashlib
-import re
 import secrets
 from collections.abc import Callable
 
@@ -14,7 +13,6 @@ IDLE_SECONDS = 30 * 60
 LINK_SECONDS = 3600
 SESSIONS_MAX = 1_000
 LINK_ACTOR = "console"  # the name in the audit log of an operator who signed in by the one-time link
-_LINK_TOKEN = re.compile(r"[\w-]{43}", re.ASCII).fullmatch  # the form of secrets.token_urlsafe(32)
 
 
 class FlashMessage(msgspec.Struct, frozen=True):
@@ -102,11 +100,6 @@ class Sessions:
         for cookie in ended:
             del self._sessions[cookie]
         return len(ended)
-
-
-def could_be_link_token(text: str) -> bool:
-    """Whether the text has the form of a link's token. An operator's token has another form."""
-    return _LINK_TOKEN(text) is not None
 
 
 def _digest(token: str) -> bytes:

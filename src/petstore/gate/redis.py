@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
 from petstore.errors import Unavailable
-from petstore.gate import VALID_SECONDS, GatePolicy, Subject
+from petstore.gate import GatePolicy, Subject
 from petstore.gate.redis_errors import time_limit
+from petstore.gate.redis_marks import ValidMarks
 from petstore.gate.redis_script import (
     ADDRESS,
     ALL_VERSIONS,
@@ -33,7 +34,6 @@ from petstore.gate.redis_script import (
     totals_in,
     totals_record,
     unpack_windows,
-    valid_record,
 )
 from petstore.keys import Environment
 from petstore.observability.health import Health
@@ -86,6 +86,7 @@ class RedisGate:
         self, link: Link, policy: GatePolicy, *, probe_interval: float = PROBE_INTERVAL, queue_max: int = QUEUE_MAX
     ) -> None:
         self._link = link
+        self._marks = ValidMarks(link)
         self._bans = tuple(policy.bans)
         self._address_limits = Limits(policy.address_per_minute, 0)
         self._given_clock = policy.given_clock
@@ -142,13 +143,11 @@ class RedisGate:
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         self._check_up()
-        async with time_limit(BATCH_TIMEOUT):
-            await self._link.put([(valid_record(digest), b"1", VALID_SECONDS * SECOND if valid else 1)])
+        await self._marks.put(digest, valid=valid)
 
     async def was_valid(self, digest: bytes, now: float) -> bool:
         self._check_up()
-        async with time_limit(BATCH_TIMEOUT):
-            return await self._link.values([valid_record(digest)]) != [None]
+        return await self._marks.has(digest)
 
     # For operators
 
@@ -212,6 +211,7 @@ class RedisGate:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
         self._fail(Unavailable("the gate is closed"), *self._take_all())
+        await self._marks.close()
         await self._link.close()
 
     # Batches

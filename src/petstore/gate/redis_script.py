@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from petstore.errors import Unavailable
-from petstore.gate import DIGEST_LENGTH, Subject, bucket_of
+from petstore.gate import Subject, bucket_of
 from petstore.keys import Environment
 from petstore.rate_limits import WINDOWS_LAYOUT, Decision, Outcome, Window, Windows
 from petstore.usage import OPERATIONS, AdmissionTotal, Operation
@@ -62,10 +62,6 @@ class ScriptReply(NamedTuple):
 
     versions: Versions
     results: Sequence[ScriptResult | Unavailable]
-
-
-def valid_record(digest: bytes) -> str:
-    return f"petstore:valid:{digest[:DIGEST_LENGTH].hex()}"
 
 
 def key_record(key_id: str) -> str:

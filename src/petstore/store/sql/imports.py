@@ -212,7 +212,7 @@ class SqlImports(SqlPets, SqlTransfer):
         return f"NOT EXISTS (SELECT 1 FROM {self.schema}.changed_pets WHERE changed_pets.id = pets.id)"
 
     def _unchanged_sql(self) -> str:
-        """How many animals of the import $1 nobody has changed since, and how many of the others exist.
+        """How many animals of the import $1 were not changed since, and how many of the others exist.
 
         The statement reads the changed animals alone: an import may have millions of others.
         """
