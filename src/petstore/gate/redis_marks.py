@@ -1,6 +1,6 @@
 """The marks of keys that were found valid, in Redis.
 
-Strangers make up keys by the thousand, and each is asked for once its address is over its limit. So all that wait are
+Clients can make up keys by the thousand, and each is asked for once its address is over its limit. So all that wait are
 asked for in one command, and the next command waits for its answer: a flood takes turns with the batches of decisions.
 """
 
