@@ -78,12 +78,11 @@ def test_page_cache_hits_and_misses_are_counted(fresh: Server) -> None:
     pages = asking(fresh.port, 20, key.headers, "/v1/pets?limit=10")
     tag = {**key.headers, "If-None-Match": pages[-1].headers["etag"]}
     assert [answer.status for answer in asking(fresh.port, 5, tag, "/v1/pets?limit=10")] == [304] * 5
-    asking(fresh.port, 3, key.headers, "/v1/pets/1")
     found = scrape(fresh)
     hits, misses = (found.value("petstore_page_cache_total", environment="live", result=r) for r in ("hit", "miss"))
-    assert hits + misses == 28
-    # Nothing was written, but each page is read again once a second.
-    assert 2 <= misses <= 8
+    assert hits + misses == 25
+    # Nothing was written, but the page is read again once a second.
+    assert 1 <= misses <= 8
 
 
 def test_batches_and_file_sizes_are_measured(fresh: Server, client: httpx.Client) -> None:

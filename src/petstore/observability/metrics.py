@@ -111,7 +111,7 @@ ADMISSIONS = Counter(
     "environment", "subject", "outcome",
 )  # fmt: skip
 PAGE_CACHE = Counter(
-    "petstore_page_cache_total", "Lists and animals by result: hit, from memory; miss, from the store.",
+    "petstore_page_cache_total", "Lists by result: hit, from memory; miss, from the store.",
     "environment", "result",
 )  # fmt: skip
 REJECTED = Counter(

@@ -135,7 +135,7 @@ class App:
                         raise _not_answered(request.path, methods)
                     check_scope(key, method)
                     if item is not None:
-                        reply = await api.pets.get_pet(item, version, now)
+                        reply = await api.pets.get_pet(item, now)
                     elif method == "POST":
                         reply = await api.pets.create_pet(request, key, now)
                     else:

@@ -1,4 +1,4 @@
-"""The page cache: rendered pages and animals, each used only while the store would still return the same.
+"""The page cache: rendered pages of the list, each used only while the store would still return the same.
 
 A new animal has the highest id, so it can change only the pages that end a list. All other entries stay usable until an
 operator changes something. Without this rule every create would empty the cache.
@@ -17,16 +17,15 @@ CACHE_BYTES = 24 * 1024 * 1024
 OVERHEAD = 1024  # bytes per entry beside its body: headers, and what it takes to find it
 FRESH_SECONDS = 1.0
 
-Name = ListQuery | int  # of a page, or of one animal
-Entries = dict[Name, "Rendered"]
+Entries = dict[ListQuery, "Rendered"]
 
 
 class Rendered(msgspec.Struct, frozen=True, gc=False):
-    """A reply that can be sent again. Lists have an entity tag."""
+    """A reply that can be sent again."""
 
     headers: Lines
     body: bytes
-    etag: str = ""
+    etag: str
     ends_list: bool = False  # a page without a successor
 
 
@@ -45,11 +44,11 @@ class PageCache:
         self._misses = 0
         self._version = -1
         self._checked = self._fresh_until = 0.0  # a clock that is set back makes the cache old, not young
-        self._reads: dict[Name, asyncio.Task[Rendered]] = {}
+        self._reads: dict[ListQuery, asyncio.Task[Rendered]] = {}
 
-    def get(self, name: Name, version: int, now: float) -> Rendered | None:
+    def get(self, query: ListQuery, version: int, now: float) -> Rendered | None:
         if version == self._version and self._checked <= now < self._fresh_until:
-            return self._entries.get(name) or self._ends.get(name)
+            return self._entries.get(query) or self._ends.get(query)
         return None
 
     async def refresh(self, version: int, now: float) -> tuple[Entries, Entries]:
@@ -89,23 +88,23 @@ class PageCache:
             self._clear()
             self._change = change
 
-    def put(self, name: Name, rendered: Rendered, token: tuple[Entries, Entries]) -> None:
+    def put(self, query: ListQuery, rendered: Rendered, token: tuple[Entries, Entries]) -> None:
         """Keep what was read, unless it may have changed since `refresh` returned the token."""
         self._misses += 1
         held = token[1] if rendered.ends_list else token[0]
         if held is self._entries or held is self._ends:
-            held[name] = rendered
+            held[query] = rendered
             self._bytes += _size(rendered)
             if self._bytes > self._bytes_max:
                 self._clear()
 
-    async def share(self, name: Name, read: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
+    async def share(self, query: ListQuery, read: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
         """Read once for all requests that want the same at the same time: a new version of a popular page, say."""
-        reading = self._reads.get(name)
+        reading = self._reads.get(query)
         if reading is None:
             reads = self._reads
-            reading = reads[name] = asyncio.get_running_loop().create_task(read())
-            reading.add_done_callback(lambda done: (reads.pop(name), done.cancelled() or done.exception()))
+            reading = reads[query] = asyncio.get_running_loop().create_task(read())
+            reading.add_done_callback(lambda done: (reads.pop(query), done.cancelled() or done.exception()))
         return await asyncio.shield(reading)
 
     def take_misses(self) -> int:
