@@ -21,7 +21,7 @@ from petstore.store.sqlite.connection import FILE_PRAGMAS
 from petstore.store.sqlite.doctor import check_file
 from prove.proof import Figures, Scale, folder, hold
 from prove.recorder import Event, after_power_cut, recording
-from tests.servers import DEED
+from tests.servers import ENTRY
 
 CREATES = 300  # per recorded life of a store
 CUTS_OF_ONE_LIFE = 10
@@ -76,8 +76,8 @@ async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
                 waiting.append(asyncio.create_task(create(number)))
                 if number % 60 == 30:
                     key = new_key("live", "free", now=1.0)
-                    waiting.append(asyncio.create_task(store.add_key(key, digest_of(mint("live")), DEED)))
-                    waiting.append(asyncio.create_task(store.set_status([number], "sold", DEED)))
+                    waiting.append(asyncio.create_task(store.add_key(key, digest_of(mint("live")), ENTRY)))
+                    waiting.append(asyncio.create_task(store.set_status([number], "sold", ENTRY)))
                 if dice.random() < 0.3:
                     await asyncio.gather(*waiting)
                     waiting.clear()

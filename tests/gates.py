@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy, Subject
 from petstore.gate.lmdb import LmdbGate
-from petstore.gate.redis import Link, RedisGate
+from petstore.gate.redis import RedisGate
+from petstore.gate.redis_link import Link
 from petstore.gate.redis_script import ScriptReply
 from petstore.gate.redis_url import open_link
 from petstore.keys import ENVIRONMENTS, Environment

@@ -118,6 +118,7 @@ class Transport(asyncio.Transport):
         self.unsent = 0
         self.reading = True
         self.aborted = self.closed = False
+        self.half_closes = False  # over TLS a connection cannot
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return (self._peer, 12345) if name == "peername" else default
@@ -132,7 +133,10 @@ class Transport(asyncio.Transport):
         self.data += data
 
     def can_write_eof(self) -> bool:
-        return False
+        return self.half_closes
+
+    def write_eof(self) -> None:
+        self.closed = True
 
     def get_write_buffer_size(self) -> int:
         return self.unsent

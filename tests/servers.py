@@ -40,7 +40,7 @@ PLENTY = Limits(1_000_000, 1_000_000)
 PETSTORE = [sys.executable, "-m", "petstore"]
 
 T = TypeVar("T")
-DEED = AuditEntry(0.0, "a test", "test", "test")
+ENTRY = AuditEntry(0.0, "a test", "test", "test")
 
 
 class Key(NamedTuple):
@@ -203,7 +203,7 @@ class Server:
             new_key(environment, plan, now=time.time(), limits=limits, scopes=scopes, expires=expires),
             mint(environment),
         )
-        self.act(lambda backends: backends.stores[environment].add_key(made.record, digest_of(made.secret), DEED))
+        self.act(lambda backends: backends.stores[environment].add_key(made.record, digest_of(made.secret), ENTRY))
         return made
 
     def key_in_stock(self) -> Key:
@@ -214,7 +214,7 @@ class Server:
 
             async def add(backends: Backends) -> None:
                 for made in stock:
-                    await backends.stores["live"].add_key(made.record, digest_of(made.secret), DEED)
+                    await backends.stores["live"].add_key(made.record, digest_of(made.secret), ENTRY)
 
             self.act(add)
             self._stock = stock  # only when all of them are in the store
@@ -228,7 +228,7 @@ class Server:
         async def batches() -> Any:
             yield pets
 
-        self.act(lambda backends: backends.stores[environment].import_pets(batches(), DEED))
+        self.act(lambda backends: backends.stores[environment].import_pets(batches(), ENTRY))
 
     @contextlib.contextmanager
     def writes_held_up(self) -> Iterator[None]:

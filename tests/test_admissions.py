@@ -22,7 +22,7 @@ from petstore.gate.redis import RedisGate
 from petstore.gate.redis_script import totals_record
 from petstore.gate.redis_url import open_link
 from petstore.keys import Environment
-from petstore.maintenance.collector import collect_admissions
+from petstore.maintenance.admissions import collect_admissions
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED
 from petstore.store import Store

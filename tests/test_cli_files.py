@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from petstore.admin.pet_files import BATCH, LINE_MAX, batches, write_pets
+from petstore.admin.pet_files import BATCH, LINE_MAX, PetFile, write_pets
 from petstore.backends import Backends
 from petstore.errors import OperatorError
 from tests.commands import Commands
@@ -192,7 +192,7 @@ def test_progress_of_an_import_ends_at_the_size_of_the_file() -> None:
     heard: list[int] = []
 
     async def read() -> int:
-        return sum([len(batch) async for batch in batches("x.csv", io.BytesIO(content), heard.append)])
+        return sum([len(batch) async for batch in PetFile("x.csv", io.BytesIO(content)).batches(heard.append)])
 
     assert asyncio.run(read()) == 5_000
     assert len(heard) == 3 and heard == sorted(heard) and heard[-1] == len(content)
@@ -232,7 +232,8 @@ def test_one_long_line_does_not_fill_the_memory() -> None:
     source, heard = Endless(), list[int]()
 
     async def read() -> None:
-        async for _ in batches("x.jsonl", source, heard.append):  # type: ignore[arg-type]  # has all that is needed
+        file = PetFile("x.jsonl", source)  # type: ignore[arg-type]  # has all that is needed
+        async for _ in file.batches(heard.append):
             pass
 
     with pytest.raises(OperatorError, match="1 bad row"):

@@ -45,7 +45,7 @@ def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) 
     use(petstore, counted(busy, now, "ok", 400), counted(busy, now, "refused", 30), counted(busy, now, "banned", 2))
     first, second = petstore.json("usage")
     assert (first["key_id"], first["requests"], first["refused"], first["banned"]) == (busy, 482, 30, 2)
-    assert first["admitted"] == 450
+    assert (first["admitted"], first["plan"]) == (450, "free")
     assert first["name"] == "Key 1" and first["bars"][-1] == 432 and sum(first["bars"]) == 482
     assert (second["key_id"], second["requests"]) == (quiet, 1)
     for span in ("hour", "day", "month"):
@@ -60,7 +60,7 @@ def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) 
     assert [entry["key_id"] for entry in petstore.json("usage", "--after", busy)] == [quiet]
     assert (
         petstore.text("usage", "--after", quiet)
-        == "No requests in live within the last day of a key with fewer requests.\n"
+        == "No requests in live within the last day of a key behind this one.\n"
     )
     assert "no key has the id key_nobody" in petstore.fails_in_one_line("usage", "--after", "key_nobody")
     assert petstore.json("usage", "--env", "staging") == []

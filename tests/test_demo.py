@@ -23,7 +23,7 @@ from petstore.usage import DAY, HOUR, Operation
 from tests.backends import Postgres, Redis, free_port, shared
 from tests.nodes import nodes_running
 from tests.served import SECRET, Served, serve_fails_in_one_line, wait_for
-from tests.servers import DEED, Host, Server
+from tests.servers import ENTRY, Host, Server
 
 NOON = 1_800_014_400 + 4 * HOUR  # of a day of UTC
 
@@ -92,7 +92,7 @@ def test_audit_entries_of_a_demo_are_in_the_order_of_their_times(demo: Server) -
 
 
 def test_a_demo_is_recognised_also_after_changes(demo: Server) -> None:
-    demo.act(lambda backends: backends.stores["live"].add_by_hand(NewPet("Rex", 1), DEED))
+    demo.act(lambda backends: backends.stores["live"].add_by_hand(NewPet("Rex", 1), ENTRY))
     assert demo.act(lambda backends: has_data(backends.stores["live"]))
     assert demo.act(lambda backends: is_demo(backends.stores["live"]))
 

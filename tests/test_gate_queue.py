@@ -16,8 +16,10 @@ from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
 from petstore.gate.fallback import FallbackGate
 from petstore.gate.lmdb import LmdbGate
-from petstore.gate.redis import QueueFull, RedisGate
+from petstore.gate.redis import RedisGate
+from petstore.gate.redis_errors import QueueFull
 from petstore.gate.redis_link import SingleLink
+from petstore.gate.redis_marks import ValidMarks
 from petstore.gate.redis_script import ScriptReply
 from petstore.gate.redis_url import connection_options, open_link
 from petstore.observability.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
@@ -368,6 +370,27 @@ def test_a_flood_of_questions_for_marks_is_a_few_commands(redis: Redis) -> None:
         found = await asyncio.gather(*(gate.was_valid(digest, NOW) for digest in digests))
         assert found == [False] * 700 + [True]
         assert asked == [500, 201]
+
+    use_link(redis.url(), work)
+
+
+def test_questions_for_marks_are_bounded(redis: Redis) -> None:
+    async def work(gate: RedisGate, link: FaultyLink) -> None:
+        async def hangs(names: Sequence[bytes | str]) -> list[bytes | None]:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+        link.values = hangs
+        marks = ValidMarks(link, waiting_max=2)
+        waiting = []
+        for _ in range(3):  # the first one is asked, the others wait
+            waiting.append(asyncio.ensure_future(marks.has(bytes(32))))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        with pytest.raises(QueueFull):  # so that the fallback does not decide: Redis is not down
+            await marks.has(bytes(32))
+        await marks.close()
+        assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {Unavailable}
 
     use_link(redis.url(), work)
 

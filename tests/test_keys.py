@@ -86,6 +86,12 @@ def test_only_enterprise_takes_limits_and_it_needs_them() -> None:
     assert new_key("live", "enterprise", now=0, limits=Limits(7, 9)).limits == Limits(7, 9)
 
 
+def test_a_key_has_a_scope() -> None:
+    with pytest.raises(OperatorError, match="at least one scope"):
+        new_key("live", "free", now=0, scopes=())
+    assert new_key("live", "free", now=0, scopes=iter(["write", "read"])).scopes == ("read", "write")  # type: ignore[arg-type]
+
+
 def test_a_name_has_at_most_255_characters_and_no_control_characters() -> None:
     assert new_key("live", "free", now=0, name="é" * 255).name == "é" * 255
     for name in ("é" * 256, "a\nb", "\ud800"):
@@ -141,4 +147,3 @@ def test_a_new_key_has_an_id_of_12_characters_and_the_given_scopes() -> None:
     assert key.id.startswith("key_") and len(key.id) == 16 and set(key.id[4:]) <= set(BASE62)
     assert key.scopes == ("write",)
     assert new_key("live", "free", now=0, scopes=["write", "read"]).scopes == SCOPES == ("read", "write")
-    assert new_key("live", "free", now=0, scopes=[]).scopes == SCOPES

@@ -20,7 +20,7 @@ from petstore.plans import Limits, Plan
 from petstore.settings import Settings
 from tests.backends import Postgres, Redis, shared
 from tests.nodes import Node, nodes_running
-from tests.servers import DEED, Key
+from tests.servers import ENTRY, Key
 from tests.wire import asking
 
 TRIALS = int(os.environ.get("PETSTORE_TEST_TRIALS", "40"))
@@ -107,7 +107,7 @@ def test_a_revoked_key_is_refused_by_every_node_from_the_next_request_on(nodes: 
             for key in keys:
                 for node in nodes:
                     assert (await client.get(node.url("/pets?limit=1"), headers=key.headers)).status_code == 200
-                await backends.stores["live"].revoke_key(key.id, DEED)
+                await backends.stores["live"].revoke_key(key.id, ENTRY)
                 for node in nodes:
                     answer = await client.get(node.url("/pets?limit=1"), headers=key.headers)
                     refused += answer.status_code == 401

@@ -92,6 +92,25 @@ def test_the_cache_stays_within_its_bound() -> None:
     asyncio.run(work())
 
 
+def test_a_page_that_many_requests_put_counts_once() -> None:
+    async def work() -> None:
+        changes = Changes()
+        cache = PageCache(changes.latest, bytes_max=3 * (4 + OVERHEAD))
+        for version in range(7, 20):
+            token = await cache.refresh(version, NOW)
+            for _ in range(10):
+                fill(cache, token)
+            assert kept(cache, version) == set(ALL)
+            changes.answers.clear()
+            asking = asyncio.create_task(cache.refresh(version, NOW + version))
+            await asyncio.sleep(0)
+            fill(cache, await cache.refresh(version, NOW + version))  # while the store is asked
+            changes.answers.set()
+            await asking
+
+    asyncio.run(work())
+
+
 PAGE, LAST_PAGE = ListQuery(1, None, 0), ListQuery(1, None, 5)
 ALL = {PAGE: Rendered("", b"page", '"1"'), LAST_PAGE: Rendered("", b"last", '"2"', ends_list=True)}
 

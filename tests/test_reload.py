@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from petstore.plans import Limits
 from petstore.server.workers import RETIRE
 from prove.reloads import Load, events, reload, used_by
 from tests.backends import Postgres, Redis, free_port, running
-from tests.certificates import self_signed
+from tests.certificates import Certificate, self_signed
 from tests.served import Served, is_running, wait_for
 from tests.servers import PETSTORE, READY_WITHIN, started
 
@@ -23,6 +24,11 @@ def workers(server: Served) -> set[int]:
     assert server.process is not None
     main = server.process.pid
     return {int(pid) for pid in Path(f"/proc/{main}/task/{main}/children").read_text().split()}
+
+
+def over_tls(directory: Path, certificate: Certificate) -> Served:
+    files = ["--tls-cert", str(certificate.chain), "--tls-key", str(certificate.key)]
+    return Served(directory / "data", *files, scheme="https")
 
 
 def test_a_reload_replaces_every_worker_and_the_program_itself(tmp_path: Path) -> None:
@@ -43,9 +49,7 @@ def test_a_reload_replaces_every_worker_and_the_program_itself(tmp_path: Path) -
 
 def test_a_new_certificate_is_served_after_a_reload(tmp_path: Path) -> None:
     made = self_signed(tmp_path)
-    server = Served(
-        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https"
-    ).start()
+    server = over_tls(tmp_path, made).start()
 
     def certificate() -> str:
         return ssl.get_server_certificate(("127.0.0.1", server.port), timeout=READY_WITHIN)
@@ -61,9 +65,7 @@ def test_a_new_certificate_is_served_after_a_reload(tmp_path: Path) -> None:
 
 def test_a_reload_into_broken_settings_changes_nothing(tmp_path: Path) -> None:
     made = self_signed(tmp_path)
-    server = Served(
-        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https"
-    ).start()
+    server = over_tls(tmp_path, made).start()
     try:
         assert server.process is not None
         before = workers(server)
@@ -115,12 +117,11 @@ def test_a_reload_into_a_store_that_does_not_answer_changes_nothing(tmp_path: Pa
         assert server.stop() == 0
 
 
-def test_a_reload_into_a_gate_that_does_not_answer_changes_nothing_where_an_outage_refuses(
-    tmp_path: Path, redis: Redis
-) -> None:
+@pytest.mark.parametrize("outage", ["refuse", "degrade"])
+def test_a_reload_into_a_gate_that_does_not_answer_changes_nothing(tmp_path: Path, redis: Redis, outage: str) -> None:
     file = tmp_path / "gate-url"
     file.write_text(redis.url())
-    server = Served(tmp_path / "data", "--gate-file", str(file), "--gate-outage", "refuse").start()
+    server = Served(tmp_path / "data", "--gate-file", str(file), "--gate-outage", outage).start()
     try:
         file.write_text(f"redis://127.0.0.1:{free_port()}")
         assert "--gate redis://127.0.0.1" in failed_reload(server)
@@ -154,9 +155,7 @@ def test_reloads_that_are_asked_for_during_a_reload_become_one_after_it(tmp_path
     made, other = self_signed(tmp_path), tmp_path / "renewed"
     other.mkdir()
     renewed = self_signed(other)
-    server = Served(
-        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https"
-    ).start()
+    server = over_tls(tmp_path, made).start()
     try:
         assert server.process is not None
         os.kill(server.process.pid, signal.SIGHUP)
@@ -177,9 +176,7 @@ def test_reloads_that_are_asked_for_during_a_reload_become_one_after_it(tmp_path
 
 def test_a_queued_reload_follows_a_reload_that_failed(tmp_path: Path) -> None:
     made = self_signed(tmp_path)
-    server = Served(
-        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), scheme="https"
-    ).start()
+    server = over_tls(tmp_path, made).start()
     try:
         assert server.process is not None
         made.chain.write_text("not a certificate")

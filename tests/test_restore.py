@@ -25,7 +25,7 @@ from petstore.store.sqlite.doctor import NEWEST_SCHEMA
 from petstore.store.sqlite.migrations import MIGRATIONS
 from tests.commands import Commands
 from tests.places import GatePlace
-from tests.servers import DEED, Server, serving
+from tests.servers import ENTRY, Server, serving
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +69,7 @@ def no_bar(_: int) -> Any:
 
 def restore(commands: Commands, source: Path) -> None:
     """What the command does, without the time that a command takes to start."""
-    backup.restore(Settings(data=commands.data), source, DEED, no_bar, force=True)
+    backup.restore(Settings(data=commands.data), source, ENTRY, no_bar, force=True)
 
 
 def test_restore_over_data_needs_force_and_keeps_the_old_data(old: Commands, file: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from petstore.gate.recovery import SYNCED
 from petstore.keys import mint
 from tests.served import Served, is_running, listens, wait_for
-from tests.servers import DEED, Key
+from tests.servers import ENTRY, Key
 from tests.wire import asking, receive, request, split
 
 STOPS_WITHIN = 5.0
@@ -146,7 +146,7 @@ def test_workers_end_when_the_main_process_is_killed(serve: Callable[..., Served
 def converse(own: Served) -> list[str]:
     """Requests with good and bad keys, in good and bad places; the secrets that were sent."""
     good, revoked, other, unknown = own.key(), own.key(), own.key(environment="staging"), mint("live")
-    own.act(lambda backends: backends.stores["live"].revoke_key(revoked.id, DEED))
+    own.act(lambda backends: backends.stores["live"].revoke_key(revoked.id, ENTRY))
     secrets = [good.secret, revoked.secret, other.secret, unknown, unknown[:-1] + "_"]
     with httpx.Client() as client:
         for secret in secrets:
@@ -176,7 +176,10 @@ def test_access_log_tells_each_request_and_the_keys_id(serve: Callable[..., Serv
     answer = httpx.get(own.url("/pets?limit=1"), headers=key.headers, verify=False)
     (entry,) = [entry for entry in own.events if entry.get("id") == answer.headers["X-Request-Id"]]
     assert (entry["method"], entry["path"], entry["status"]) == ("GET", "/v1/pets", 200)
-    assert (entry["key"], entry["address"]) == (key.id, "127.0.0.1")
+    assert (entry["key"], entry["address"], entry["pet"]) == (key.id, "127.0.0.1", None)
+    added = httpx.post(own.url("/pets"), json={"name": "Rex", "categoryId": 1}, headers=key.headers, verify=False)
+    (entry,) = [entry for entry in own.events if entry.get("id") == added.headers["X-Request-Id"]]
+    assert (entry["key"], entry["pet"]) == (key.id, added.json()["id"])
 
 
 def test_no_secret_is_ever_logged(serve: Callable[..., Served]) -> None:

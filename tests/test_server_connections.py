@@ -73,6 +73,73 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0)
 
 
+class SlowToReject(Large):
+    def __init__(self) -> None:
+        self.may_go = asyncio.Event()
+
+    async def reject(self, status: int, peer: str) -> Reply:
+        await self.may_go.wait()
+        return await super().reject(status, peer)
+
+
+@pytest.mark.parametrize("meanwhile", ["the client half-closes", "the server drains", "a second passes"])
+def test_a_rejected_message_is_answered_also_when_the_answer_takes_time(meanwhile: str) -> None:
+    async def work() -> None:
+        app = SlowToReject()
+        server = HttpServer(app)
+        connection, transport = connected(server)
+        connection.data_received(b"NOT HTTP\r\n\r\n")
+        await asyncio.sleep(0)
+        if meanwhile == "the client half-closes":
+            transport.half_closes = True
+            assert connection.eof_received()
+        elif meanwhile == "the server drains":
+            connection.close_if_idle()
+        else:
+            connection.sweep(server.now + 3600)
+        assert not transport.closed
+        app.may_go.set()
+        await until(lambda: transport.closed)
+        assert transport.data.startswith(b"HTTP/1.1 400 ")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("connection_field", [b"", b"Connection: close\r\n"])
+def test_a_client_that_waits_for_a_100_gets_it(tmp_path: Path, connection_field: bytes) -> None:
+    async def work(running: Running) -> None:
+        connection, transport = connected(HttpServer(running.app))
+        key = f"Authorization: Bearer {running.secret}\r\n".encode()
+        head = b"POST /v1/pets HTTP/1.1\r\nHost: here\r\nContent-Length: 29\r\nExpect: 100-continue\r\n"
+        connection.data_received(head + key + connection_field + b"\r\n")
+        await until(lambda: transport.data)
+        assert transport.data == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.data_received(b'{"name":"Rex","categoryId":1}')
+        await until(lambda: b"201 Created" in transport.data)
+
+    use_app(tmp_path, work)
+
+
+def test_a_connection_that_is_accepted_during_a_drain_is_waited_for() -> None:
+    async def work() -> None:
+        server = HttpServer(app := Slow(Large()))
+        first, _ = connected(server)
+        draining = asyncio.create_task(server.drain(5.0, idle=5.0))
+        await asyncio.sleep(0)
+        first.connection_lost(None)
+        last, transport = connected(server)  # its handshake has ended now
+        last.data_received(ALIVE)
+        await asyncio.sleep(0.05)
+        assert not draining.done()
+        app.may_go.set()
+        await until(lambda: transport.closed)
+        last.connection_lost(None)
+        await draining
+        assert transport.data.startswith(b"HTTP/1.1 200 OK")
+
+    asyncio.run(work())
+
+
 def test_a_client_that_takes_no_responses_is_sent_no_more() -> None:
     async def work() -> None:
         server = HttpServer(Large())

@@ -145,6 +145,11 @@ def test_chunks_are_decoded_wherever_they_are_cut() -> None:
         assert (body, rest) == (b"hello world", b"GET")
 
 
+@pytest.mark.parametrize("trailer", [b"Connection: Upgrade\r\nUpgrade: a", b"Connection: close", b"Content-Length: 5"])
+def test_trailers_do_not_change_how_the_message_is_read(trailer: bytes) -> None:
+    assert decode(b"5\r\nhello\r\n0\r\n" + trailer + b"\r\n\r\nGET") == (b"hello", b"GET")
+
+
 def test_tiny_chunks_are_decoded_wherever_they_are_cut() -> None:
     dice = random.Random(3)
     for _ in range(200):

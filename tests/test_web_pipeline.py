@@ -19,7 +19,7 @@ from petstore.observability import metrics
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.plans import Limits
 from petstore.store import Store
-from petstore.web.admission import KNOWN_KEYS_MAX, LOOKUPS_PER_SECOND, Admission
+from petstore.web.admission import CACHED_KEYS_MAX, LOOKUPS_PER_SECOND, Admission
 from petstore.web.paths import leads_to_staging, suggestion
 from petstore.web.replies import pairs
 from tests.in_process import NOW, Clock, Running, Wrapped, request, use_app
@@ -81,6 +81,7 @@ def test_a_line_of_the_access_log_names_key_status_and_time(tmp_path: Path, capl
             unknown = await running.app.answer(request(f"/v1/pets/{running.secret}", method=running.secret))
         lines = [record.__dict__["fields"] for record in caplog.records if record.message == "request"]
         took = [line.pop("ms") for line in lines]
+        assert [line.pop("pet") for line in lines] == [None, None]
         ids = [dict(pairs(reply.headers))["x-request-id"] for reply in (known, unknown)]
         assert lines == [
             {"id": ids[0], "method": "GET", "path": "/v1/pets", "status": 200, "key": key.id, "address": "192.0.2.9"},
@@ -251,7 +252,7 @@ def test_known_keys_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> Non
             key = new_key("live", "free", now=NOW)
             await running.store.add_key(key, digest_of(each), AuditEntry(NOW, "a test", "create key", key.id))
         wrapped = counted.wrap(running.store)
-        admission = Admission("live", wrapped, running.gate, lambda _: "192.0.2.9", known_keys_max=3)
+        admission = Admission("live", wrapped, running.gate, lambda _: "192.0.2.9", cached_keys_max=3)
 
         async def lookups(each: str) -> int:
             before = counted.lookups
@@ -262,7 +263,7 @@ def test_known_keys_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> Non
         assert [await lookups(each) for each in secrets] == [1] * 5
         assert [await lookups(each) for each in (*secrets[-3:], secrets[0])] == [0, 0, 0, 1]
 
-    assert KNOWN_KEYS_MAX >= 10_000
+    assert CACHED_KEYS_MAX >= 10_000
     use_app(tmp_path, work)
 
 

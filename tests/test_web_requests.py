@@ -246,6 +246,8 @@ class RecordedUsage:
         self.last_used |= last_used
 
     async def add_errors(self, errors: list[RecentError]) -> None:
+        if self.down and errors:
+            raise Unavailable("a test")
         self.errors = errors
 
 
@@ -296,6 +298,10 @@ def test_a_flush_writes_the_last_errors_of_some_keys() -> None:
     for number in range(ERRORS_MAX + 5):
         for key in range(ERROR_KEYS_MAX + 5):
             counters.note_error(RecentError(f"key_{key}", NOW + number, f"{key} {number}", "listPets", 404))
+    store.down = True
+    with pytest.raises(Unavailable):
+        asyncio.run(counters.flush(NOW))
+    store.down = False
     asyncio.run(counters.flush(NOW))
     assert len(store.errors) == ERRORS_MAX * ERROR_KEYS_MAX
     assert {error.at for error in store.errors} == {NOW + number for number in range(5, ERRORS_MAX + 5)}

@@ -25,7 +25,7 @@ from petstore.usage import HOUR
 from tests.certificates import Certificate, self_signed
 from tests.scraping import scrape
 from tests.served import Served, wait_for
-from tests.servers import DEED, READY_WITHIN, Server, serving, started
+from tests.servers import ENTRY, READY_WITHIN, Server, serving, started
 
 WORKERS = 4
 
@@ -98,7 +98,7 @@ def test_a_revoked_key_is_refused_by_every_worker_from_the_next_request_on(many:
         for client in clients:
             assert client.get(many.url("/pets"), headers=key.headers).status_code == 200
         many.act(
-            lambda backends, key_id=key.id: backends.stores["live"].revoke_key(key_id, DEED)  # type: ignore[misc]  # a lambda with a default
+            lambda backends, key_id=key.id: backends.stores["live"].revoke_key(key_id, ENTRY)  # type: ignore[misc]  # a lambda with a default
         )
         for client in clients:
             assert client.get(many.url("/pets"), headers=key.headers).status_code == 401
@@ -222,6 +222,48 @@ def test_a_worker_that_cannot_start_is_tried_again_while_others_serve(tmp_path: 
     finally:
         main.terminate()
         assert main.wait(10) == 0
+
+
+# A reload: the first new worker is ready and serves, the second one cannot start.
+_HALF_RELOADED = """
+import os, pathlib, signal, sys, time
+from petstore.server.handover import Handover
+from petstore.server.sockets import worker_sockets
+from petstore.server.workers import RETIRE, Supervisor
+
+directory = pathlib.Path(sys.argv[1])
+previous = os.fork()
+if previous == 0:
+    time.sleep(60)
+
+def retired(number, frame):
+    (directory / "retired").touch()
+    os._exit(0)
+
+def work(sockets, ready):
+    try:
+        (directory / "first").touch(exist_ok=False)
+    except FileExistsError:
+        while not (directory / "ready").exists():
+            time.sleep(0.01)
+        raise ValueError("cannot start")
+    signal.signal(RETIRE, retired)
+    ready()
+    (directory / "ready").touch()
+    time.sleep(60)
+
+left = Handover(worker_sockets("127.0.0.1", 0, 2), {previous: 0}, set(), {}, False)
+raise SystemExit(Supervisor("127.0.0.1", 0, 2, work, left).run())
+"""
+
+
+def test_a_reload_that_fails_lets_new_workers_finish_their_requests(tmp_path: Path) -> None:
+    main = subprocess.Popen([sys.executable, "-c", _HALF_RELOADED, str(tmp_path)], stderr=subprocess.DEVNULL)
+    try:
+        assert wait_for(lambda: (tmp_path / "retired").exists())
+    finally:
+        main.terminate()
+        main.wait(10)
 
 
 def test_the_pause_before_the_next_start_grows_to_a_bound() -> None:

@@ -18,7 +18,7 @@ from petstore.plans import Limits
 from prove.attacks.altered import program
 from prove.http import Response, read
 from prove.proof import Figures, Scale, folder, hold, progress
-from tests.servers import DEED, Key, Server, started
+from tests.servers import ENTRY, Key, Server, started
 
 CLIENTS = 16
 PIPELINE_MAX = 24
@@ -76,7 +76,7 @@ def _keys(server: Server) -> list[Key]:
 
     async def add(backends: Backends) -> None:
         for key in keys:
-            await backends.stores["live"].add_key(key.record, digest_of(key.secret), DEED)
+            await backends.stores["live"].add_key(key.record, digest_of(key.secret), ENTRY)
 
     server.act(add)
     return keys

@@ -27,7 +27,7 @@ LOCK_TIMEOUT = 5.0  # seconds: a service that starts or stops has the exclusive 
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # an empty file; its time is that of the last backup
 STAGE = "restore.part"  # files that a restore prepares, or no longer needs
-READY = "restore"  # the stage after the rename: these files are the data, wherever they still lie
+READY = "restore"  # STAGE after the rename that commits: its files are the data now, even before they are moved
 NEW, OLD, MEMBERS = "new", "old", "members"
 OWN = (LOCK, LAST_BACKUP, STAGE, "metrics", "lost+found")  # names that a directory without data may have
 

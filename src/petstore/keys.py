@@ -153,6 +153,9 @@ def new_key(
     if fixed is not None and limits is not None:
         raise OperatorError(f"the {plan} plan has fixed limits: only enterprise keys have their own")
     allowed = checked_limits(fixed or limits)
+    chosen = set(scopes)
+    if not chosen:
+        raise OperatorError("a key needs at least one scope: read or write")
     return ApiKey(
         id="key_" + "".join(secrets.choice(BASE62) for _ in range(12)),
         name=name,
@@ -160,7 +163,7 @@ def new_key(
         plan=plan,
         per_minute=allowed.per_minute,
         per_day=allowed.per_day,
-        scopes=tuple(scope for scope in SCOPES if scope in set(scopes)) or SCOPES,
+        scopes=tuple(scope for scope in SCOPES if scope in chosen),
         created=now,
         expires=expires,
     )

@@ -22,16 +22,16 @@ from petstore.data_dir import LAST_BACKUP, shared_lock
 from petstore.errors import MissingPackage, OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE
 from petstore.keys import ENVIRONMENTS
+from petstore.maintenance.admissions import collect_admissions
 from petstore.maintenance.certificate import served_expiry
-from petstore.maintenance.collector import collect_admissions
 from petstore.observability import metrics
 from petstore.observability.logs import event, logger
 from petstore.observability.monitoring import Monitoring
 from petstore.server.asgi_bridge import AsgiBridge
+from petstore.server.handover import Handover, running_digests
 from petstore.server.http_server import Application, HttpServer
 from petstore.server.serving import serve_connections
 from petstore.server.sockets import open_sockets
-from petstore.server.succession import Succession, running_digests
 from petstore.server.tls import tls_context
 from petstore.server.workers import Supervisor, WorkerSockets
 from petstore.settings import Settings
@@ -120,10 +120,12 @@ class Service:
 
     async def _flush_usage(self) -> None:
         """First what was admitted, of which the counters then move errors to their own class."""
-        seen = None if self._collect_all else [key for counters in self.app.counters for key in counters.keys_seen]
+        of_all, self._collect_all = self._collect_all, False
+        seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
         with _bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps it for the next time
             await collect_admissions(self._backends.gate, self._backends.stores, self._clock(), seen)
-            self._collect_all = self._collect_all and seen is not None
+            of_all = False
+        self._collect_all |= of_all  # again the next time, if it failed
         for counters in self.app.counters:
             with _bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
                 await counters.flush(self._clock())
@@ -170,8 +172,8 @@ def serve(settings: Settings) -> None:
         tls = tls_context(settings.tls_cert, settings.tls_key)
         work = partial(_work, settings, tls, _expiry_of(settings, tls))
         digests = _digests_of(settings)
-        left = Succession.from_environment()  # after all that can fail: see keep_previous_workers
-        code = Supervisor(settings.host, settings.port, settings.workers, work, left, digests).run()
+        predecessor = Handover.from_environment()  # after all that can fail: see keep_previous_workers
+        code = Supervisor(settings.host, settings.port, settings.workers, work, predecessor, digests).run()
     mark_gate_clean(settings)
     if code:
         sys.exit(code)
@@ -182,14 +184,14 @@ def keep_previous_workers(error: Exception) -> None:
 
     The new workers fail with the error. So the supervisor gives the reload up, and the previous workers stay.
     """
-    left = Succession.from_environment()
-    if left is None:
+    predecessor = Handover.from_environment()
+    if predecessor is None:
         raise error
 
     def fail(_: WorkerSockets, __: Callable[[], None]) -> None:
         raise error
 
-    code = Supervisor("", 0, max(len(left.workers), len(left.sockets)), fail, left).run()
+    code = Supervisor("", 0, max(len(predecessor.workers), len(predecessor.sockets)), fail, predecessor).run()
     if code:
         sys.exit(code)
 

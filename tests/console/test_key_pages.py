@@ -76,13 +76,14 @@ def test_name_plan_scopes_and_expiry_of_a_key_can_be_changed(server: Server, ope
         ({"expires": "0d"}, "is too short"),
         ({"scope": []}, "at least one scope"),
         ({"plan": "enterprise"}, "whole numbers"),
+        ({"plan": "enterprise", "per_minute": "0", "per_day": "5"}, "from 1"),
         ({"expires": "soon"}, "'soon' is not a duration"),
     ],
 )
 def test_an_invalid_change_is_refused_and_the_form_keeps_its_values(
     operator: ConsoleClient, fields: dict[str, Any], error: str
 ) -> None:
-    key_id, _ = operator.create_key(name="Ada")
+    key_id, _ = operator.create_key(name="Ada", plan="enterprise", per_minute="2", per_day="1,000")
     refused = operator.post(
         f"/live/keys/{key_id}", **{"name": "Typed name", "plan": "free", "scope": ["read", "write"], **fields}
     )

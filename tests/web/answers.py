@@ -6,7 +6,7 @@ import httpx
 
 from petstore.errors import STATUS_OF_CODE
 from petstore.pets import PetStatus
-from tests.servers import DEED, Key, Server, raw
+from tests.servers import ENTRY, Key, Server, raw
 
 PET = {"name": "Rex", "categoryId": 1}
 
@@ -50,7 +50,7 @@ def created(server: Server, client: httpx.Client, key: Key, **members: Any) -> d
 
 def change_status(server: Server, pet_id: int, status: PetStatus) -> None:
     """What the operator does."""
-    server.act(lambda backends: backends.stores["live"].set_status([pet_id], status, DEED))
+    server.act(lambda backends: backends.stores["live"].set_status([pet_id], status, ENTRY))
 
 
 def message_of(response: httpx.Response, code: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from petstore.keys import checksum, digest_of, mint, new_key
 from petstore.plans import Limits
-from tests.servers import DEED, Key, Server
+from tests.servers import ENTRY, Key, Server
 from tests.web.answers import PET, ask, message_of, remaining
 
 CHALLENGE = 'Bearer realm="petstore"'
@@ -274,7 +274,7 @@ def test_a_new_key_works_at_once(server: Server, client: httpx.Client) -> None:
     unknown = {"Authorization": f"Bearer {secret}"}
     assert client.get(server.url("/pets"), headers=unknown).status_code == 401
     record = new_key("live", "free", now=time.time())
-    server.act(lambda backends: backends.stores["live"].add_key(record, digest_of(secret), DEED))
+    server.act(lambda backends: backends.stores["live"].add_key(record, digest_of(secret), ENTRY))
     assert client.get(server.url("/pets"), headers=unknown).status_code == 200
 
 
@@ -286,9 +286,9 @@ def test_white_space_around_the_credential_is_not_part_of_it(server: Server, key
 def rotated(server: Server, key: Key, old_until: float) -> Key:
     secret = mint(key.record.environment)
     store = key.record.environment
-    server.act(lambda backends: backends.stores[store].rotate_key(key.id, digest_of(secret), old_until, DEED))
+    server.act(lambda backends: backends.stores[store].rotate_key(key.id, digest_of(secret), old_until, ENTRY))
     return Key(key.record, secret)
 
 
 def revoke(server: Server, key: Key) -> None:
-    server.act(lambda backends: backends.stores[key.record.environment].revoke_key(key.id, DEED))
+    server.act(lambda backends: backends.stores[key.record.environment].revoke_key(key.id, ENTRY))

@@ -130,9 +130,6 @@ class Admin:
         await self._store.revoke_key(key_id, self._entry("revoke key", key_id, f"{before} → revoked"))
         return await self.key(key_id)
 
-    async def set_limits(self, key_id: str, limits: Limits) -> ApiKey:
-        return await self.update_key(key_id, KeyUpdate(per_minute=limits.per_minute, per_day=limits.per_day))
-
     async def lift_ban(self, key_id: str) -> None:
         """Writes the audit entry first: a crash in between must not leave a lifted ban without an entry."""
         key = await self.key(key_id)
@@ -285,11 +282,12 @@ def _changes(key: ApiKey, update: KeyUpdate) -> dict[str, Any]:
             raise OperatorError(f"{key.id}: the {plan} plan has fixed limits; only enterprise keys have their own")
         limits = fixed
     else:
-        own = key.limits if key.plan == "enterprise" else Limits(0, 0)
-        limits = Limits(update.per_minute or own.per_minute, update.per_day or own.per_day)
-        if 0 in limits:
+        own = key.limits if key.plan == "enterprise" else (None, None)
+        wanted = (update.per_minute, update.per_day)
+        per_minute, per_day = (old if new is None else new for old, new in zip(own, wanted, strict=True))
+        if per_minute is None or per_day is None:
             raise OperatorError(f"{key.id}: the enterprise plan needs limits: per minute and per day")
-        checked_limits(limits)
+        limits = checked_limits(Limits(per_minute, per_day))
     return {**found, "plan": plan, "per_minute": limits.per_minute, "per_day": limits.per_day}
 
 

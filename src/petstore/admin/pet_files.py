@@ -87,13 +87,6 @@ class PetFile:
         progress(self._lines.bytes)
 
 
-def batches(
-    name: str, source: IO[bytes], progress: Callable[[int], None] = lambda position: None
-) -> AsyncIterator[list[NewPet]]:
-    """The batches of a PetFile. Raises OperatorError."""
-    return PetFile(name, source).batches(progress)
-
-
 async def write_pets(
     catalogue: Catalogue, form: Form, target: IO[str], progress: Callable[[int], None] = lambda count: None
 ) -> int:

@@ -19,7 +19,7 @@ from petstore.web.paths import BASES
 def print_banner(
     settings: Settings, secrets: Mapping[Environment, str], *, demo: bool, addresses: Sequence[Address] = ()
 ) -> None:
-    """`secrets` are those of new keys, which nobody can read again. `addresses`: where systemd listens for us."""
+    """`secrets` are those of new keys, which are never shown again. `addresses`: where systemd listens for us."""
     listening = [*addresses] or [(settings.host, settings.port)]
     host, port = next((each for each in listening if each[1] is not None), listening[0])
     origin = _origin(settings, _reachable(host), port)

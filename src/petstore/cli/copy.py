@@ -18,7 +18,7 @@ from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.maintenance import copy as copying
-from petstore.maintenance.collector import collect_admissions
+from petstore.maintenance.admissions import collect_admissions
 from petstore.settings import Settings, check_url, without_password
 from petstore.store import Store
 

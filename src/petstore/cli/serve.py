@@ -30,8 +30,8 @@ from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import LIMIT_MAX, Environment, digest_of, mint, new_key
 from petstore.observability import logs
 from petstore.observability.logs import event
+from petstore.server.handover import is_reload, is_trial
 from petstore.server.sockets import activated_addresses, check_port
-from petstore.server.succession import is_reload, is_trial
 from petstore.server.tls import tls_context
 from petstore.server.workers import default_count
 from petstore.settings import Settings, without_password
@@ -230,13 +230,13 @@ async def _check_reload(settings: Settings) -> None:
     """
     new = service.new_backends(settings)
     with contextlib.suppress(Unavailable):
-        async with Backends(settings) as backends:
+        async with Backends(_without_fallback(settings) if "gate" in new else settings) as backends:
             with _required("store", settings.store if "store" in new else None):
                 await _wait_for_schema(backends)
                 for store in backends.stores.values():
                     await store.ping()
-            if settings.gate_outage == "refuse":
-                with _required("gate", settings.gate if "gate" in new else None):
+            if "gate" in new:
+                with _required("gate", settings.gate):
                     await backends.gate.keys_version("live")
 
 
@@ -253,10 +253,14 @@ def _required(name: str, url: str | None) -> Iterator[None]:
 async def _check_urls(settings: Settings) -> None:
     """Finds faults of URLs, and packages that are missing, before anything is created. Raises OperatorError."""
     if settings.gate is not None:
-        # Without the fallback, which would be a file.
-        await open_gate_for(msgspec.structs.replace(settings, gate_outage="refuse")).close()
+        await open_gate_for(_without_fallback(settings)).close()
     if settings.store is not None:
         await close_stores(open_stores_for(settings, None).values())
+
+
+def _without_fallback(settings: Settings) -> Settings:
+    """For a check of the gate: the fallback would answer in its place, and create a file."""
+    return msgspec.structs.replace(settings, gate_outage="refuse")
 
 
 async def _wait_for_schema(backends: Backends) -> None:

@@ -17,7 +17,7 @@ from petstore.cli.options import Command, backend_options, env_option, json_opti
 from petstore.cli.output import print_fields, print_json, print_more, print_table, when
 from petstore.errors import Unavailable
 from petstore.keys import ApiKey
-from petstore.maintenance.collector import collect_admissions
+from petstore.maintenance.admissions import collect_admissions
 from petstore.usage import SPANS, KeyTotal, Operation, ResponseClass, Span, SpanName, calendar_month
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -52,7 +52,9 @@ class Period(NamedTuple):
     "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="How many at most."
 )
 @click.option("--operation", type=click.Choice(OPERATIONS), help="Only requests for this operation.")
-@click.option("--after", default="", metavar="KEY_ID", help="Only keys with fewer requests than this one.")
+@click.option(
+    "--after", default="", metavar="KEY_ID", help="Only keys that follow this one: the last of the previous list."
+)
 @json_option
 def usage(
     key_id: str | None, environment: Any, span: SpanName | None, month: datetime | None, limit: int,
@@ -108,14 +110,16 @@ def _busiest(
 
     totals, keys, bars = run(work())
     shown = totals[:limit]
-    names = {key_id: key.name for key_id, key in keys.items()}
+    # After a restore there may be usage of a key that is unknown again.
+    names = {total.key_id: (keys[total.key_id].name if total.key_id in keys else "") for total in shown}
     if as_json:
         print_json(
             [
                 {
                     **total._asdict(),
                     "admitted": total.admitted,
-                    "name": names.get(total.key_id, ""),
+                    "name": names[total.key_id],
+                    "plan": keys[total.key_id].plan if total.key_id in keys else None,
                     "bars": bars[total.key_id].totals(),
                 }
                 for total in shown
@@ -126,10 +130,10 @@ def _busiest(
             ["key", name, "requests", "admitted", "429", "banned", "name"],
             [
                 [t.key_id, sparkline(bars[t.key_id].totals()), f"{t.requests:,}", f"{t.admitted:,}", f"{t.refused:,}",
-                 f"{t.banned:,}", names.get(t.key_id, "")]
+                 f"{t.banned:,}", names[t.key_id]]
                 for t in shown
             ],
-            f"No requests in {environment} {in_words}{' of a key with fewer requests' if after else ''}.",
+            f"No requests in {environment} {in_words}{' of a key behind this one' if after else ''}.",
         )  # fmt: skip
     if len(totals) > limit:
         print_more(f"--after {shown[-1].key_id}")

@@ -1,15 +1,19 @@
 """The gate of a node whose Redis is down: the node goes on with windows of its own."""
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, Subject
-from petstore.gate.redis import QueueFull, RedisGate
+from petstore.gate.redis import RedisGate
+from petstore.gate.redis_errors import QueueFull
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.rate_limits import Decision, Windows
 from petstore.usage import AdmissionTotal, Operation
+
+T = TypeVar("T")
 
 
 class FallbackGate:
@@ -56,44 +60,32 @@ class FallbackGate:
             return admitted and (admitted[0], next(self._unique_version))
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
-        try:
-            return await self._shared.admit_address(environment, address, now)
-        except Unavailable as error:
-            return await self._fallback_after(error).admit_address(environment, address, now)
+        return await self._either(lambda gate: gate.admit_address(environment, address, now))
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
-        try:
-            return await self._shared.peek_address(environment, address, now)
-        except Unavailable as error:
-            return await self._fallback_after(error).peek_address(environment, address, now)
+        return await self._either(lambda gate: gate.peek_address(environment, address, now))
 
     async def keys_version(self, environment: Environment) -> int:
-        try:
-            return await self._shared.keys_version(environment)
-        except Unavailable as error:
-            return await self._fallback_after(error).keys_version(environment)
+        return await self._either(lambda gate: gate.keys_version(environment))
 
     async def raise_version(self, environment: Environment, subject: Subject) -> None:
         """During an outage other nodes use no cached page, and no cached key for longer than a second.
 
         The first batch of each node after the outage raises all versions.
         """
-        try:
-            await self._shared.raise_version(environment, subject)
-        except Unavailable as error:
-            await self._fallback_after(error).raise_version(environment, subject)
+        await self._either(lambda gate: gate.raise_version(environment, subject))
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
-        try:
-            await self._shared.mark_valid(digest, now, valid=valid)
-        except Unavailable as error:
-            await self._fallback_after(error).mark_valid(digest, now, valid=valid)
+        await self._either(lambda gate: gate.mark_valid(digest, now, valid=valid))
 
     async def was_valid(self, digest: bytes, now: float) -> bool:
+        return await self._either(lambda gate: gate.was_valid(digest, now))
+
+    async def _either(self, call: Callable[[Gate], Awaitable[T]]) -> T:
         try:
-            return await self._shared.was_valid(digest, now)
+            return await call(self._shared)
         except Unavailable as error:
-            return await self._fallback_after(error).was_valid(digest, now)
+            return await call(self._fallback_after(error))
 
     async def lift(self, key_id: str) -> bool:
         return await self._shared.lift(key_id)

@@ -19,7 +19,7 @@ from petstore.observability.logs import event
 
 # What the note says beside the id of a boot.
 SYNCED = "synced"
-UNKNOWN_BOOT = "untold"  # in use, but a sandbox hides the id of the boot; the word is on disk, so it stays
+UNKNOWN_BOOT = "untold"  # in use, but the boot id cannot be read. Notes on disk have this word: do not change it
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -76,11 +76,11 @@ def readable(path: Path, *, in_use: bool = False) -> bool:
     """
     child = os.fork()
     if child == 0:
-        for fault in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
-            signal.signal(fault, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         code = 1
         try:
+            for fault in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
+                signal.signal(fault, signal.SIG_DFL)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             with lmdb.open(str(path), subdir=False, readonly=True, lock=in_use) as env, env.begin() as txn:
                 for _ in txn.cursor():
                     pass  # the cursor copies each name and value, so every page is read

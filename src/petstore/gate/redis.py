@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Protocol
 
 from petstore.errors import Unavailable
 from petstore.gate import GatePolicy, Subject
-from petstore.gate.redis_errors import time_limit
+from petstore.gate.redis_errors import QueueFull, time_limit
+from petstore.gate.redis_link import Link
 from petstore.gate.redis_marks import ValidMarks
 from petstore.gate.redis_script import (
     ADDRESS,
@@ -23,7 +23,6 @@ from petstore.gate.redis_script import (
     PEEK,
     VERSION_NUMBER,
     ScriptCall,
-    ScriptReply,
     ScriptResult,
     Versions,
     address_record,
@@ -51,32 +50,6 @@ NO_LIMITS = Limits(0, 0)
 
 CallFuture = asyncio.Future[tuple[Versions, ScriptResult]]
 VersionsFuture = asyncio.Future[Versions]
-
-
-class Link(Protocol):
-    """The connections to Redis. Every method raises Unavailable; the next call then connects again."""
-
-    async def run_script(
-        self, now: str, bans: Sequence[int], raise_bits: int, calls: Sequence[ScriptCall]
-    ) -> ScriptReply:
-        """Run one batch. On a new connection all versions are raised: the server may not have the newest ones."""
-
-    def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """The names of records, some at a time. A name may come twice."""
-
-    async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]: ...
-
-    async def hashes(self, names: Sequence[bytes | str]) -> list[dict[bytes, bytes]]:
-        """The fields of each record of totals; none where there is no such record."""
-
-    async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
-        """Names, values, and the milliseconds after which they expire."""
-
-    async def close(self) -> None: ...
-
-
-class QueueFull(Unavailable):
-    """Redis answers, but too many calls wait for it. The fallback must not decide: a limit of N would admit more."""
 
 
 class RedisGate:
@@ -123,7 +96,7 @@ class RedisGate:
             limits=limits,
             counted_as=operation,
         )
-        if result[0] == OUTDATED:
+        if result[0] == OUTDATED:  # admit.lua has compared the versions of the keys
             return None
         return decision_of(result), versions[VERSION_NUMBER[environment, "catalogue"]]
 

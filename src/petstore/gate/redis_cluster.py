@@ -301,7 +301,9 @@ class ClusterLink:
         """Run the script on no records: a shard that takes no writes, as in a failover, still answers a PING."""
         with contextlib.suppress(Unavailable):
             async with time_limit(SLOTS_TIMEOUT):
-                await self._link(server).replies([script_command([], "", (0, 0, 0), "", [])])
+                (reply,) = await self._link(server).replies([script_command([], "", (0, 0, 0), "", [])])
+            if isinstance(reply, Exception):
+                return
             self._down.discard(server)
             event(logging.WARNING, "shard back", shard=f"{server[0]}:{server[1]}")
 

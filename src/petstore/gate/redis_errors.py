@@ -15,6 +15,10 @@ from petstore.errors import Unavailable
 DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
 
+class QueueFull(Unavailable):
+    """Redis answers, but too many calls wait for it. The fallback must not decide: a limit of N would admit more."""
+
+
 def unavailable(error: Exception) -> Unavailable:
     """The same error as Unavailable. Raises the error itself when it comes from neither driver nor network."""
     if isinstance(error, Unavailable):

@@ -1,4 +1,4 @@
-"""The link to one Redis server, or to the primary that Sentinels name.
+"""The protocol of a link to Redis; and the link to one server, or to the primary that Sentinels name.
 
 redis-py connects, authenticates and asks the Sentinels. This module decides which commands are sent when.
 """
@@ -6,7 +6,7 @@ redis-py connects, authenticates and asks the Sentinels. This module decides whi
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 from redis.asyncio.connection import Connection
@@ -29,6 +29,28 @@ CONNECT_TIMEOUT = 0.8  # seconds
 SCAN_COUNT = 1_000
 
 IfNew = Callable[[], Sequence[Command]]
+
+
+class Link(Protocol):
+    """The connections to Redis. Every method raises Unavailable; the next call then connects again."""
+
+    async def run_script(
+        self, now: str, bans: Sequence[int], raise_bits: int, calls: Sequence[ScriptCall]
+    ) -> ScriptReply:
+        """Run one batch. On a new connection all versions are raised: the server may not have the newest ones."""
+
+    def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """The names of records, some at a time. A name may come twice."""
+
+    async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]: ...
+
+    async def hashes(self, names: Sequence[bytes | str]) -> list[dict[bytes, bytes]]:
+        """The fields of each record of totals; none where there is no such record."""
+
+    async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
+        """Names, values, and the milliseconds after which they expire."""
+
+    async def close(self) -> None: ...
 
 
 class SingleLink:

@@ -6,15 +6,12 @@ asked for in one command, and the next command waits for its answer: a flood tak
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 from petstore.errors import Unavailable
 from petstore.gate import DIGEST_LENGTH, VALID_SECONDS
-from petstore.gate.redis_errors import time_limit
+from petstore.gate.redis_errors import QueueFull, time_limit
+from petstore.gate.redis_link import Link
 from petstore.rate_limits import SECOND
-
-if TYPE_CHECKING:
-    from petstore.gate.redis import Link
 
 TIMEOUT = 1.0  # seconds
 BATCH_MAX = 500
@@ -22,8 +19,9 @@ WAITING_MAX = 20_000
 
 
 class ValidMarks:
-    def __init__(self, link: "Link") -> None:
+    def __init__(self, link: Link, *, waiting_max: int = WAITING_MAX) -> None:
         self._link = link
+        self._waiting_max = waiting_max
         self._waiting: list[tuple[str, asyncio.Future[bool]]] = []
         self._asking: asyncio.Task[None] | None = None
 
@@ -32,8 +30,8 @@ class ValidMarks:
             await self._link.put([(_record(digest), b"1", VALID_SECONDS * SECOND if valid else 1)])
 
     async def has(self, digest: bytes) -> bool:
-        if len(self._waiting) >= WAITING_MAX:
-            raise Unavailable("too many requests wait for the gate")
+        if len(self._waiting) >= self._waiting_max:
+            raise QueueFull("too many requests wait for the gate")
         loop = asyncio.get_running_loop()
         found: asyncio.Future[bool] = loop.create_future()
         self._waiting.append((_record(digest), found))

@@ -13,7 +13,9 @@ BUG = "[report the bug](at-3-am.md#500-internal-error)"
 WORKERS = "[workers die](at-3-am.md#workers-die)"
 
 EVENTS = {
-    "request": LogEvent("One request. Only with `--access-log`."),
+    "request": LogEvent(
+        "One request; `key` is the id of its key, and `pet` that of the animal that it added. Only with `--access-log`."
+    ),
     "unavailable": LogEvent(
         "A request got 503; `cause` says why. At most one line a second for each cause; `others` counts the rest.",
         UNAVAILABLE,

@@ -162,7 +162,10 @@ GATE_QUEUE = Gauge("petstore_gate_queue", "Requests that wait for Redis.")
 GATE_BYTES = Gauge("petstore_gate_bytes", "Size of the gate's file. Absent with Redis.", mode="node")
 
 WORKERS = Gauge("petstore_workers", "Workers that run.")
-WORKER_STARTS = Counter("petstore_worker_starts_total", "Workers started. It grows while the service runs: some died.")
+WORKER_STARTS = Counter(
+    "petstore_worker_starts_total",
+    "Workers started since the service started. More than `petstore_workers`: some died or were replaced by a reload.",
+)
 LOOP_LAG = Histogram(
     "petstore_loop_lag_seconds", "Delay of a worker's timer of each second: how long a request waits for the worker.",
     _SECONDS,

@@ -79,11 +79,14 @@ class _Exchange:
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._first: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
-        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(1)
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(1)  # of the response; None only wakes the reader
+        self._complete = False  # the application has sent its whole response
+        self._over = asyncio.Event()  # the response is complete, the application has ended, or the client has gone
 
     async def receive(self) -> Message:
         if self._body_ended:
-            await asyncio.get_running_loop().create_future()  # until the application ends: nothing more will come
+            await self._over.wait()
+            return {"type": "http.disconnect"}
         stream = self._request.stream
         if stream is None:
             self._body_ended = True
@@ -104,17 +107,24 @@ class _Exchange:
             body, more = bytes(message.get("body", b"")), bool(message.get("more_body", False))
             if not self._first.done():
                 self._first.set_result((body, more))
+            elif self._over.is_set():
+                await asyncio.sleep(0)  # the application goes on to send, and must let others work meanwhile
             else:
                 await self._parts.put(body)
-                if not more:
-                    await self._parts.put(None)
+            if not more:
+                self._complete = True
+                self._finish()
 
     def end(self) -> None:
         """The application has ended, whether or not it has answered."""
         if not self._first.done():
             self._status, self._headers = 500, [(b"content-type", b"text/plain")]
             self._first.set_result((b"Something went wrong.\n", False))
-        elif self._parts.empty():
+        self._finish()
+
+    def _finish(self) -> None:
+        self._over.set()
+        if self._parts.empty():
             self._parts.put_nowait(None)
 
     async def response(self) -> AsgiResponse:
@@ -130,7 +140,17 @@ class _Exchange:
         return AsgiResponse(self._status, headers, body, self._stream(body, more) if streamed else None)
 
     async def _stream(self, first: bytes, more: bool) -> AsyncIterator[bytes]:
-        if first:
-            yield first
-        while more and (part := await self._parts.get()) is not None:
-            yield part
+        """Raises BrokenOff when the application ends before its response is complete."""
+        try:
+            if first:
+                yield first
+            while more and not (self._over.is_set() and self._parts.empty()):
+                part = await self._parts.get()
+                if part is not None:
+                    yield part
+            if more and not self._complete:
+                raise BrokenOff
+        finally:  # also when the client has gone: the application learns of it, and waits no longer
+            self._over.set()
+            while not self._parts.empty():
+                self._parts.get_nowait()

@@ -23,7 +23,7 @@ class Malformed(Exception):
         self.status = status
 
 
-class BrokenOff(Exception):
+class BrokenOff(ConnectionError):
     """The body ended before its length, or is malformed: no more of it will come."""
 
 
@@ -210,5 +210,7 @@ def _check_trailers(lines: list[bytes]) -> None:
     if lines:
         try:
             httptools.HttpRequestParser(None).feed_data(b"GET / HTTP/1.1\r\n" + b"\r\n".join(lines) + b"\r\n\r\n")
+        except httptools.HttpParserUpgrade:
+            pass  # not an HttpParserError: the trailers ask for an upgrade, which only a head can
         except httptools.HttpParserError:
             raise Malformed(400) from None

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
+from petstore.server.bodies import BrokenOff
 from petstore.server.messages import PIPELINE_MAX, MessageReader, Request
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._messages = MessageReader(self, server.field_names)
         self._in_flight: Request | None = None
+        self._rejecting = False  # the response to a malformed message is being made
         self._task: asyncio.Task[None] | None = None
-        self._full = False  # the client does not take its responses
+        self._write_paused = False  # the client does not take its responses
         self._writable: asyncio.Future[None] | None = None  # while a stream waits for that to end
-        self._unsent = 0  # bytes of them, when it last took some
-        self._ignored = 0  # bytes that came after the last request
+        self._unsent = 0  # bytes of responses, when the client last took some
+        self._bytes_after_end = 0  # bytes that came after the last request
         self._since = server.now  # when the present state began: idle, in a head, full, or lingering
         self.peer = ""
 
@@ -61,15 +63,15 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more, but may still read: its requests are answered first."""
         self._messages.end()
-        unanswered = self._in_flight is not None or bool(self._messages.waiting)
+        unanswered = self._in_flight is not None or self._rejecting or bool(self._messages.waiting)
         return unanswered and self._transport.can_write_eof()  # TLS has no half-closed connections
 
     def data_received(self, data: bytes) -> None:
         messages = self._messages
         if messages.over:
             messages.sends_on = True
-            self._ignored += len(data)
-            if self._ignored > LINGER_MAX:
+            self._bytes_after_end += len(data)
+            if self._bytes_after_end > LINGER_MAX:
                 self._transport.abort()
             return
         if not messages.within_head and not data.isspace():  # empty lines do not end an idle time
@@ -79,12 +81,12 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def pause_writing(self) -> None:
-        self._full = True
+        self._write_paused = True
         self._transport.pause_reading()
         self._since = self._server.now
 
     def resume_writing(self) -> None:
-        self._full = False
+        self._write_paused = False
         self._wake_writer()
         self.resume()
         if self._in_flight is None:
@@ -103,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume(self) -> None:
-        if len(self._messages.waiting) <= PIPELINE_MAX and not self._full:
+        if len(self._messages.waiting) <= PIPELINE_MAX and not self._write_paused:
             self._transport.resume_reading()
 
     # Requests in, responses out, in order
@@ -111,7 +113,7 @@ class Connection(asyncio.Protocol):
     def _next(self) -> None:
         """Start with the next request that waits, or reject a message that is malformed."""
         messages = self._messages
-        if self._full:
+        if self._write_paused:
             return
         if messages.waiting:
             self._in_flight = request = messages.waiting.popleft()
@@ -121,14 +123,15 @@ class Connection(asyncio.Protocol):
                 self.resume()
         elif messages.rejected is not None:
             status, messages.rejected = messages.rejected, None
+            self._rejecting = True
             self._task = self._server.create_task(self._reject(status))
 
     async def _answer(self, request: Request) -> None:
         response = await self._server.app.answer(request)
         if response.stream is None:
             self._in_flight = None
-        if self._transport.is_closing():
-            return  # the client has gone
+            if self._transport.is_closing():
+                return  # the client has gone
         messages = self._messages
         stream = request.stream
         # What is left of a body that was not read to its end would be taken for the next request.
@@ -150,6 +153,7 @@ class Connection(asyncio.Protocol):
     async def _reject(self, status: int) -> None:
         """The last response, to a message that never became a request."""
         response = await self._server.app.reject(status, self.peer)
+        self._rejecting = False
         if not self._transport.is_closing():
             self._send(response, stays=False, head_only=self._messages.rejects_head)
             self._since = self._server.now
@@ -174,19 +178,19 @@ class Connection(asyncio.Protocol):
         """Send a body part by part, at the client's pace. Returns whether all of it was sent."""
         close = "" if stays else "connection: close\r\n"
         head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{close}\r\n"
-        self._transport.write(head.encode("latin-1"))
         try:
             async with contextlib.aclosing(cast("AsyncGenerator[bytes, None]", parts)) as sending:
+                self._transport.write(head.encode("latin-1"))
                 async for part in sending:
+                    if self._transport.is_closing():
+                        return False
                     if not head_only:
                         self._transport.write(part)
                     async with asyncio.timeout(WRITE_TIMEOUT):
-                        while self._full and not self._transport.is_closing():
+                        while self._write_paused and not self._transport.is_closing():
                             self._writable = asyncio.get_running_loop().create_future()
                             await self._writable
-                    if self._transport.is_closing():
-                        return False
-        except TimeoutError:
+        except (TimeoutError, BrokenOff):  # the client must not take what comes next for the rest of this body
             self._transport.abort()
             return False
         finally:
@@ -223,7 +227,7 @@ class Connection(asyncio.Protocol):
         """Called once a second: close a connection that has been in its present state for too long."""
         messages = self._messages
         waited = now - self._since
-        if self._in_flight is not None or (messages.within_body and not self._full):
+        if self._in_flight is not None or self._rejecting or (messages.within_body and not self._write_paused):
             return  # the application's own limits hold
         unsent = self.unsent_bytes
         if unsent > 0:
@@ -243,9 +247,9 @@ class Connection(asyncio.Protocol):
             self._hang_up()
 
     def close_if_idle(self) -> None:
-        if self._in_flight is not None or self._messages.waiting:
+        if self._in_flight is not None or self._rejecting or self._messages.waiting:
             return
-        if self._transport.get_write_buffer_size() > 0:
+        if self.unsent_bytes > 0:
             self._transport.close()  # after everything is sent
         else:
             self._hang_up()

@@ -70,12 +70,10 @@ class HttpServer:
         self._is_exempt = is_exempt
         self._of_address: Counter[str] = Counter()
         self._refusals = Throttled("connection refused")
-        self._create_task = asyncio.get_running_loop().create_task
+        self.create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+        self.create_task = asyncio.get_running_loop().create_task
         self._drained = asyncio.Event()
         self.tick()
-
-    def create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._create_task(work)
 
     def accept(self, connection: Connection) -> bool:
         """Whether there is room for one more connection."""
@@ -86,6 +84,7 @@ class HttpServer:
         if self._of_address[address] >= self._per_address_max and not self._is_exempt(address):
             return self._refuse("per_address", "too many connections from one address", address)
         self.connections.add(connection)
+        self._drained.clear()  # it may be set while a handshake of the drain is under way
         self._of_address[address] += 1
         return True
 

@@ -19,7 +19,7 @@ TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
 EMPTY_BYTES_MAX = 64  # of empty lines before a request line
 PIPELINE_MAX = 32  # requests that may wait on one connection
-ESCAPES_MAX = 64  # %XX in a path: a path with more is that of nothing, and stays as it was sent
+ESCAPES_MAX = 64  # %XX in a path: no route has so many, so a path with more is not decoded
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
 
 HEAD_END = b"\r\n\r\n"
@@ -131,6 +131,8 @@ class HeadReader:
         if "content-length" in fields or "transfer-encoding" in fields:
             self._parser = None  # llhttp would wait for the body, which it is never given
             length = _length(fields)
+            if version == b"HTTP/1.0":
+                fields.pop("expect", None)  # RFC 9110, 10.1.1: a client of 1.0 would take a 100 for the response
         host = fields.get("host")
         if host is None:
             if version == b"HTTP/1.1":
@@ -159,7 +161,7 @@ def _asks_to_close(connection: str) -> bool:
 
 
 def _length(fields: dict[str, str]) -> int:
-    """llhttp has refused a head with both a length and a transfer coding."""
+    """llhttp has refused a repeated length, and a length beside a transfer coding."""
     coding = fields.get("transfer-encoding")
     if coding is None:
         return int(fields["content-length"])
@@ -276,7 +278,7 @@ class MessageReader:
         request, length = self._heads.read(data[:end] if behind else data, self._source.peer, self._started)
         self._started = now
         if length:
-            expects = request.fields.get("expect", "").lower() == "100-continue" and request.keep_alive
+            expects = request.fields.get("expect", "").lower() == "100-continue"
             stream = BodyStream(self._source, length, continues=expects)
             self.waiting.append(request)
             request.stream = self._stream = stream

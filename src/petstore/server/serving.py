@@ -8,9 +8,9 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 
 from petstore.server.connection import HEAD_TIMEOUT, WRITE_TIMEOUT, Connection
+from petstore.server.handover import Sockets
 from petstore.server.http_server import HttpServer
 from petstore.server.restarts import PAUSE_MAX
-from petstore.server.succession import Sockets
 from petstore.server.workers import COVER, RETIRE
 
 ACCEPT_TURNS = 500  # turns of the event loop after the signal: each accepts one connection that waits already

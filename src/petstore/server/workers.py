@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from petstore.errors import PetstoreError
 from petstore.observability.logs import event
+from petstore.server.handover import Digests, Handover, Sockets, trial_environment
 from petstore.server.restarts import Restarts
 from petstore.server.sockets import worker_sockets
-from petstore.server.succession import Digests, Sockets, Succession, trial_environment
 
 STOP_TIMEOUT = 4.5
 WORKERS_MAX = 8  # by default
@@ -83,24 +83,24 @@ class Worker:
 
 class Supervisor:
     def __init__(
-        self, host: str, port: int, count: int, work: Work, left: Succession | None, digests: Digests | None = None
+        self, host: str, port: int, count: int, work: Work, predecessor: Handover | None, digests: Digests | None = None
     ) -> None:
         """`digests`: of what `work` was made from, for the trial of a reload. Raises OperatorError."""
         self._work = work
         self._count = count
         self._digests = digests or {}
-        self._running_digests = left.digests if left else self._digests
+        self._running_digests = predecessor.digests if predecessor else self._digests
         self._workers: dict[int, Worker] = {}
-        self._old = dict(left.workers) if left else {}
-        self._retired = set(left.retired) if left else set()
-        self._taking_over = left is not None
-        self._reload_again = left is not None and left.reload_again
+        self._previous = dict(predecessor.workers) if predecessor else {}
+        self._retired = set(predecessor.retired) if predecessor else set()
+        self._taking_over = predecessor is not None
+        self._reload_again = predecessor is not None and predecessor.reload_again
         self._stopping = False
         self._failed = False
         self._restarts = Restarts()
         self._trial: subprocess.Popen[bytes] | None = None
         self._reload_deadline = time.monotonic() + READY_TIMEOUT
-        self._sockets = left.sockets if left else worker_sockets(host, port, count)
+        self._sockets = predecessor.sockets if predecessor else worker_sockets(host, port, count)
 
     def run(self) -> int:
         """Until SIGTERM or SIGINT. Returns the exit code: 1 when no worker is ready and new ones keep dying."""
@@ -109,15 +109,15 @@ class Supervisor:
         for slot in range(self._count):
             self._start(slot)
         self._reap()  # SIG_DFL has discarded the signal of a worker that died during the `exec`
-        while self._workers or self._restarts or self._old or self._retired:
+        while self._workers or self._restarts or self._previous or self._retired:
             received = signal.sigtimedwait(SIGNALS, self._wait())
             if received is not None:
                 self._handle(received.si_signo)
-            self._look()
+            self._poll()
         return 1 if self._failed else 0
 
     def _wait(self) -> float:
-        """Seconds until `_look` may have something to do though no signal comes."""
+        """Seconds until `_poll` may have something to do though no signal comes."""
         starting = any(not worker.is_ready for worker in self._workers.values())
         if starting or self._trial is not None or self._stopping:
             return POLL
@@ -131,7 +131,7 @@ class Supervisor:
         elif not self._stopping:
             self._stop()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """What time brings: workers that become ready or are due, a trial that ends, a stop that takes too long."""
         now = time.monotonic()
         for slot in self._restarts.take_due(now):
@@ -140,7 +140,7 @@ class Supervisor:
             worker.check_ready()
         if self._taking_over and not self._restarts and all(worker.is_ready for worker in self._workers.values()):
             self._finish_reload()
-        elif self._old and now > self._reload_deadline and not self._stopping:
+        elif self._previous and now > self._reload_deadline and not self._stopping:
             self._give_up_reload("the new workers were not ready in time")
         if self._trial is not None and self._trial.poll() is not None:
             self._end_trial(self._trial)
@@ -148,7 +148,7 @@ class Supervisor:
             self._reload_again = False
             self._begin_reload()
         if self._stopping and now > self._stop_deadline:
-            self._signal({*self._workers, *self._old, *self._retired}, signal.SIGKILL)
+            self._signal({*self._workers, *self._previous, *self._retired}, signal.SIGKILL)
 
     # Workers
 
@@ -174,9 +174,9 @@ class Supervisor:
         groups = len(self._sockets)
         mine = [slot % groups] if slot >= groups else range(slot, groups, self._count)
         others = [number for number in range(groups) if number not in mine]
-        return WorkerSockets(self._all(mine), self._all(others))
+        return WorkerSockets(self._sockets_in(mine), self._sockets_in(others))
 
-    def _all(self, groups: Iterable[int]) -> Sockets:
+    def _sockets_in(self, groups: Iterable[int]) -> Sockets:
         return [each for number in groups for each in self._sockets[number]]
 
     def _reap(self) -> None:
@@ -192,7 +192,7 @@ class Supervisor:
                 continue
             self._retired.discard(pid)
             worker = self._workers.pop(pid, None)
-            was_old = self._old.pop(pid, None) is not None
+            was_old = self._previous.pop(pid, None) is not None
             if worker is not None:
                 worker.check_ready()
                 worker.close()
@@ -207,7 +207,7 @@ class Supervisor:
     def _replace(self, worker: Worker, code: int) -> None:
         now = time.monotonic()
         has_worked = worker.is_ready and now - worker.started >= CRASH_SECONDS
-        gives_up = self._old and not worker.is_ready
+        gives_up = self._previous and not worker.is_ready
         pause = 0.0 if has_worked or gives_up else self._restarts.crashed(worker.slot, now)
         waits = {"retry_seconds": pause} if pause else {}
         event(logging.ERROR, "worker died", worker=worker.pid, status=code, **waits)
@@ -224,7 +224,7 @@ class Supervisor:
         ready = [worker.pid for worker in self._workers.values() if worker.is_ready]
         if ready:
             self._signal({min(ready)}, COVER)
-        elif self._restarts.keep_failing and not self._old and not self._stopping:
+        elif self._restarts.keep_failing and not self._previous and not self._stopping:
             event(logging.ERROR, "workers keep dying", hint="the lines above say why")
             self._failed = True
             self._stop()
@@ -238,7 +238,7 @@ class Supervisor:
         self._taking_over = self._reload_again = False
         self._restarts.clear()
         self._stop_deadline = time.monotonic() + STOP_TIMEOUT
-        self._signal({*self._workers, *self._old, *self._retired}, signal.SIGTERM)
+        self._signal({*self._workers, *self._previous, *self._retired}, signal.SIGTERM)
 
     def _signal(self, pids: set[int], number: int) -> None:
         for pid in pids:
@@ -289,12 +289,12 @@ class Supervisor:
     def _exec(self) -> None:
         """Replace this process by the program on disk. Returns only when that fails."""
         workers = {pid: worker.slot for pid, worker in self._workers.items()}
-        left = Succession(self._sockets, workers, self._retired, self._running_digests, self._reload_again)
+        handover = Handover(self._sockets, workers, self._retired, self._running_digests, self._reload_again)
         sys.stdout.flush()
         sys.stderr.flush()
         try:
             os.execve(  # noqa: S606 # nosec B606  # the command line of this very process
-                sys.executable, [sys.executable, *sys.orig_argv[1:]], left.in_environment()
+                sys.executable, [sys.executable, *sys.orig_argv[1:]], handover.in_environment()
             )
         except OSError as error:
             self._refuse_reload(f"the new code cannot be started: {error.strerror}")
@@ -303,8 +303,8 @@ class Supervisor:
         event(logging.ERROR, "reload failed", cause=cause, effect="the present workers stay")
 
     def _finish_reload(self) -> None:
-        self._retire(set(self._old))
-        self._old = {}
+        self._retire(set(self._previous))
+        self._previous = {}
         self._taking_over = False
         self._running_digests = self._digests
         event(logging.INFO, "reloaded", workers=len(self._workers))
@@ -312,15 +312,19 @@ class Supervisor:
     def _give_up_reload(self, cause: str) -> None:
         """The old workers stay, and the new ones go."""
         event(logging.ERROR, "reload failed", cause=cause, effect="the previous workers stay")
-        self._signal(set(self._workers), signal.SIGKILL)
+        for worker in self._workers.values():
+            worker.check_ready()
+        ready = {worker.pid for worker in self._workers.values() if worker.is_ready}
+        self._retire(ready)  # they have accepted requests
+        self._signal(set(self._workers) - ready, signal.SIGKILL)
         self._retired |= set(self._workers)
         for worker in self._workers.values():
             worker.close()
-        self._workers = {pid: Worker.kept(pid, slot) for pid, slot in self._old.items()}
+        self._workers = {pid: Worker.kept(pid, slot) for pid, slot in self._previous.items()}
         # A previous worker that died meanwhile has no successor yet.
         self._restarts.clear()
-        self._restarts.add(set(range(self._count)) - set(self._old.values()), time.monotonic())
-        self._old = {}
+        self._restarts.add(set(range(self._count)) - set(self._previous.values()), time.monotonic())
+        self._previous = {}
         self._taking_over = False
 
 

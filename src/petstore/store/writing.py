@@ -65,7 +65,7 @@ def replayed(idempotency_key: IdempotencyKey, digest: bytes, pet: Pet) -> Added 
 def deliver(results: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:
     """Hand each result, or exception, to the future that waits for it, unless its caller has gone.
 
-    Each caller logs a bug that reaches it, under its own request id. One that reaches nobody is logged here.
+    Each caller logs a bug that reaches it, under its own request id. A bug that reaches no caller is logged here.
     """
     bugs: dict[Exception, bool] = {}  # and whether it reached someone
     for future, result in results:

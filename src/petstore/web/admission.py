@@ -15,7 +15,7 @@ from petstore.usage import Operation
 from petstore.web.replies import Reply, error_reply, line, seconds
 from petstore.web.requests import Request, bearer
 
-KNOWN_KEYS_MAX = SEEN_KEYS_MAX = 20_000
+CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
 FRESH_SECONDS = 1.0
 LOOKUPS_PER_SECOND = 10  # from an address over its limit, for keys that were never seen valid
 ADDRESSES_MAX = 10_000
@@ -25,7 +25,7 @@ QUOTES_AND_LISTS = frozenset("\"',; ")  # what clients add to a key: quotes, or 
 digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
 
-class KnownKey(msgspec.Struct, frozen=True, gc=False):
+class CachedKey(msgspec.Struct, frozen=True, gc=False):
     """A usable key as the store had it when the gate's version of the keys was `version`."""
 
     key: ApiKey
@@ -39,7 +39,7 @@ Admitted = tuple[ApiKey | None, Decision, int, Reply | None]
 
 
 class Admission:
-    """One environment's."""
+    """Admits or refuses the requests of one environment."""
 
     def __init__(
         self,
@@ -48,17 +48,17 @@ class Admission:
         gate: Gate,
         address_of: Callable[[Request], str],
         *,
-        known_keys_max: int = KNOWN_KEYS_MAX,
+        cached_keys_max: int = CACHED_KEYS_MAX,
     ) -> None:
         self._environment: Environment = environment
         self._keys = keys
         self._gate = gate
         self._address_of = address_of
-        self._known: dict[bytes, KnownKey] = {}
-        self._seen: dict[bytes, None] = {}  # the keys that are marked in the gate as valid, the oldest first
-        self._change = -1  # the latest change of a key when `_known` was begun
-        self._checked = self._fresh_until = 0.0  # a clock that is set back makes the known keys old, not young
-        self._known_keys_max = known_keys_max
+        self._cached: dict[bytes, CachedKey] = {}
+        self._marked: dict[bytes, None] = {}  # the keys that are marked in the gate as valid, the oldest first
+        self._change = -1  # the latest change of a key when `_cached` was begun
+        self._checked = self._fresh_until = 0.0  # if the clock is set back, the cached keys count as stale
+        self._cached_keys_max = cached_keys_max
         self._lookups = LookupBudget()
 
     async def admit(self, request: Request, now: float, operation: Operation = "other") -> Admitted:
@@ -69,9 +69,9 @@ class Admission:
             if not self._checked <= now < self._fresh_until:
                 await self._drop_changed(now)
             digest = digest_of_secret(secret)
-            known = self._known.get(digest)
+            known = self._cached.get(digest)
             if known is None or now >= known.expires:
-                if digest not in self._seen and not await self._may_look_up(request, secret, digest, now):
+                if digest not in self._marked and not await self._may_look_up(request, secret, digest, now):
                     decision = await self._gate.peek_address(self._environment, self._address_of(request), now)
                     return None, decision, -1, too_many_requests(decision)
                 known = await self._look_up(secret, digest, now)
@@ -90,26 +90,26 @@ class Admission:
             return None, decision, -1, too_many_requests(decision)
         return None, decision, -1, unauthorized(request, secret, self._environment)
 
-    async def _look_up(self, secret: str, digest: bytes, now: float) -> KnownKey | None:
+    async def _look_up(self, secret: str, digest: bytes, now: float) -> CachedKey | None:
         if not well_formed(secret, self._environment):
             return None
-        kept_in = self._known
+        cache = self._cached
         # First the version, then the key: a change in between makes this look-up outdated, never wrong.
         version = await self._gate.keys_version(self._environment)
         key = await self._keys.find_key(digest)
         if key is None or not key.usable(now):
-            kept_in.pop(digest, None)
-            if digest in self._seen:
-                del self._seen[digest]
+            cache.pop(digest, None)
+            if digest in self._marked:
+                del self._marked[digest]
                 await self._gate.mark_valid(digest, now, valid=False)
             return None
-        if digest not in self._seen:
+        if digest not in self._marked:
             await self._gate.mark_valid(digest, now, valid=True)
-            self._see(digest)
-        known = KnownKey(key, key.limits, version, key.expires or math.inf)
-        if len(kept_in) >= self._known_keys_max:
-            del kept_in[next(iter(kept_in))]
-        kept_in[digest] = known
+            self._remember(digest)
+        known = CachedKey(key, key.limits, version, key.expires or math.inf)
+        if len(cache) >= self._cached_keys_max:
+            del cache[next(iter(cache))]
+        cache[digest] = known
         return known
 
     async def _drop_changed(self, now: float) -> None:
@@ -124,7 +124,7 @@ class Admission:
             self._fresh_until = 0.0
             raise
         if change != self._change:
-            self._change, self._known = change, {}
+            self._change, self._cached = change, {}
 
     async def _may_look_up(self, request: Request, secret: str, digest: bytes, now: float) -> bool:
         """An address over its limit reaches the store a few times a second, however many keys it makes up.
@@ -138,14 +138,14 @@ class Admission:
         if decision.outcome is ADMITTED:
             return True
         if await self._gate.was_valid(digest, now):
-            self._see(digest)
+            self._remember(digest)
             return True
         return self._lookups.take(address, now)
 
-    def _see(self, digest: bytes) -> None:
-        if len(self._seen) >= SEEN_KEYS_MAX:
-            del self._seen[next(iter(self._seen))]
-        self._seen[digest] = None
+    def _remember(self, digest: bytes) -> None:
+        if len(self._marked) >= MARKED_KEYS_MAX:
+            del self._marked[next(iter(self._marked))]
+        self._marked[digest] = None
 
 
 class LookupBudget:

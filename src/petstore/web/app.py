@@ -1,4 +1,4 @@
-"""THE pipeline. A request goes through it in a straight line:
+"""The pipeline. Every request goes through it in a straight line:
 
 route → authenticate and pass the gate → method and scope → the operation → reply
 """
@@ -80,7 +80,7 @@ class App:
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._has_extras = settings.access_log or settings.ietf_headers or self._cors is not None
         self._site = Site(settings, stores, gate, clock, scrape)
-        self._outside = RequestCounters("none")
+        self._site_counters = RequestCounters("none")
         self._outages = Throttled("unavailable")
         self._apis = {each: self._api(each, store, settings) for each, store in stores.items()}
         self._collections = {api.base + "/pets": api for api in self._apis.values()}
@@ -109,7 +109,7 @@ class App:
         now = self._clock()
         for api in self._apis.values():
             api.counters.settle(now, api.pets.pages.take_misses())
-        self._outside.settle(now)
+        self._site_counters.settle(now)
         self._outages.flush(ticks)
 
     async def answer(self, request: Request) -> Reply:
@@ -122,7 +122,7 @@ class App:
         decision: Decision | None = None
         try:
             if api is None:
-                reply, decision = await self._answer_outside(request, now)
+                reply, decision = await self._answer_site(request, now)
             else:
                 key, decision, version, refusal = await api.admission.admit(request, now, operation)
                 if method == "OPTIONS" and (refusal is None or key is None):
@@ -132,7 +132,7 @@ class App:
                 else:
                     assert key is not None  # an admitted request has a key
                     if method not in methods:
-                        raise _not_answered(request.path, methods)
+                        raise _wrong_address(request.path, methods)
                     check_scope(key, method)
                     if item is not None:
                         reply = await api.pets.get_pet(item, now)
@@ -162,7 +162,7 @@ class App:
         reply.headers = headers
         status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
         if api is None:
-            self._outside.count(None, "site", status, took)
+            self._site_counters.count(None, "site", status, took)
         else:
             api.counters.count(key, operation, status, took)
             if status >= 400 and key is not None:
@@ -202,7 +202,7 @@ class App:
                 return Route(api, (), None, "other")
         return Route(None, (), None, "other")
 
-    async def _answer_outside(self, request: Request, now: float) -> tuple[Reply, Decision | None]:
+    async def _answer_site(self, request: Request, now: float) -> tuple[Reply, Decision | None]:
         """What is not under a base address counts against the client's address; probes and scrapes do not."""
         if self._site.is_exempt(request):
             return await self._site.answer(request), None
@@ -228,7 +228,7 @@ class App:
         if self._access_log:
             event(
                 logging.INFO, "request", id=request_id, method=without_keys(request.method),
-                path=without_keys(request.path), status=reply.status, key=key.id if key else None,
+                path=without_keys(request.path), status=reply.status, key=key.id if key else None, pet=reply.pet,
                 address=self.address_of(request), ms=round(1000 * took, 2),
             )  # fmt: skip
         headers = ""
@@ -260,7 +260,7 @@ class App:
         return Reply(204, line("allow", names) + preflight)
 
 
-def _not_answered(path: str, allowed: tuple[str, ...]) -> RequestError:
+def _wrong_address(path: str, allowed: tuple[str, ...]) -> RequestError:
     if not allowed:
         return not_found(path)
     names = ", ".join(allowed)

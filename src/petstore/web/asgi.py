@@ -1,4 +1,4 @@
-"""The adapter to ASGI, for other servers: HTTP/2, say, is theirs."""
+"""Runs the app on any ASGI server, for example one that speaks HTTP/2."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter

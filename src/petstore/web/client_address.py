@@ -22,7 +22,7 @@ def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) 
     for hop in reversed(forwarded_for.split(",")):
         address = _without_port(hop.strip())
         if not _is_address(address):
-            return peer  # what a proxy has not written, or cannot say: the nearest proxy speaks for it
+            return peer  # not an address, "unknown" say: the request counts against the nearest proxy
         if not is_in(address, trusted):
             return address
         peer = address

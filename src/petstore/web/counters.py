@@ -23,7 +23,7 @@ _PAGES = {("listPets", 200), ("listPets", 304)}
 
 
 class RequestCounters:
-    """Without a store: for what is outside the base addresses, which is no key's usage."""
+    """The counters of one environment. Without a store they count the site's pages, which are no key's usage."""
 
     def __init__(self, environment: Environment | Literal["none"], usage_store: UsageStore | None = None) -> None:
         self._environment = environment
@@ -102,7 +102,11 @@ class RequestCounters:
             self._last_used = last_used | self._last_used
             raise
         errors, self._errors = self._errors, {}
-        await self._usage_store.add_errors([error for of_key in errors.values() for error in of_key])
+        try:
+            await self._usage_store.add_errors([error for of_key in errors.values() for error in of_key])
+        except BaseException:
+            self._errors = errors | self._errors  # of a key that has new errors, those
+            raise
 
 
 def _rows(key_id: str, operation: Operation, response: ResponseClass, requests: int, at: int) -> list[OperationUsage]:

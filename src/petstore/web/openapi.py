@@ -301,10 +301,6 @@ def _references(value: object) -> set[str]:
     return set().union(*map(_references, value)) if isinstance(value, list) else set()
 
 
-def _landing_page(live: str) -> str:
-    return live.removesuffix("v1")
-
-
 def as_json(built: Json) -> bytes:
     return msgspec.json.format(msgspec.json.encode(built), indent=2)
 

@@ -43,7 +43,7 @@ class PageCache:
         self._change = -1  # the latest change of the catalogue when `_entries` was begun
         self._misses = 0
         self._version = -1
-        self._checked = self._fresh_until = 0.0  # a clock that is set back makes the cache old, not young
+        self._checked = self._fresh_until = 0.0  # if the clock is set back, the cache counts as stale
         self._reads: dict[ListQuery, asyncio.Task[Rendered]] = {}
 
     def get(self, query: ListQuery, version: int, now: float) -> Rendered | None:
@@ -82,7 +82,9 @@ class PageCache:
 
     def _keep_unchanged(self, change: int) -> None:
         if change == self._change:
-            self._unchecked.update(self._entries)
+            for query, rendered in self._entries.items():
+                self._keep(query, rendered, self._unchecked)
+                self._bytes -= _size(rendered)  # it was counted when it was put
             self._entries, self._unchecked = self._unchecked, {}
         else:
             self._clear()
@@ -93,10 +95,14 @@ class PageCache:
         self._misses += 1
         held = token[1] if rendered.ends_list else token[0]
         if held is self._entries or held is self._ends:
-            held[query] = rendered
-            self._bytes += _size(rendered)
+            self._keep(query, rendered, held)
             if self._bytes > self._bytes_max:
                 self._clear()
+
+    def _keep(self, query: ListQuery, rendered: Rendered, held: Entries) -> None:
+        replaced = held.get(query)  # requests that share a read all put it
+        self._bytes += _size(rendered) - (_size(replaced) if replaced else 0)
+        held[query] = rendered
 
     async def share(self, query: ListQuery, read: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
         """Read once for all requests that want the same at the same time: a new version of a popular page, say."""

@@ -77,7 +77,7 @@ class PetOperations:
             headers += line("location", f"{self._pets_url}/{added.pet.id}")
         if added.replayed:
             headers += line("idempotent-replayed", "true")
-        return Reply(201, headers, encode(added.pet))
+        return Reply(201, headers, encode(added.pet), added.pet.id)
 
     async def _read(self, query: ListQuery, version: int, now: float) -> Rendered:
         """What the cache did not have: from the store, and into the cache."""

@@ -38,6 +38,7 @@ class Reply(msgspec.Struct, gc=False):
     status: int
     headers: Lines
     body: bytes = b""
+    pet: int | None = None  # the id of the animal that was added, for the access log
     stream: ClassVar[None] = None  # every body is complete
 
 

@@ -43,7 +43,11 @@ class StaticFile:
         # In a thread, and once for all who ask meanwhile: to compress the largest file takes 0.1 s.
         if self._content is None:
             self._content = asyncio.ensure_future(asyncio.to_thread(_made, self._make))
-        content = await asyncio.shield(self._content)
+        try:
+            content = await asyncio.shield(self._content)
+        except Exception:
+            self._content = None  # too many open files, say: the next request tries again
+            raise
         compressed = quality(request.fields.get("accept-encoding", ""), "gzip", "*") > 0
         etag = f'"{content.digest}-gzip"' if compressed else f'"{content.digest}"'
         headers = line("etag", etag) + self._headers

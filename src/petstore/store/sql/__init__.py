@@ -64,7 +64,7 @@ class Database(ABC):
     ) -> T:
         """What the transaction returns, after its commit, and after the version of `changes` was raised.
 
-        The default of `timeout_seconds` is a request's. A transaction with a longer one shares its commit with nobody.
+        The default of `timeout_seconds` is a request's. A transaction with a longer one has a commit of its own.
         """
 
     @abstractmethod

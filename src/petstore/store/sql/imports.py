@@ -48,7 +48,7 @@ class SqlImports(SqlPets, SqlTransfer):
             is_discarded = False
             with contextlib.suppress(Unavailable):  # `tidy` does it later
                 is_discarded = await self._long(self._set_state(import_id, "loading", "discarded"))
-                if isinstance(error, Exception):  # otherwise the caller has gone, and nobody should wait
+                if isinstance(error, Exception):  # otherwise the caller has gone, and does not wait
                     await self._remove_discarded()
             # A commit that was not answered may have published the animals, unless the state says otherwise.
             if isinstance(error, Unavailable) and (is_discarded or not is_loaded):
@@ -189,7 +189,7 @@ class SqlImports(SqlPets, SqlTransfer):
 
     @abstractmethod
     def _move_rows(self, import_id: str, first_id: int, start: int, stop: int) -> Transaction[None]:
-        """Move the rows of these places, those of them that nobody else has moved meanwhile."""
+        """Move the rows of these places, those of them that no other process has moved meanwhile."""
 
     # Undoing
 

@@ -176,7 +176,7 @@ class SqlPets(Database):
         return pets_of(changed)
 
     def _lock_pets(self, pet_ids: Sequence[int]) -> Transaction[list[Pet]]:
-        """Those of the animals that exist, all in `pets` from now on. Nobody else can change them meanwhile."""
+        """Those of the animals that exist, all in `pets` from now on. No other transaction can change them."""
         rows = yield Statement(f"SELECT id, first_id FROM {self.schema}.imports WHERE state = 'moving'")
         for import_id, first_id in rows:
             moved = yield Statement(
@@ -212,7 +212,7 @@ class SqlPets(Database):
 
         def numbered() -> Transaction[tuple[T, int]]:
             result = yield from transaction
-            # Last of all: a transaction that has this row waits for no other, so nobody can deadlock.
+            # Last of all: a transaction that has this row waits for no other, so it cannot deadlock.
             rows = yield self._note_moving(also="number = number + 1,")
             return result, rows[0][0]
 

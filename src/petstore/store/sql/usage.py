@@ -117,9 +117,10 @@ class SqlUsage(Database):
             f"UPDATE {self.schema}.keys SET last_used = $1 WHERE id = $2 AND coalesce(last_used, 0) < $1",
             [(at, key_id) for key_id, at in sorted(last_used.items())],
         )
-        if not rows:
-            return
-        newest = max(row.start for row in rows)
+        if rows:
+            yield from self._delete_expired(max(row.start for row in rows))
+
+    def _delete_expired(self, newest: int) -> Transaction[None]:
         for table, columns, old, kept in EXPIRING:
             yield Statement(
                 f"DELETE FROM {self.schema}.{table} WHERE ({columns}) IN (SELECT {columns} FROM {self.schema}.{table}"

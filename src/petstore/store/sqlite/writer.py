@@ -314,7 +314,7 @@ def _rows(adds: Sequence[AddPet]) -> str:
 
 
 def _insert(connection: apsw.Connection, rows: str, count: int) -> int:
-    """The first id. The others follow it, because nobody else can insert within the transaction."""
+    """The first id. The others follow it, because no other process can insert within the transaction."""
     connection.execute(
         "INSERT INTO pets (name, category_id, status)"
         " SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) ORDER BY key",

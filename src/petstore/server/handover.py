@@ -16,7 +16,7 @@ Sockets = list[socket.socket]
 Digests = Mapping[str, str]
 
 
-class Succession(NamedTuple):
+class Handover(NamedTuple):
     """What a main process takes over from its predecessor, itself before the `exec`."""
 
     sockets: list[Sockets]
@@ -26,7 +26,7 @@ class Succession(NamedTuple):
     reload_again: bool
 
     @classmethod
-    def from_environment(cls) -> "Succession | None":
+    def from_environment(cls) -> "Handover | None":
         left = os.environ.pop(SUCCESSION, None)
         if left is None:
             return None
