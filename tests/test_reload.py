@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from petstore.plans import Limits
-from petstore.server.workers import RETIRE
+from petstore.server.worker_process import RETIRE
 from prove.reloads import Load, events, reload, used_by
 from tests.backends import Postgres, Redis, free_port, running
 from tests.certificates import Certificate, self_signed

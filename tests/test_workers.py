@@ -229,7 +229,8 @@ _HALF_RELOADED = """
 import os, pathlib, signal, sys, time
 from petstore.server.handover import Handover
 from petstore.server.sockets import worker_sockets
-from petstore.server.workers import RETIRE, Supervisor
+from petstore.server.worker_process import RETIRE
+from petstore.server.workers import Supervisor
 
 directory = pathlib.Path(sys.argv[1])
 previous = os.fork()

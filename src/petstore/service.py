@@ -33,7 +33,8 @@ from petstore.server.http_server import Application, HttpServer
 from petstore.server.serving import serve_connections
 from petstore.server.sockets import open_sockets
 from petstore.server.tls import tls_context
-from petstore.server.workers import Supervisor, WorkerSockets
+from petstore.server.worker_process import WorkerSockets
+from petstore.server.workers import Supervisor
 from petstore.settings import Settings
 from petstore.web import asgi
 from petstore.web.app import App

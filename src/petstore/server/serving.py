@@ -11,7 +11,7 @@ from petstore.server.connection import HEAD_TIMEOUT, WRITE_TIMEOUT, Connection
 from petstore.server.handover import Sockets
 from petstore.server.http_server import HttpServer
 from petstore.server.restarts import PAUSE_MAX
-from petstore.server.workers import COVER, RETIRE
+from petstore.server.worker_process import COVER, RETIRE
 
 ACCEPT_TURNS = 500  # turns of the event loop after the signal: each accepts one connection that waits already
 RETIRE_TIMEOUT = 60.0

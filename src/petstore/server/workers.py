@@ -11,38 +11,34 @@ import contextlib
 import logging
 import math
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
-from petstore.errors import PetstoreError
 from petstore.observability.logs import event
 from petstore.server.handover import Digests, Handover, Sockets, trial_environment
 from petstore.server.restarts import Restarts
 from petstore.server.sockets import worker_sockets
+from petstore.server.worker_process import (
+    COVER,
+    RETIRE,
+    SIGNALS,
+    Work,
+    Worker,
+    WorkerSockets,
+    run_worker,
+    unblock_signals,
+)
 
 STOP_TIMEOUT = 4.5
 WORKERS_MAX = 8  # by default
 CRASH_SECONDS = 1.0  # a worker that dies sooner after its start did not really start
 READY_TIMEOUT = 60.0  # for all new workers of a reload
 POLL = 0.02  # seconds, while a worker is starting
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-RETIRE = signal.SIGUSR1  # tells a worker to finish what it has, without hurry
-COVER = signal.SIGUSR2  # tells a worker to accept at the sockets of the others too, for a while
-
-# What a worker does: it is given its sockets, and what to call when it accepts connections.
-Work = Callable[["WorkerSockets", Callable[[], None]], None]
-
-
-class WorkerSockets(NamedTuple):
-    own: Sockets
-    others: Sockets  # of other workers, for the time when one of them cannot be replaced
 
 
 def default_count() -> int:
@@ -52,33 +48,6 @@ def default_count() -> int:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" is no number: no quota
     return max(1, min(cores, WORKERS_MAX))
-
-
-class Worker:
-    def __init__(self, pid: int, slot: int, ready: int) -> None:
-        self.pid = pid
-        self.slot = slot  # the index of its sockets
-        self.started = time.monotonic()
-        self.is_ready = False
-        self._ready_pipe = ready
-
-    @classmethod
-    def kept(cls, pid: int, slot: int) -> "Worker":
-        """A worker of the predecessor, which has been ready for long."""
-        worker = cls(pid, slot, -1)
-        worker.is_ready = True
-        worker.started = -math.inf
-        return worker
-
-    def check_ready(self) -> None:
-        if self._ready_pipe >= 0 and select.select([self._ready_pipe], [], [], 0)[0]:
-            self.is_ready = os.read(self._ready_pipe, 1) == b"1"
-            self.close()
-
-    def close(self) -> None:
-        if self._ready_pipe >= 0:
-            os.close(self._ready_pipe)
-            self._ready_pipe = -1
 
 
 class Supervisor:
@@ -165,7 +134,7 @@ class Supervisor:
             return
         if pid == 0:
             os.close(ready)
-            _run(self._work, self._sockets_of(slot), written)
+            run_worker(self._work, self._sockets_of(slot), written)
         os.close(written)
         self._workers[pid] = Worker(pid, slot, ready)
 
@@ -269,7 +238,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._trial_output,
-                preexec_fn=_unblock_signals,
+                preexec_fn=unblock_signals,
             )
         except OSError as error:
             self._refuse_reload(f"the new code cannot be tried: {error.strerror}")
@@ -326,31 +295,3 @@ class Supervisor:
         self._restarts.add(set(range(self._count)) - set(self._previous.values()), time.monotonic())
         self._previous = {}
         self._taking_over = False
-
-
-def _unblock_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-
-def _run(work: Work, sockets: WorkerSockets, written: int) -> None:
-    """A worker process, from the fork to its end. Does not return."""
-
-    def ready() -> None:
-        os.write(written, b"1")
-        os.close(written)
-
-    code = 1
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, RETIRE, COVER):
-            signal.signal(number, signal.SIG_IGN if number in (signal.SIGHUP, COVER) else signal.SIG_DFL)
-        _unblock_signals()
-        work(sockets, ready)
-        code = 0
-    except PetstoreError as error:
-        event(logging.ERROR, "worker failed", cause=str(error))
-    except BaseException:
-        logging.getLogger("petstore").exception("worker failed")
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
