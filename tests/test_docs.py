@@ -88,7 +88,7 @@ def test_the_drill_works_word_by_word(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     server.fill(3)
     Commands(server).text("backup", str(tmp_path / "backup.zip"))
-    block = OPERATING[OPERATING.index("**The drill**") :].split("```")[1]
+    block = OPERATING[OPERATING.index("### The drill") :].split("```")[1]
     lines = re.findall(r"^\$ petstore (.+)$", block, re.MULTILINE)
     assert [line.split()[0] for line in lines] == ["backup", "restore", "check", "serve"]
     for line in lines[:-1]:

@@ -164,11 +164,12 @@ def test_statement_that_takes_too_long_is_ended_unless_it_is_an_operators(place:
 def test_client_that_is_silent_within_a_transaction_soon_holds_no_lock_unless_it_is_an_operator(
     place: StorePlace,
 ) -> None:
-    served = asyncio.Event()
+    locked, served = asyncio.Event(), asyncio.Event()
 
     async def silent(connection: Any) -> None:
         async with connection.transaction():
             await connection.execute("LOCK TABLE petstore_live.pets")
+            locked.set()
             await served.wait()
             await connection.fetchval("SELECT 1")
 
@@ -180,6 +181,7 @@ def test_client_that_is_silent_within_a_transaction_soon_holds_no_lock_unless_it
     async def work(store: Store) -> None:
         async with postgres_pool(place, 2, PATIENT._replace(idle_transaction_timeout=0.2)) as pool:
             lost = asyncio.create_task(pool.run(silent, 20))
+            await locked.wait()
             assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
             served.set()
             with pytest.raises(Unavailable):

@@ -400,7 +400,7 @@ class Irregular:
         return Reply(status, "", b"")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_pipelines_of_all_sizes_are_answered_completely_and_in_order(seed: int) -> None:
     """Over sockets whose buffers run full in both directions, so that reading and writing pause all the time."""
     dice = random.Random(seed)
@@ -425,7 +425,7 @@ def test_pipelines_of_all_sizes_are_answered_completely_and_in_order(seed: int) 
     async def work() -> None:
         server = HttpServer(Irregular(dice))
         async with await listen(server) as listening, asyncio.timeout(60):
-            for _ in range(8):
+            for _ in range(5):
                 reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=4_096)
                 messages = [message(number) for number in range(dice.choice([3, 30, 300]))]
                 async with asyncio.TaskGroup() as sending:

@@ -77,7 +77,7 @@ def test_a_limit_of_60_admits_exactly_60_of_200_concurrent_requests(many: Server
 def test_a_created_animal_is_in_every_worker_s_list_before_its_201_arrives(many: Server) -> None:
     key = many.key()
     clients = a_connection_to_each_worker(many)
-    for number in range(60):
+    for number in range(30):
         writer = clients[number % WORKERS]
         # Every worker has the page in its memory before the animal is added.
         for reader in clients:

@@ -10,10 +10,10 @@ from fast_time import FastTime
 from petstore_client import Attempt, Petstore
 from tests.servers import serving
 
-CREATES = int(os.environ.get("PETSTORE_TEST_CREATES", "2000"))
+CREATES = int(os.environ.get("PETSTORE_TEST_CREATES", "800"))
 
 
-def test_2000_creates_through_cut_connections_are_exactly_2000_animals(tmp_path: Path) -> None:
+def test_creates_through_cut_connections_are_exactly_as_many_animals(tmp_path: Path) -> None:
     attempts: list[Attempt] = []
     fast = FastTime()
     with serving(tmp_path / "data") as server, CuttingProxy(server.port, most=4000, seed=5).running() as proxy:

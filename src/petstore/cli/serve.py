@@ -285,7 +285,7 @@ def _log_opening() -> None:
 
 async def _first_key(settings: Settings) -> dict[Environment, str]:
     """The secret of a new free key when there is no key yet: the first request can be sent at once."""
-    async with Backends(settings) as backends:
+    async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
         await _wait_for_schema(backends)
         for store in backends.stores.values():
             if await store.keys(limit=1):
