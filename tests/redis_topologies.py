@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from redis.crc import key_slot
 
 from petstore.gate.redis_script import key_record
 from tests.backends import Redis, running
+from tests.certificates import self_signed
 from tests.served import wait_for
 
 SLOTS = 16_384
@@ -114,12 +114,7 @@ class Sentinel(Redis):
 @contextlib.contextmanager
 def behind_tls(redis: Redis, folder: Path) -> Iterator[str]:
     """The URL of a Redis behind a TLS listener. The URL names the listener's own certificate as the authority."""
-    certificate, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    certificate, key = self_signed(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 

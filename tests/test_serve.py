@@ -23,6 +23,7 @@ from petstore.settings import Settings
 from petstore.store.limits import StoreLimits
 from petstore.store.postgres import migrations
 from tests.backends import free_port
+from tests.certificates import self_signed
 from tests.commands import Commands
 from tests.places import StorePlace
 from tests.served import SECRET, Served, is_running, listens, serve_fails_in_one_line, wait_for
@@ -236,12 +237,7 @@ def _is_hung_up_on(port: int, trusting: ssl.SSLContext) -> bool:
 
 @pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make a certificate")
 def test_tls(tmp_path: Path) -> None:
-    certificate, private = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(private), "-out", str(certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    certificate, private = self_signed(tmp_path)
     own = Served(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(private)).start(wait=False)
     try:
         assert wait_for(lambda: listens(own.port))

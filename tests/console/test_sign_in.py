@@ -2,7 +2,6 @@
 
 import re
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from petstore.audit import AuditEntry
 from petstore.operators import mint_token
+from tests.certificates import self_signed
 from tests.commands import Commands
 from tests.consoles import Console, ConsoleClient, is_sign_in_page, running_console, text_of
 from tests.servers import Server, serving
@@ -84,12 +84,7 @@ def test_the_cookie_is_http_only_and_same_site_strict(own_console: Console) -> N
 
 
 def test_under_https_the_cookie_is_a_host_cookie_and_hsts_is_sent(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    certificate, key = self_signed(tmp_path)
     options = ["--tls-cert", str(certificate), "--tls-key", str(key)]
     with running_console(Server(tmp_path / "data"), *options, scheme="https") as own_console:
         client = own_console.client()

@@ -5,7 +5,8 @@ import contextlib
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from petstore.server.connection import HEAD_TIMEOUT, WRITE_TIMEOUT, Connection
 from petstore.server.handover import Sockets
@@ -55,7 +56,7 @@ async def serve_connections(
     listeners = [await listen(each) for each in sockets]
     covering = asyncio.ensure_future(_cover(others, listen, cover))
     ready()
-    await _first(stop, retire)
+    await _first(stop.wait(), retire.wait())
     if stop.is_set():
         for _ in range(ACCEPT_TURNS):
             await asyncio.sleep(0)
@@ -63,11 +64,7 @@ async def serve_connections(
     for listener in listeners:
         listener.close()
     if not stop.is_set():
-        draining = asyncio.ensure_future(server.drain(RETIRE_TIMEOUT, idle=RETIRE_IDLE))
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([draining, stopping], return_when=asyncio.FIRST_COMPLETED)
-        draining.cancel()
-        stopping.cancel()
+        await _first(server.drain(RETIRE_TIMEOUT, idle=RETIRE_IDLE), stop.wait())
     await server.drain()
 
 
@@ -87,8 +84,9 @@ async def _cover(
                 listener.close()
 
 
-async def _first(*events: asyncio.Event) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+async def _first(*works: Coroutine[Any, Any, object]) -> None:
+    """Wait until the first of them is done, and cancel the others."""
+    tasks = [asyncio.create_task(work) for work in works]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
