@@ -170,9 +170,10 @@ class Postgres(Process):
         shutil.copytree(data, new)
 
     def command(self) -> list[str]:
-        # Memory that processes share lies in the folder: a server that is killed leaves nothing elsewhere.
+        # Memory that processes share lies in the folder: a server that is killed leaves nothing elsewhere. Autovacuum
+        # would start a process for each of hundreds of databases every minute.
         settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
-                    "max_connections": 400, "fsync": "off", "shared_buffers": "64MB",
+                    "max_connections": 400, "fsync": "off", "shared_buffers": "64MB", "autovacuum": "off",
                     "dynamic_shared_memory_type": "mmap"}  # fmt: skip
         options = [*(f"{name}={value}" for name, value in settings.items()), *self.settings]
         return [str(self._bin / "postgres"), "-D", str(self.folder / "data"), *(w for o in options for w in ("-c", o))]
