@@ -162,9 +162,11 @@ def test_a_shard_that_is_down_fails_its_own_keys_only(
         for client in cluster.clients:
             client.config_set("cluster-require-full-coverage", "no")
         GatePlace(tmp_path, cluster.url()).use(work, REFUSE)
-    assert [record.message for record in caplog.records] == ["shard down", "shard back"]
+    messages = [record.message for record in caplog.records]
+    # On a slow machine the shard may fail once more before it has joined the others again.
+    assert messages == ["shard down", "shard back"] * max(1, len(messages) // 2)
     shard = f"127.0.0.1:{cluster.nodes[down].port}"
-    assert [record.__dict__["fields"]["shard"] for record in caplog.records] == [shard, shard]
+    assert {record.__dict__["fields"]["shard"] for record in caplog.records} == {shard}
 
 
 def test_a_slot_without_owner_fails_its_own_keys_until_it_has_one(tmp_path: Path) -> None:

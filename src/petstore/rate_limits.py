@@ -53,9 +53,9 @@ class Outcome(IntEnum):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """What the headers need: a window, when it resets, and how long that is from now. In milliseconds.
+    """What the headers need: a window, when it resets, and how long that is from now: `wait` becomes Retry-After.
 
-    After a refusal `reset` is the moment from which a request is admitted.
+    Times are in milliseconds. After a refusal `reset` is the moment from which a request is admitted.
     """
 
     outcome: Outcome
