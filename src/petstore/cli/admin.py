@@ -60,12 +60,24 @@ async def existing_data(settings: Settings) -> AsyncIterator[Backends]:
     if not locked:  # all data are on servers: there is nothing to lock, and no file to count in while Redis is away
         settings = msgspec.structs.replace(settings, gate_outage="refuse")
     async with Backends(settings, locked=locked, limits=OPERATOR_LIMITS) as backends:
+        await check_copied(backends)
         yield backends
 
 
-def data_to_create(settings: Settings) -> Backends:
+@contextlib.asynccontextmanager
+async def data_to_create(settings: Settings) -> AsyncIterator[Backends]:
     """The backends, for the few commands that create data where there are none. Raises OperatorError."""
-    return Backends(settings, limits=OPERATOR_LIMITS)
+    async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
+        await check_copied(backends)
+        yield backends
+
+
+async def check_copied(backends: Backends) -> None:
+    """Raises OperatorError for an unfinished copy: what a command changed there, the copy would meet."""
+    for store in backends.stores.values():
+        unfinished = await store.copying_from()
+        if unfinished is not None:
+            raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
 
 
 async def check_data(settings: Settings) -> None:

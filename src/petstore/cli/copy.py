@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from petstore.backends import Backends, mark_gate_clean, open_gate_for, open_stores_for, prepare, recover_gate
-from petstore.cli.admin import check_data, entry, run
+from petstore.cli.admin import OPERATOR_LIMITS, check_data, entry, run
 from petstore.cli.options import Command, backend_options, json_option, settings_from
 from petstore.cli.output import counted, print_json, print_table, program, progress
 from petstore.errors import OperatorError
@@ -86,7 +86,10 @@ def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = without_password(source.store) if source.store else str(source.data.resolve())
     # The exclusive lock: animals that a service adds during the copy would be missing.
-    async with Backends(source, alone=source.store is None) as backends, _opened(target) as (stores, gate):
+    async with (
+        Backends(source, alone=source.store is None, limits=OPERATOR_LIMITS) as backends,
+        _opened(target) as (stores, gate),
+    ):
         again = name in [await store.copying_from() for store in stores.values()]
         if gate is not None and not again:
             await copying.check_gate(gate)
@@ -111,7 +114,7 @@ async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Sto
     gate = None
     if target.gate is not None or target.store is None:
         gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))
-    stores = open_stores_for(target, gate)
+    stores = open_stores_for(target, gate, limits=OPERATOR_LIMITS)
     try:
         yield stores, gate
     finally:
