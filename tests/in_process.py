@@ -155,3 +155,14 @@ def connected(server: HttpServer, peer: str = "192.0.2.9") -> tuple[Connection, 
     connection, transport = Connection(server), Transport(peer)
     connection.connection_made(transport)
     return connection, transport
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Let the event loop turn until the condition holds."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def listen(server: HttpServer) -> asyncio.Server:
+    return await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0)

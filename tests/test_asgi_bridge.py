@@ -8,16 +8,10 @@ import pytest
 
 from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.http_server import HttpServer
-from tests.in_process import Transport, connected
+from tests.in_process import Transport, connected, until
 
 PART = b"x" * 10_000
 GET = b"GET /file HTTP/1.1\r\nHost: here\r\n\r\n"
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 class Download:

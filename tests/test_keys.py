@@ -1,6 +1,7 @@
 """Keys: the format of secrets that a scanner relies on, limits, states and durations."""
 
 import zlib
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from petstore.keys import (
     PREFIXES,
     SCOPES,
     Environment,
+    Scope,
     checked_limits,
     checksum,
     digest_of,
@@ -89,7 +91,8 @@ def test_only_enterprise_takes_limits_and_it_needs_them() -> None:
 def test_a_key_has_a_scope() -> None:
     with pytest.raises(OperatorError, match="at least one scope"):
         new_key("live", "free", now=0, scopes=())
-    assert new_key("live", "free", now=0, scopes=iter(["write", "read"])).scopes == ("read", "write")  # type: ignore[arg-type]
+    once: Iterator[Scope] = iter(("write", "read"))
+    assert new_key("live", "free", now=0, scopes=once).scopes == ("read", "write")
 
 
 def test_a_name_has_at_most_255_characters_and_no_control_characters() -> None:

@@ -73,7 +73,7 @@ async def data_to_create(settings: Settings) -> AsyncIterator[Backends]:
 
 
 async def check_copied(backends: Backends) -> None:
-    """Raises OperatorError for an unfinished copy: what a command changed there, the copy would meet."""
+    """Raises OperatorError for an unfinished copy, which is incomplete and must not be changed."""
     for store in backends.stores.values():
         unfinished = await store.copying_from()
         if unfinished is not None:

@@ -111,15 +111,16 @@ def _busiest(
     totals, keys, bars = run(work())
     shown = totals[:limit]
     # After a restore there may be usage of a key that is unknown again.
-    names = {total.key_id: (keys[total.key_id].name if total.key_id in keys else "") for total in shown}
+    names = {key_id: key.name for key_id, key in keys.items()}
+    plans = {key_id: key.plan for key_id, key in keys.items()}
     if as_json:
         print_json(
             [
                 {
                     **total._asdict(),
                     "admitted": total.admitted,
-                    "name": names[total.key_id],
-                    "plan": keys[total.key_id].plan if total.key_id in keys else None,
+                    "name": names.get(total.key_id, ""),
+                    "plan": plans.get(total.key_id),
                     "bars": bars[total.key_id].totals(),
                 }
                 for total in shown
@@ -130,7 +131,7 @@ def _busiest(
             ["key", name, "requests", "admitted", "429", "banned", "name"],
             [
                 [t.key_id, sparkline(bars[t.key_id].totals()), f"{t.requests:,}", f"{t.admitted:,}", f"{t.refused:,}",
-                 f"{t.banned:,}", names[t.key_id]]
+                 f"{t.banned:,}", names.get(t.key_id, "")]
                 for t in shown
             ],
             f"No requests in {environment} {in_words}{' of a key behind this one' if after else ''}.",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from petstore.server.sockets import inherited
 
-SUCCESSION = "PETSTORE_SUCCESSION"  # what a main process leaves to its successor
+HANDOVER = "PETSTORE_SUCCESSION"  # the variable; a running service sets it, so its name stays
 TRIAL = "PETSTORE_TRIAL"  # set in the process that tries the start: what the workers that serve were started with
 
 Sockets = list[socket.socket]
@@ -27,10 +27,10 @@ class Handover(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> "Handover | None":
-        left = os.environ.pop(SUCCESSION, None)
-        if left is None:
+        text = os.environ.pop(HANDOVER, None)
+        if text is None:
             return None
-        state = json.loads(left)
+        state = json.loads(text)
         workers = state["workers"]
         # The predecessor may be an earlier version, which leaves sockets and workers only.
         return cls(
@@ -54,7 +54,7 @@ class Handover(NamedTuple):
             "digests": dict(self.digests),
             "reload_again": self.reload_again,
         }
-        return {**os.environ, SUCCESSION: json.dumps(state)}
+        return {**os.environ, HANDOVER: json.dumps(state)}
 
 
 def trial_environment(running: Digests) -> dict[str, str]:
@@ -74,4 +74,4 @@ def is_trial() -> bool:
 
 def is_reload() -> bool:
     """Whether the workers of a predecessor serve, and this process has not yet taken them over."""
-    return SUCCESSION in os.environ
+    return HANDOVER in os.environ
