@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NODE_TOOLS := client/tests/typescript tests/openapi-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve console test test-proofs check docs prove bench bench-quick dist release-check container-check lock clean
+.PHONY: help setup serve console test test-thorough test-proofs check docs prove bench bench-quick dist release-check container-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,10 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(TEST_FILES) $(BIN)/python -m pytest --numpro
 NODE_MODULES = $(NODE_TOOLS:%=%/node_modules/.package-lock.json)
 
 test: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the tests (some of them: make test ARGS="-k limits")
-	$(PYTEST) -m "not static and not proof" $(ARGS)
+	$(PYTEST) -m "not static and not proof and not thorough" $(ARGS)
+
+test-thorough: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the slow tests: every page under axe-core, generated clients, repeated faults
+	$(PYTEST) -m thorough $(ARGS)
 
 test-proofs: $(VENV)/.installed-dev ## Run every proof in its short form, as it is and with a planted fault
 	$(PYTEST) -m proof --dist load tests/test_prove.py $(ARGS)

@@ -1,7 +1,7 @@
 """`kill -9` of the whole service under concurrent creates, a thousand times on the same data; every tenth hits a start.
 
-After each the service must be ready within a second, `integrity_check` ok, and every acknowledged animal there; at the
-end none twice, none that nobody sent. The counters of the gate must never be lower than what was answered.
+After each, `integrity_check` must be ok and every acknowledged animal there; at the end none twice, none that nobody
+sent. The median start takes under a second. The counters of the gate must never be lower than what was answered.
 """
 
 import http.client

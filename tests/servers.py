@@ -74,7 +74,7 @@ class Server:
         self.log = data.parent / f"{data.name}.log"
         self.program = ["petstore"]  # the module that is started, and what it takes before our own words
         self.process: Running | None = None
-        self._stock: list[Key] = []
+        self._stock: dict[Environment, list[Key]] = {"live": [], "staging": []}
         self.store = shared(Postgres).url() if host == "cluster" else None
         self.gate = shared(Redis).url() if host == "cluster" else None
 
@@ -206,19 +206,19 @@ class Server:
         self.act(lambda backends: backends.stores[environment].add_key(made.record, digest_of(made.secret), ENTRY))
         return made
 
-    def key_in_stock(self) -> Key:
+    def key_in_stock(self, environment: Environment = "live") -> Key:
         """One as `key()` makes it, many at a time: to open the data takes longer than most tests."""
-        if not self._stock:
-            records = [new_key("live", "enterprise", now=time.time(), limits=PLENTY) for _ in range(64)]
-            stock = [Key(record, mint("live")) for record in records]
+        if not self._stock[environment]:
+            records = [new_key(environment, "enterprise", now=time.time(), limits=PLENTY) for _ in range(64)]
+            stock = [Key(record, mint(environment)) for record in records]
 
             async def add(backends: Backends) -> None:
                 for made in stock:
-                    await backends.stores["live"].add_key(made.record, digest_of(made.secret), ENTRY)
+                    await backends.stores[environment].add_key(made.record, digest_of(made.secret), ENTRY)
 
             self.act(add)
-            self._stock = stock  # only when all of them are in the store
-        return self._stock.pop()
+            self._stock[environment] = stock  # only when all of them are in the store
+        return self._stock[environment].pop()
 
     def fill(self, count: int, environment: Environment = "live", status: Any = None) -> None:
         """Add animals named Pet 1, Pet 2, …; without a status, the three in turn."""

@@ -176,6 +176,7 @@ def with_servers(page: Page, server: Server, live: str, staging: str) -> None:
     open_reference(page, server)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("live", "staging"),
     [
@@ -195,6 +196,7 @@ def test_requests_stay_at_the_origin_whatever_the_public_addresses_are(
     assert server.url("/pets") in page.inner_text("#createPet .samples pre")
 
 
+@pytest.mark.thorough
 def test_at_the_host_name_of_staging_live_cannot_be_chosen(server: Server, page: Page, staging_key: Key) -> None:
     with_servers(page, server, "https://api.petstore.test/v1", server.url("", "staging"))
     assert not page.is_visible("text=Live")
@@ -203,6 +205,7 @@ def test_at_the_host_name_of_staging_live_cannot_be_chosen(server: Server, page:
     assert execute(page, "createPet").startswith("Answer 201")
 
 
+@pytest.mark.thorough
 def test_an_address_with_the_name_of_an_operation_opens_it(server: Server, page: Page) -> None:
     page.goto(server.origin + "/docs#createPet")
     page.wait_for_selector("#createPet button.execute")
@@ -232,6 +235,7 @@ def samples(context: BrowserContext, server: Server) -> Iterator[Page]:
     tab.asked_nobody_else_and_has_no_fault()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("language", RUN)
 def test_the_code_samples_work_as_they_stand(server: Server, samples: Page, language: str) -> None:
     program = {"curl": "curl", "Python": sys.executable, "JavaScript": "node"}[language]
@@ -256,6 +260,7 @@ def test_the_code_samples_work_as_they_stand(server: Server, samples: Page, lang
     assert (newest.name, newest.category_id) == ("Grüße aus \"Bo''s\" Haus", 2**63 - 1)
 
 
+@pytest.mark.thorough
 def test_the_reference_page_looks_well_and_passes_axe(server: Server, page: Page, staging_key: Key) -> None:
     open_reference(page, server, staging_key)
     look(page, "reference")
@@ -267,9 +272,14 @@ def test_the_reference_page_looks_well_and_passes_axe(server: Server, page: Page
     look(page, "reference-opened")
 
 
-def test_the_landing_page_looks_well_passes_axe_and_leads_on(server: Server, page: Page) -> None:
+@pytest.mark.thorough
+def test_the_landing_page_looks_well_and_passes_axe(server: Server, page: Page) -> None:
     page.goto(server.origin + "/")
     look(page, "landing", ALL_LOOKS)
+
+
+def test_the_landing_page_leads_on(server: Server, page: Page) -> None:
+    page.goto(server.origin + "/")
     assert [code.inner_text() for code in page.locator("dd").all()] == [server.url(""), server.url("", "staging")]
     page.click("text=Guide")
     page.wait_for_selector("#guide h2")
@@ -281,6 +291,7 @@ def test_the_landing_page_looks_well_passes_axe_and_leads_on(server: Server, pag
         assert page.request.get(f"{server.origin}/{href}").ok
 
 
+@pytest.mark.thorough
 def test_pages_follow_the_colours_of_the_system(server: Server, page: Page, reference: Page) -> None:
     page.goto(server.origin + "/")
     for shown in (page, reference):
@@ -291,6 +302,7 @@ def test_pages_follow_the_colours_of_the_system(server: Server, page: Page, refe
         assert len(set(grounds)) == 2
 
 
+@pytest.mark.thorough
 def test_after_the_sunset_the_page_has_two_operations(start: Callable[..., Server], browser: Browser) -> None:
     own = start()
     own.move_clock(SUNSET - time.time() + 1)

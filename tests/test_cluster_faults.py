@@ -120,6 +120,7 @@ def ready(node: Node) -> bool:
     return False
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("failing", ["postgres", "redis"])
 def test_a_server_that_fails_again_and_again(servers: tuple[Postgres, Redis], tmp_path: Path, failing: str) -> None:
     postgres, redis = servers

@@ -172,6 +172,7 @@ def test_a_copy_goes_on_after_a_power_cut_during_the_quotas(tmp_path: Path) -> N
     assert target.act(everything) == source.act(everything)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("direction", ["to the cluster", "back"])
 def test_a_killed_copy_goes_on(tmp_path: Path, direction: str) -> None:
     """Killed when the first rows have arrived, killed again later, then left to finish."""

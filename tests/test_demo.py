@@ -125,6 +125,7 @@ def test_a_second_start_with_demo_serves_and_prints_no_key(serve: Callable[..., 
     assert httpx.get(own.url("/pets"), headers={"Authorization": f"Bearer {secret}"}).status_code == 200
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
 @pytest.mark.parametrize("files", [0, 1, 2, 4], ids=lambda files: f"after-{files}-files")
 def test_a_start_that_was_interrupted_while_it_made_the_data_is_repeated(

@@ -60,6 +60,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.thorough
 def test_the_same_source_gives_the_same_bytes_elsewhere_and_later(
     archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def open_umask() -> object:
     os.umask(before)
 
 
+@pytest.mark.thorough
 @only_as_root
 @pytest.mark.usefixtures("open_umask")
 def test_another_user_can_read_nothing_at_any_moment() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import pytest
 import yaml
 
 from petstore.errors import InvalidBody
@@ -84,6 +85,7 @@ def test_servers_follow_the_public_url(start: Callable[..., Server], client: htt
     ]
 
 
+@pytest.mark.thorough
 def test_schemathesis_finds_nothing(server: Server, key: Key, tmp_path: Path) -> None:
     server.fill(30)
     phases = "examples,fuzzing,stateful" if server.store else "examples,coverage,fuzzing,stateful"

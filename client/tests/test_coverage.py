@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src/petstore_client"
 CORE = [
@@ -12,6 +14,7 @@ CORE = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_the_core_has_full_line_and_branch_coverage(tmp_path: Path) -> None:
     coverage = [sys.executable, "-m", "coverage"]
     data = f"--data-file={tmp_path / 'coverage'}"

@@ -13,6 +13,8 @@ import pytest
 
 from tests.servers import Server, serving
 
+pytestmark = pytest.mark.thorough
+
 HERE = Path(__file__).parent
 TYPESCRIPT = HERE / "typescript"
 

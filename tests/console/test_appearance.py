@@ -17,6 +17,8 @@ from tests.browsers import look, violations
 from tests.consoles import Console, running_console
 from tests.servers import Server
 
+pytestmark = pytest.mark.thorough
+
 SECTIONS = ["overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health"]
 NAMES = ["Rex", "<script>alert(1)</script>", "🐈" * 255, "\u202eright to left", "x" * 255, "Mia", "Luna", "Ærø"]
 KEYS = ["Ada's laptop", "'; drop table keys; --", "🐕" * 255, "", "<script>alert(2)</script>", "Zoo Leipzig – booking"]

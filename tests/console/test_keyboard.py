@@ -13,6 +13,8 @@ from tests.commands import Commands
 from tests.consoles import Console, running_console
 from tests.servers import Server
 
+pytestmark = pytest.mark.thorough
+
 TABS_MAX = 150
 
 

@@ -18,7 +18,7 @@ def allowed(value: str) -> set[str]:
 
 
 def key_of(server: Server, base: str) -> Key:
-    return server.key(environment="staging" if base == "/staging/v1" else "live")
+    return server.key_in_stock("staging" if base == "/staging/v1" else "live")
 
 
 def code_of(answer: Answer) -> str:
