@@ -73,7 +73,10 @@ def processor_seconds(pid: int) -> float:
     """User and system time of a process and of all that it has started, those that have ended included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     children = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
-    return sum(map(int, fields[11:15])) / TICKS + sum(processor_seconds(int(child)) for child in children)
+    try:
+        return sum(map(int, fields[11:15])) / TICKS + sum(processor_seconds(int(child)) for child in children)
+    except (FileNotFoundError, ProcessLookupError):  # a child has just ended: now its time is part of its parent's
+        return processor_seconds(pid)
 
 
 def run(command: list[str], **environment: str) -> str:

@@ -109,9 +109,9 @@ def _events() -> str:
 
 
 def _figures() -> str:
-    race, cluster, scaling, claims, console, console_cluster = (
+    race, servers, cluster, scaling, claims, console, console_cluster = (
         json.loads((ROOT / f"bench/results/{name}.json").read_text())
-        for name in ("race", "cluster", "scaling", "claims", "console-pages", "console-cluster-pages")
+        for name in ("race", "servers", "cluster", "scaling", "claims", "console-pages", "console-cluster-pages")
     )
     proofs = json.loads((ROOT / "prove/results/full.json").read_text())
     hidden = {"outcome", "seconds", "at", "machine"}
@@ -124,6 +124,7 @@ def _figures() -> str:
         "# Figures\n\nAll measured figures of the project, from the last run of each measurement."
         " [The benchmark](../../bench/README.md) and [proofs](../proofs.md) say what is measured, and how.\n\n"
         f"## The race\n\n{_machine(race)}\n\n{_race(race)}\n"
+        f"## The same application on other servers\n\n{_machine(servers)}\n\n{_race(servers)}\n"
         f"## The race on PostgreSQL and Redis\n\n{_machine(cluster)}\n\n{_race(cluster)}\n"
         "## Processor time of one request on PostgreSQL and Redis\n\n"
         + _table(
