@@ -47,3 +47,13 @@ def test_bad_row_of_several_lines_is_reported_on_its_first(petstore: Commands, t
     file.write_bytes(b'name,categoryId,x\nRex,1,"a\nb"\nMia,one,"a\n\nb"\nBo,2,\n')
     good, bad = dry_run(petstore, file)
     assert (good, list(bad)) == (2, [4])
+
+
+def test_lines_that_each_open_and_close_a_quote_are_read_in_time_that_grows_with_the_file(
+    petstore: Commands, tmp_path: Path
+) -> None:
+    """Each row reads on to the next quote; without a limit of lines, 20,000 of them would take minutes."""
+    file = tmp_path / "animals.csv"
+    file.write_bytes(b"name,categoryId\n" + b'a","b\n' * 20_000)
+    report = json.loads(petstore.run("pets", "import", str(file), "--dry-run", "--json").stdout)
+    assert report["animals"] == 0 and report["bad_rows"] > 0

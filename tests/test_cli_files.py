@@ -256,7 +256,8 @@ def test_other_tasks_run_during_an_export(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
 
         beside = asyncio.create_task(other())
-        await write_pets(backends.stores["live"], "jsonl", io.StringIO())
+        live = backends.stores["live"]
+        await write_pets(lambda after: live.page(after=after, limit=BATCH, status=None), "jsonl", io.StringIO())
         beside.cancel()
         return turns
 

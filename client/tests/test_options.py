@@ -8,6 +8,7 @@ import pytest
 
 from fakes import KEY, REX, Client, Clock, Kind, Service, http_error, http_response
 from petstore_client import LIVE, STAGING, AsyncPetstore, Petstore, RateLimited, ServerError
+from tests.servers import Key, Server
 
 
 def make(kind: Kind, **options: Any) -> Petstore | AsyncPetstore:
@@ -128,6 +129,11 @@ def test_the_default_timeouts_are_5_seconds_to_connect_and_30_in_all(kind: Kind)
     assert len(timeouts) == 4
     assert timeouts["connect"] == 5
     assert all(25 < timeouts.get(phase) <= 30 for phase in ("read", "write", "pool"))
+
+
+def test_a_timeout_may_be_infinite(server: Server, key: Key) -> None:
+    with Petstore(key.secret, base_url=server.url(""), timeout=float("inf"), connect_timeout=float("inf")) as store:
+        assert store.create_pet("Rex", 1).name == "Rex"
 
 
 def test_with_options_sets_max_retries_timeout_and_max_wait_for_one_call(kind: Kind) -> None:

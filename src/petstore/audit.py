@@ -4,10 +4,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+PET_ACTIONS = ("add animal", "update animal", "set status", "remove animal", "restore animal")  # the subject is its id
 # Every action of an operator, by its name in the audit log.
 ACTIONS = (
     "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "revoke key", "lift ban",
-    "add animal", "update animal", "set status", "remove animal", "restore animal", "import", "undo import",
+    *PET_ACTIONS, "import", "undo import",
     "sign in", "sign-in failed", "sign out", "sign out everywhere",
     "add operator", "set role", "revoke operator",
     "backup", "restore", "copy",

@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from petstore.keys import Environment, mint, well_formed
+from petstore.keys import Environment, KeyChanges, mint, well_formed
 from petstore.plans import Limits
 from petstore.usage import OperationUsage
 from tests.commands import Commands
 from tests.consoles import ConsoleClient, cells, next_rows, running_console, text_of
 from tests.served import wait_for
-from tests.servers import Server, serving
+from tests.servers import ENTRY, Server, serving
 from tests.wire import asking
 
 
@@ -101,7 +101,7 @@ def test_a_suspended_key_is_401_until_it_is_resumed(server: Server, operator: Co
     assert cells(operator.get(f"/live/keys?q={key_id}&state=suspended"), "State") == ["suspended"]
     page = operator.submit(f"/live/keys/{key_id}/resume")
     assert status_of(server, secret) == 200
-    assert "The key is active again." in text_of(page)
+    assert "it is active." in text_of(page)
     assert "is not suspended" in text_of(operator.submit(f"/live/keys/{key_id}/resume"))
     assert [entry.action for entry in Commands(server).entries()[:2]] == ["resume key", "suspend key"]
 
@@ -117,6 +117,23 @@ def test_a_secret_is_identified_and_never_shown_again(operator: ConsoleClient) -
     mistyped = operator.post("/live/keys/identify", secret=secret[:-1] + ("a" if secret[-1] != "a" else "b"))
     assert mistyped.status_code == 422 and "checksum" in text_of(mistyped)
     assert operator.get(f"/live/keys/identify?secret={secret}").text.count("belongs to") == 0
+
+
+def test_a_rotated_secret_that_has_ended_is_identified_as_such(operator: ConsoleClient) -> None:
+    key_id, secret = operator.create_key()
+    operator.submit(f"/live/keys/{key_id}/rotate", overlap="0s")
+    page = text_of(operator.post("/live/keys/identify", secret=secret))
+    assert "rotated and has ended" in page and "rotate the key" not in page
+    _, other = operator.create_key()
+    assert "rotate the key" in text_of(operator.post("/live/keys/identify", secret=other))
+
+
+def test_a_key_that_expired_while_it_was_suspended_is_resumed_as_expired(
+    server: Server, operator: ConsoleClient
+) -> None:
+    key = server.key(expires=time.time() - 1)
+    server.act(lambda backends: backends.stores["live"].update_key(key.id, KeyChanges(suspended=1.0), ENTRY))
+    assert "it is expired." in text_of(operator.submit(f"/live/keys/{key.id}/resume"))
 
 
 def test_keys_are_filtered_by_plan_and_state_and_sorted(server: Server, operator: ConsoleClient) -> None:

@@ -57,6 +57,13 @@ def test_an_added_operator_signs_in_with_the_token_that_is_shown_once(
     assert taken.status_code == 422 and 'value="Grace of the page"' in taken.text
 
 
+def test_an_operator_with_a_number_as_name_is_no_animal(operator: ConsoleClient) -> None:
+    operator.submit("/live/operators", name="987654321", role="viewer")
+    assert operator.get("/live/animals/987654321").status_code == 404
+    assert "/animals/987654321" not in operator.get("/live/audit?q=987654321").text
+    assert "no operator" in text_of(operator.submit("/live/operators/role", name="a\x00b", role="viewer"))
+
+
 def test_a_changed_role_holds_from_the_next_request_on(console: Console, operator: ConsoleClient) -> None:
     viewer = console.sign_in("Vera", "viewer")
     assert viewer.post("/live/animals", name="Rex", categoryId="1").status_code == 403

@@ -53,6 +53,9 @@ def test_without_postgres_the_console_shows_an_error_and_recovers(console: Conso
         assert (page.headers["retry-after"], page.headers["refresh"]) == ("5", "5")
         part = operator.get("/live/animals/rows", **{"HX-Request": "true"})
         assert (part.status_code, part.headers["content-type"]) == (503, "text/plain; charset=utf-8")
+        failed = operator.post("/live/operators/role", name="bo", role="viewer")
+        assert failed.status_code == 503 and "refresh" not in failed.headers
+        assert "Check whether the change was made" in text_of(failed)
         assert new_client.get(console.link).status_code == 503
     assert wait_for(lambda: operator.get("/live/animals").status_code == 200)
     assert new_client.get(console.link).status_code == 303  # the link was not used up by the outage

@@ -135,6 +135,16 @@ def test_a_large_form_of_an_operator_is_413(operator: ConsoleClient) -> None:
     assert operator.http.post("/live/keys", content=chunks, headers=headers).status_code == 413
 
 
+@pytest.mark.parametrize("charset", ["undefined", "unicode_escape", '"no such"'])
+def test_a_form_in_another_charset_is_400(console: Console, charset: str) -> None:
+    headers = {
+        "Origin": console.origin,
+        "Content-Type": f"multipart/form-data; boundary=b; charset={charset}",
+    }
+    body = b'--b\r\nContent-Disposition: form-data; name="token"\r\n\r\n\\ud800\r\n--b--\r\n'
+    assert console.client().http.post("/sign-in", content=body, headers=headers).status_code == 400
+
+
 def test_a_form_that_takes_too_long_is_408() -> None:
     async def receive() -> Message:
         await asyncio.Event().wait()

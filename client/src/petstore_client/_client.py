@@ -31,7 +31,8 @@ class Petstore(BaseClient):
         base_url: Where the service is; without it, the variable `PETSTORE_BASE_URL`, or else `LIVE`.
         max_retries: How often a request is sent again after a connection error, a timeout, 408, 409 (still running),
             429 or 5xx.
-        timeout: The most seconds that one attempt may take in all.
+        timeout: The most seconds that one attempt may take; if the head of the response arrives byte by byte, that
+            each byte may take.
         max_wait: The most seconds that one wait may take. If a wait would be longer, the error is raised at once.
         connect_timeout: The most seconds that connecting may take.
         http_client: An `httpx.Client` to send with. It is not closed with this client; its timeouts and its `auth`

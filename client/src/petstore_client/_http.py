@@ -77,7 +77,8 @@ class Deadline(Mapping[str, float]):
         self._end = monotonic() + total
 
     def __getitem__(self, phase: str) -> float:
-        left = max(self._end - monotonic(), 0.001)  # for a socket, 0 means "do not wait at all"
+        # For a socket, 0 means "do not wait at all", and infinity is an error.
+        left = min(max(self._end - monotonic(), 0.001), 1e6)
         return min(left, self._connect) if phase == "connect" else left
 
     def __iter__(self) -> Iterator[str]:

@@ -94,7 +94,7 @@ class Operations:
     @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, RawResponse[Pet]]:
         """Raises PetstoreError."""
-        # Not `async def`: for one, `deprecated` imports asyncio, which takes longer than the rest of the package.
+        # Not `async def`: `deprecated` would import asyncio, which takes longer than the rest of the package.
         return self.fetch_pet(pet_id)
 
     async def fetch_pet(self, pet_id: int) -> RawResponse[Pet]:

@@ -24,7 +24,7 @@ PETS_MAX = 1_000  # in one action
 
 
 class KeyUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator asks to change in a key; None leaves a value as it is."""
+    """What an operator asks to change in a key; None, and UNSET for `expires`, leave a value as it is."""
 
     plan: Plan | None = None
     name: str | None = None
@@ -168,7 +168,7 @@ class Admin:
         return changed
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
-        """Those of the animals that exist, with this status. An audit entry is for each that had another."""
+        """Those of the animals that exist, with this status. Each that had another status gets an audit entry."""
         _check_count(pet_ids)
         return await self._store.set_status(pet_ids, status, self._entry("set status", ""))
 
@@ -233,9 +233,11 @@ class Admin:
         return operator, token
 
     async def set_role(self, name: str, role: Role) -> None:
-        operator = await self._store.operator(name)
-        before = operator.role if operator else ""
-        if not await self._store.set_role(name, role, self._entry("set role", name, f"{before} → {role}")):
+        operator = await self._store.operator(name) if is_operator_name(name) else None
+        if operator is None:
+            raise OperatorError(f"there is no operator {name}")
+        entry = self._entry("set role", name, f"{operator.role} → {role}")
+        if not await self._store.set_role(name, role, entry):
             raise OperatorError(f"there is no operator {name}")
 
     async def revoke_operator(self, name: str) -> None:

@@ -51,11 +51,11 @@ async def key_bars(
 
 
 async def recent_refusals(usage_store: UsageStore, key_id: str, now: float) -> list[Refusal]:
-    """The newest first: per minute in the last hour, per hour in the last month. Raises Unavailable."""
-    hour, month = SPANS["hour"], SPANS["month"]
-    minutes = await usage_store.usage_of([key_id], MINUTE, hour.bars(now, MINUTE))
+    """The newest first: per minute in the last hour or two, per hour in the last month. Raises Unavailable."""
+    first_minute = SPANS["hour"].since(now) // HOUR * HOUR  # where an hour begins, so that none is shown in part
+    minutes = await usage_store.usage_of([key_id], MINUTE, range(first_minute, int(now) + 1, MINUTE))
     hours = await usage_store.usage_of(
-        [key_id], HOUR, [at for at in month.bars(now, HOUR) if at + HOUR <= hour.since(now)]
+        [key_id], HOUR, [at for at in SPANS["month"].bars(now, HOUR) if at < first_minute]
     )
     counts: dict[tuple[int, int], dict[str, int]] = {}
     for rows, seconds in ((minutes, MINUTE), (hours, HOUR)):

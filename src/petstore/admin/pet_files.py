@@ -7,30 +7,31 @@ import hashlib
 import io
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Literal
 
 import msgspec
 
 from petstore.errors import InvalidBody, OperatorError
-from petstore.pets import Catalogue, NewPet, Pet, new_pet, parse_new_pet
+from petstore.pets import NewPet, Page, Pet, new_pet, parse_new_pet
 
 BATCH = 2_000
 BAD_ROWS_MAX = 100  # that a message lists
 LINE_MAX = 64 * 1024  # bytes: a file of one long line must not fill the memory
+ROW_LINES_MAX = 100  # of a CSV row: after an open quote, the lines behind it are read again for each row
 COLUMNS = ["id", "name", "categoryId", "status"]
 IMPORTED = COLUMNS[1:]  # the catalogue assigns the ids
-Form = Literal["jsonl", "csv"]
-FORMS: tuple[Form, ...] = ("jsonl", "csv")
-ENDINGS: dict[str, Form] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+Format = Literal["jsonl", "csv"]
+FORMATS: tuple[Format, ...] = ("jsonl", "csv")
+ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 Row = tuple[int, NewPet | str]  # the number of the line, and the animal or the fault
 
 
-def form_of(name: str) -> Form:
+def format_of(name: str) -> Format:
     """The format of a file by its name. Raises OperatorError."""
-    for ending, form in ENDINGS.items():
+    for ending, chosen in ENDINGS.items():
         if name.lower().endswith(ending):
-            return form
+            return chosen
     raise OperatorError(f"{name}: the name must end in .jsonl, .ndjson or .csv")
 
 
@@ -40,7 +41,7 @@ class PetFile:
     def __init__(self, name: str, source: IO[bytes]) -> None:
         """Raises OperatorError for a name that does not tell the format."""
         self._name = name
-        self._rows_of = {"jsonl": _jsonl_rows, "csv": _csv_rows}[form_of(name)]
+        self._rows_of = {"jsonl": _jsonl_rows, "csv": _csv_rows}[format_of(name)]
         self._lines = _Lines(source)
 
     def sha256(self) -> str:
@@ -88,15 +89,21 @@ class PetFile:
 
 
 async def write_pets(
-    catalogue: Catalogue, form: Form, target: IO[str], progress: Callable[[int], None] = lambda count: None
+    page_after: Callable[[int], Awaitable[Page]],
+    written_as: Format,
+    target: IO[str],
+    progress: Callable[[int], None] = lambda count: None,
 ) -> int:
-    """The number of animals written. `progress` is called with it after each page. Raises Unavailable and OSError."""
+    """The number of animals written. `progress` is called with it after each page. Raises Unavailable and OSError.
+
+    `page_after` returns up to BATCH animals behind an id, and none only at the end.
+    """
     after, count, more = 0, 0, True
-    if form == "csv":
+    if written_as == "csv":
         target.write(",".join(COLUMNS) + "\n")
     while more:
-        page, more = await catalogue.page(after=after, limit=BATCH, status=None)
-        target.write(_LINES[form](page))
+        page, more = await page_after(after)
+        target.write(_LINES[written_as](page))
         after = page[-1].id if page else after
         count += len(page)
         progress(count)
@@ -114,7 +121,7 @@ def _as_csv(pets: Sequence[Pet]) -> str:
     return lines.getvalue()
 
 
-_LINES: dict[Form, Callable[[Sequence[Pet]], str]] = {"jsonl": _as_jsonl, "csv": _as_csv}
+_LINES: dict[Format, Callable[[Sequence[Pet]], str]] = {"jsonl": _as_jsonl, "csv": _as_csv}
 
 
 class _Lines:
@@ -219,7 +226,7 @@ _OPEN_QUOTE = "a quote is not closed"
 
 
 class _RowTooLong(Exception):
-    """The lines of a row have more than LINE_MAX bytes together."""
+    """The lines of a row have more than LINE_MAX bytes together, or are more than ROW_LINES_MAX."""
 
 
 class _CsvLines:
@@ -261,7 +268,7 @@ class _CsvLines:
             raise
         self._row.append((number, line))
         self._bytes += len(line)
-        if self._bytes > LINE_MAX and (len(self._row) > 1 or _too_long(line)):
+        if (self._bytes > LINE_MAX and (len(self._row) > 1 or _too_long(line))) or len(self._row) > ROW_LINES_MAX:
             raise _RowTooLong
         encoding = "utf-8" if number > 1 else "utf-8-sig"
         try:

@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 import click
 
 from petstore import data_dir
-from petstore.admin.pet_files import PetFile, form_of, write_pets
+from petstore.admin.pet_files import BATCH, PetFile, format_of, write_pets
 from petstore.backends import Backends
 from petstore.cli.admin import admin, check_data, data_to_create, existing_data, run
 from petstore.cli.options import (
@@ -50,7 +50,7 @@ def import_(file: Path, environment: Any, dry_run: bool, yes: bool, as_json: boo
     A file that was imported before is recognised by its content, and the command asks first. The import has an id;
     pets undo-import takes it. With --dry-run the exit code is 1 when FILE has bad rows.
     """
-    form_of(str(file))
+    format_of(str(file))
     settings = settings_from(where)
     if dry_run:
         _dry_run(settings, environment, file, as_json)
@@ -224,7 +224,7 @@ def _interrupted(undoing: _Undoing) -> str:
 @json_option
 def export(file: Path, environment: Any, force: bool, as_json: bool, **where: Any) -> None:
     """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
-    form = "jsonl" if str(file) == "-" else form_of(str(file))
+    written_as = "jsonl" if str(file) == "-" else format_of(str(file))
     if str(file) != "-" and not force and os.path.lexists(file):
         raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
 
@@ -232,7 +232,12 @@ def export(file: Path, environment: Any, force: bool, as_json: bool, **where: An
         async with existing_data(settings_from(where)) as backends:
             store = backends.stores[environment]
             with progress("Exporting", sum((await store.count()).values())) as bar:
-                return await write_pets(store, form, target, lambda count: bar.update(count - bar.pos))
+                return await write_pets(
+                    lambda after: store.page(after=after, limit=BATCH, status=None),
+                    written_as,
+                    target,
+                    lambda count: bar.update(count - bar.pos),
+                )
 
     if str(file) == "-":
         use_utf8()

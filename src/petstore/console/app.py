@@ -32,7 +32,7 @@ from petstore.console.jobs import Jobs
 from petstore.console.pet_files import UPLOAD_MAX
 from petstore.console.requests import ConsoleRequest, common_context
 from petstore.console.security import SecurityMiddleware
-from petstore.console.sessions import Session
+from petstore.console.sessions import UNCERTAIN, Session
 from petstore.console.sign_in import (
     HOME,
     find_session,
@@ -180,8 +180,10 @@ def _http_error(state: ConsoleState, request: Request, error: Exception) -> Resp
 
 def _unavailable(state: ConsoleState, request: Request, error: Exception) -> Response:
     event(logging.ERROR, "unavailable", path=request.url.path, cause=str(error))
-    response = _error_page(state, request, 503, "The store or the gate does not respond. This page retries by itself.")
-    if request.method == "GET":
+    reads = request.method in ("GET", "HEAD")
+    text = "The store or the gate does not respond. This page retries by itself." if reads else UNCERTAIN
+    response = _error_page(state, request, 503, text)
+    if reads:
         response.headers["refresh"] = "5"
     response.headers["retry-after"] = "5"
     return response

@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from petstore.audit import ACTIONS
+from petstore.audit import ACTIONS, PET_ACTIONS
 from petstore.console.requests import ConsoleRequest
 
 PAGE_SIZE = 50
@@ -25,4 +25,7 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
         action = ""
     before = request.number("before") or None
     found = await request.store.find_entries(before=before, limit=PAGE_SIZE, actor=actor, action=action, text=text)
-    return {"actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None}
+    return {
+        "actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None,
+        "pet_actions": PET_ACTIONS,
+    }  # fmt: skip

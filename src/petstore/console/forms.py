@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 
 from starlette.datastructures import FormData, UploadFile
@@ -13,6 +14,7 @@ FORM_MAX = 64 * 1024
 FORM_TIMEOUT = 10.0
 FIELDS_MAX = 2_000  # more than the animals that may be changed at once
 CLOSE = {"connection": "close"}  # the rest of the body is not read
+_CHARSET = re.compile(r"charset\s*=\s*\"?([^\";\s]*)", re.IGNORECASE).search
 
 logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each malformed form, which is a 400
 
@@ -44,6 +46,9 @@ async def read_form(
     seconds: float | None = FORM_TIMEOUT,
 ) -> Form:
     """Raises HTTPException: 400 for a form that is not valid or broke off, 413 for a large one, 408 for a slow one."""
+    charset = _CHARSET(request.headers.get("content-type", ""))
+    if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):  # Python has codecs that always raise
+        raise HTTPException(400, headers=CLOSE)
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise HTTPException(413, headers=CLOSE)

@@ -9,13 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from petstore.console.sessions import UNCERTAIN
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import Environment
 from petstore.observability.logs import event, logger
 
 JOBS_MAX = 20  # kept in memory, with their files on disk
 RUNNING_MAX = 2
-ERRORS_SHOWN = 20
 
 
 class Job:
@@ -87,12 +87,10 @@ class Jobs:
             job.done, job.state = job.total, "finished"
         except OperatorError as error:
             job.result, *errors = str(error).splitlines()
-            job.errors = [each.strip() for each in errors[:ERRORS_SHOWN]]
-            if len(errors) > ERRORS_SHOWN:
-                job.errors.append(f"and {len(errors) - ERRORS_SHOWN:,} more")
+            job.errors = [each.strip() for each in errors]
         except Unavailable as error:
             event(logging.ERROR, "unavailable", job=job.title, cause=str(error))
-            job.result = "The store did not respond. Check whether the change was made, then try again."
+            job.result = UNCERTAIN
         except OSError as error:
             job.result = f"The file could not be written: {error.strerror}."
         except Exception:

@@ -12,7 +12,6 @@ from petstore.admin.charts import key_bars, recent_refusals
 from petstore.admin.durations import parse_duration
 from petstore.console.forms import Form
 from petstore.console.keys import describe, enterprise_limits, plan_of, scopes_of, statuses_of
-from petstore.console.overview import series
 from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ApiKey
@@ -61,8 +60,11 @@ async def suspend(request: ConsoleRequest) -> Response:
 
 
 async def resume(request: ConsoleRequest) -> Response:
-    key_id = (await _find(request)).id
-    return await _act(request, key_id, request.admin.resume_key(key_id), "The key is active again.")
+    key = await _find(request)
+    state = msgspec.structs.replace(key, suspended=None).state(request.now)
+    return await _act(
+        request, key.id, request.admin.resume_key(key.id), f"The key is no longer suspended: it is {state}."
+    )
 
 
 async def confirm_revoke(request: ConsoleRequest) -> Response:
@@ -139,7 +141,6 @@ async def _content(request: ConsoleRequest, key: ApiKey) -> dict[str, Any]:
         "key": key,
         "span": request.span,
         "bars": bars,
-        "series": series(bars),
         "status": status,
         "refusals": await recent_refusals(request.store, key.id, request.now),
         "errors": await request.store.recent_errors(key.id),

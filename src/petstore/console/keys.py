@@ -11,6 +11,7 @@ from petstore.admin.durations import parse_duration
 from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest
+from petstore.console.sessions import UNCERTAIN
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import KEY_SORTS, SCOPES, ApiKey, KeyQuery, KeySort, Scope
 from petstore.plans import PLANS, Limits, Plan
@@ -97,7 +98,7 @@ async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[K
 def describe(error: Exception) -> tuple[int, str]:
     """The status and the message of a failed change."""
     if isinstance(error, Unavailable):
-        return 503, "The store did not respond. Check whether the change was made, then try again."
+        return 503, UNCERTAIN
     return 422, str(error)
 
 

@@ -94,7 +94,7 @@ class Node:
             store="SQLite" if settings.store is None else "PostgreSQL",
             gate="LMDB" if settings.gate is None else "Redis",
             free_bytes=shutil.disk_usage(settings.data).free,
-            last_backup=backup.stat().st_mtime if backup.exists() else None,
+            last_backup=backup.stat().st_mtime if backup.exists() and settings.store is None else None,
             certificate_expires=expires,
             certificate_error=error,
         )

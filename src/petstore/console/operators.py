@@ -49,11 +49,11 @@ async def revoke(request: ConsoleRequest) -> Response:
 
 
 async def _page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
+    found = await request.state.stores["live"].operators()  # if this fails, the tokens are shown by the next page
     secrets = request.session.new_secrets if request.http.method == "GET" else {}
     tokens = {
         name.removeprefix("operator "): secrets.pop(name) for name in list(secrets) if name.startswith("operator ")
     }
-    found = await request.state.stores["live"].operators()
     operators = sorted(found, key=lambda each: (each.revoked is not None, each.name))
     return request.page(
         "operators/list.html", status, operators=operators,

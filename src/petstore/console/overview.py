@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from petstore.admin.charts import Bars, total_bars
+from petstore.admin.charts import total_bars
 from petstore.console.requests import ConsoleRequest
 from petstore.usage import SPANS
 
@@ -31,14 +31,8 @@ async def _content(request: ConsoleRequest) -> dict[str, Any]:
     return {
         "span": span,
         "bars": bars,
-        "series": series(bars),
         "bans": bans and len(bans.value),
         "pet_counts": pet_counts,
         "busiest": busiest,
         "keys": keys,
     }
-
-
-def series(bars: Bars) -> dict[str, Any]:
-    """The data for plots.js."""
-    return {"starts": bars.starts, "seconds": bars.seconds, "requests": bars.requests}

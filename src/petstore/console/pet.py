@@ -5,10 +5,11 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from petstore.audit import FoundEntries
+from petstore.audit import PET_ACTIONS, FoundEntries
 from petstore.console.forms import Form
-from petstore.console.pets import UNCERTAIN, is_id, pet_of, removal_message
+from petstore.console.pets import is_id, pet_of, removal_message
 from petstore.console.requests import ConsoleRequest
+from petstore.console.sessions import UNCERTAIN
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import PetChanges
 
@@ -65,7 +66,9 @@ async def _page(request: ConsoleRequest, form: Form | None = None, error: str = 
 
 async def _history(request: ConsoleRequest, pet_id: int) -> FoundEntries:
     before = request.number("before") or None
-    return await request.store.find_entries(before=before, limit=HISTORY_SIZE, subject=str(pet_id))
+    found = await request.store.find_entries(before=before, limit=HISTORY_SIZE, subject=str(pet_id))
+    # An operator's name may look like an id.
+    return found._replace(entries=[each for each in found.entries if each[1].action in PET_ACTIONS])
 
 
 def _pet_id(request: ConsoleRequest) -> int:

@@ -1,16 +1,14 @@
 """Import and export of animals as background jobs, and the pages that show their progress."""
 
-from typing import cast
-
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
-from petstore.admin.pet_files import FORMS, PetFile, form_of, write_pets
+from petstore.admin.pet_files import BATCH, FORMATS, PetFile, format_of, write_pets
 from petstore.console.forms import read_form
 from petstore.console.jobs import Job
 from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError
-from petstore.pets import Catalogue, Page, PetStatus, is_status
+from petstore.pets import Page, is_status
 
 UPLOAD_MAX = 1024 * 1024 * 1024
 MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
@@ -24,7 +22,7 @@ async def start_import(request: ConsoleRequest) -> Response:
             raise OperatorError("Choose a file first: .jsonl or .csv.")
         # The audit log keeps the name, and PostgreSQL rejects some control characters.
         name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
-        form_of(name)
+        format_of(name)
 
         async def work(job: Job) -> str:
             with source:
@@ -49,17 +47,25 @@ async def start_import(request: ConsoleRequest) -> Response:
 async def start_export(request: ConsoleRequest) -> Response:
     """Export all animals, or those of a search."""
     form = await request.form()
-    chosen = next((each for each in FORMS if each == form.text("form")), FORMS[0])
+    chosen = next((each for each in FORMATS if each == form.text("form")), FORMATS[0])
     text, status = form.text("q").strip(), form.text("status")
     if form.text("filter") != "shown":
         text, status = "", ""
-    matching = MatchingPets(request.store, text, status if is_status(status) else None)
+    wanted = status if is_status(status) else None
+
+    async def page_after(after: int) -> Page:
+        if not text:
+            return await request.store.page(after=after, limit=BATCH, status=wanted)
+        while True:  # one step of a search may find nothing
+            found = await request.store.search(text, after=after, limit=BATCH, status=wanted)
+            if found.pets or not found.more:
+                return Page(found.pets, found.more)
+            after = found.searched_to
 
     async def work(job: Job) -> str:
         job.total = max(1, sum((await request.store.count()).values()))
         with request.state.jobs.new_file(job).open("w", encoding="utf-8", newline="") as target:
-            # write_pets uses one method of a catalogue, which MatchingPets has.
-            count = await write_pets(cast(Catalogue, matching), chosen, target, job.advance)
+            count = await write_pets(page_after, chosen, target, job.advance)
         return f"{count:,} {'animal is' if count == 1 else 'animals are'} ready."
 
     name = f"animals-{request.environment}.{chosen}"
@@ -69,25 +75,6 @@ async def start_export(request: ConsoleRequest) -> Response:
         request.flash(str(error), ok=False)
         return request.redirect("/animals")
     return request.redirect(f"/jobs/{job.id}")
-
-
-class MatchingPets:
-    """The animals of a catalogue that a search finds, in pages."""
-
-    def __init__(self, catalogue: Catalogue, text: str, status: PetStatus | None) -> None:
-        self._catalogue = catalogue
-        self._text = text
-        self._status = status
-
-    async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
-        """Raises Unavailable. A page is empty only at the end: one step of a search may find nothing."""
-        if not self._text:
-            return await self._catalogue.page(after=after, limit=limit, status=self._status)
-        while True:
-            found = await self._catalogue.search(self._text, after=after, limit=limit, status=self._status)
-            if found.pets or not found.more:
-                return Page(found.pets, found.more)
-            after = found.searched_to
 
 
 async def show_job(request: ConsoleRequest) -> Response:
@@ -105,7 +92,7 @@ async def download(request: ConsoleRequest) -> Response:
     job = _find_job(request)
     if job.state != "finished" or job.file is None:
         raise HTTPException(404)
-    return FileResponse(job.file, filename=job.file_name, media_type=MEDIA_TYPES[form_of(job.file_name)])
+    return FileResponse(job.file, filename=job.file_name, media_type=MEDIA_TYPES[format_of(job.file_name)])
 
 
 def _find_job(request: ConsoleRequest) -> Job:

@@ -8,12 +8,11 @@ from starlette.responses import Response
 
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest
-from petstore.console.sessions import FlashMessage
+from petstore.console.sessions import UNCERTAIN, FlashMessage
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import INT64_MAX, NewPet, Pet, is_status, new_pet
 
 PAGE_SIZE = 50
-UNCERTAIN = "The store did not respond. Check whether the change was made, then try again."
 _WHOLE_NUMBER = re.compile("-?[0-9]{1,19}").fullmatch
 
 

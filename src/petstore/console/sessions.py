@@ -12,6 +12,7 @@ SESSION_SECONDS = 12 * 3600
 IDLE_SECONDS = 30 * 60
 LINK_SECONDS = 3600
 SESSIONS_MAX = 1_000
+UNCERTAIN = "The store did not respond. Check whether the change was made, then try again."
 LINK_ACTOR = "console"  # the name in the audit log of an operator who signed in by the one-time link
 
 
@@ -33,7 +34,9 @@ class Session(msgspec.Struct):
     ends: float
     last_active: float
     messages: list[FlashMessage] = msgspec.field(default_factory=list)
-    new_secrets: dict[str, str] = msgspec.field(default_factory=dict)  # by key id; each is shown once
+    new_secrets: dict[str, str] = msgspec.field(
+        default_factory=dict
+    )  # by key id or "operator NAME"; each is shown once
 
     @property
     def actor(self) -> str:
