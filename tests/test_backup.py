@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import subprocess
+import tempfile
 import threading
 import time
 import zipfile
@@ -343,3 +344,12 @@ def test_keep_takes_a_directory_and_no_other_options(embedded: Commands, tmp_pat
     cluster = Commands(Server(tmp_path / "node", "cluster"))
     assert "pg_dump" in cluster.fails("backup", str(tmp_path / "none"), "--keep", "3")
     assert not (tmp_path / "none").exists()
+
+
+def test_kept_backups_are_verified_beside_themselves(
+    embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's directory for temporary files may be small, or in memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "does not exist"))
+    embedded.text("backup", str(tmp_path / "kept"), "--keep", "2")
+    assert [file.suffix for file in (tmp_path / "kept").iterdir() if not file.name.startswith(".")] == [".zip"]

@@ -11,14 +11,17 @@ import apsw
 import httpx
 import pytest
 
+from petstore import data_dir
 from petstore.backends import Backends
 from petstore.cli.copy import copy
+from petstore.errors import Unavailable
 from petstore.gate import bans_in_force
 from petstore.gate.recovery import SYNCED
 from petstore.keys import ENVIRONMENTS
+from petstore.maintenance import copy as copying
 from petstore.plans import Limits
 from petstore.store.schema import TABLES
-from tests.backends import Postgres, shared
+from tests.backends import Postgres, free_port, shared
 from tests.commands import Commands
 from tests.served import wait_for
 from tests.servers import PETSTORE, Host, Key, Server, started
@@ -229,6 +232,53 @@ def test_the_data_of_a_running_service_are_not_copied(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
+def test_an_unfinished_copy_is_neither_copied_nor_opened_by_the_console_and_check_finds_it(tmp_path: Path) -> None:
+    source = Server(tmp_path / "source")
+    source.create()
+    source.act(lambda backends: backends.stores["staging"].set_copying_from("elsewhere"))
+    refused = "the copy of elsewhere to this store is not finished"
+    assert refused in Commands(source).fails_in_one_line("copy", "--to-store", str(tmp_path / "target"))
+    assert refused in Commands(source).fails_in_one_line("console", "--port", str(free_port()))
+    checked = Commands(source).run("check")
+    assert checked.returncode == 1 and refused in checked.stdout
+
+
+def test_a_copy_that_was_interrupted_after_it_collected_admissions_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = Server(tmp_path / "source"), Server(tmp_path / "target")
+    key = source.key()
+
+    async def admit(backends: Backends) -> None:
+        version = await backends.gate.keys_version("live")
+        await backends.gate.admit("live", key.id, key.record.limits, version, time.time(), "listPets")
+
+    async def interrupted(stores: object) -> None:
+        raise Unavailable("interrupted")
+
+    source.act(admit)
+    with monkeypatch.context() as patched:
+        patched.setattr(copying, "finish", interrupted)
+        Commands(source).fails_in_one_line("copy", *where_to(target))
+    copied_to(source, target)
+    assert target.act(everything) == source.act(everything)
+
+
+def test_the_directory_of_a_copy_is_locked_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = Server(tmp_path / "source"), Server(tmp_path / "target")
+    source.create()
+    locked = []
+    finish = copying.finish
+
+    async def finish_watched(stores: copying.Stores) -> None:
+        locked.append(data_dir.is_locked(target.data))
+        await finish(stores)
+
+    monkeypatch.setattr(copying, "finish", finish_watched)
+    copied_to(source, target)
+    assert locked == [True]
+
+
 def test_a_copy_without_data_is_refused_in_one_line(tmp_path: Path) -> None:
     message = Commands(Server(tmp_path / "a")).fails_in_one_line("copy", "--to-store", str(tmp_path))
     assert message == f"no Petstore data in {tmp_path / 'a'}"
@@ -252,4 +302,4 @@ def test_a_password_in_the_query_of_a_url_is_neither_printed_nor_stored(tmp_path
     (entry,) = [entry for entry in Commands(target).entries() if entry.action == "copy"]
     assert entry.subject == f"{source.store}?application_name=a"
     printed = Commands(target).text("copy", "--to-store", other.store.replace("pets@", "pets:s3cret@") + given)
-    assert f"petstore serve --store {other.store}?application_name=a\n" in printed
+    assert f"petstore serve --store '{other.store}?application_name=a'\n" in printed

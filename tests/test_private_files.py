@@ -174,6 +174,20 @@ def test_other_compression_methods_are_refused(tmp_path: Path, method: int) -> N
     assert "is not a backup of Petstore" in refused("restore", str(file), data=tmp_path / "data")
 
 
+@pytest.mark.parametrize("flag", [1, 0x800], ids=["encrypted", "a name that is not UTF-8"])
+def test_members_with_odd_flags_are_refused(tmp_path: Path, flag: int) -> None:
+    file = tmp_path / "forged.zip"
+    forge(file, manifest_of(10), Zeros("live.db", 1), Zeros("staging.db", 1))
+    content = bytearray(file.read_bytes()[:-64].replace(b"live.db", b"\xff\xfe\xff.db"))
+    for head, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = -1
+        while (at := content.find(head, at + 1)) >= 0:
+            content[at + offset : at + offset + 2] = flag.to_bytes(2, "little")
+    file.write_bytes(content)
+    seal(file)
+    assert "is not a backup of Petstore" in refused("restore", str(file), data=tmp_path / "data")
+
+
 def test_a_long_list_of_members_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "forged.zip"
     size = 40 * MEGABYTE

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from petstore import settings
 from petstore.errors import IdempotencyConflict, IdempotencyMismatch, OperatorError
 from petstore.keys import digest_of, mint, new_key
 from petstore.pets import Added, IdempotencyKey, NewPet
@@ -21,6 +22,13 @@ def test_url_without_a_usable_scheme_or_port_is_refused_without_its_password() -
         with pytest.raises(OperatorError, match="--store") as refusal:
             check_url(wrong)
         assert "cret" not in str(refusal.value)
+
+
+def test_a_port_beyond_65535_is_refused() -> None:
+    for host in ("x:65536", "x:99999", "[::1]:70000", "a:5432,b:99999"):
+        with pytest.raises(OperatorError, match="at most 65535"):
+            settings.check_url("--store", f"postgresql://pets@{host}/db")
+    settings.check_url("--store", "postgresql://pets@[::1]:65535,a,b:/db")
 
 
 def test_default_policy_is_that_of_the_settings() -> None:

@@ -266,13 +266,15 @@ def test_rows_of_an_import_that_was_interrupted_while_it_was_loaded_are_removed(
     store_at.use(work, policy=SMALL_CHUNKS)
 
 
-def test_importer_that_was_given_up_does_not_publish_what_is_left(store_at: StorePlace) -> None:
+@pytest.mark.parametrize("more", [0, 20])
+def test_importer_that_was_given_up_does_not_publish_what_is_left(store_at: StorePlace, more: int) -> None:
     async def work(store: Store) -> None:
         async def paused() -> AsyncIterator[list[NewPet]]:
             yield [NewPet("x", 1)] * 20
             store_at.by_hand("UPDATE imports SET touched = 0")
             async with store_at.open(policy=SMALL_CHUNKS) as other:
                 await other.tidy()
+            yield [NewPet("x", 1)] * more
 
         with pytest.raises(Unavailable, match="no sign of life"):
             await store.import_pets(paused(), IMPORT)

@@ -1,6 +1,7 @@
 """The writer of the SQLite store: group commit, other processes, outages, what it leaves behind."""
 
 import asyncio
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,38 @@ def test_log_stays_bounded_under_a_permanent_reader(tmp_path: Path, monkeypatch:
             return largest
 
     assert asyncio.run(work()) < 2 * 1024 * 1024  # left alone it grows to several times that
+
+
+def test_log_stays_bounded_while_there_is_always_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two readers begins before the other ends, so that a checkpoint must wait for them."""
+    monkeypatch.setattr(writer_module, "WAL_MAX", 256 * 1024)
+    ended = threading.Event()
+
+    def read() -> None:
+        readers = [connect(tmp_path / "live.db", readonly=True) for _ in range(2)]
+        for number in itertools.count():
+            readers[number % 2].execute("BEGIN; SELECT count(*) FROM pets").fetchall()
+            if number:
+                readers[(number + 1) % 2].execute("COMMIT")
+            if ended.wait(0.001):
+                break
+        for reader in readers:
+            reader.close()
+
+    async def work() -> int:
+        async with sqlite_store(tmp_path, PATIENT) as store:
+            await store.add(NewPet("x", 1), NOW)
+            reading = threading.Thread(target=read)
+            reading.start()
+            sizes = []
+            for _ in range(600):
+                await asyncio.gather(*(store.add(NewPet("x" * 250, 1), NOW) for _ in range(10)))
+                sizes.append((tmp_path / "live.db-wal").stat().st_size)
+            ended.set()
+            reading.join()
+            return max(sizes)
+
+    assert asyncio.run(work()) < 2 * 1024 * 1024
 
 
 def test_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path) -> None:

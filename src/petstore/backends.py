@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
+from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
 from petstore.keys import Environment
@@ -16,6 +17,7 @@ from petstore.rate_limits import SECOND, BanPolicy
 from petstore.settings import Settings
 from petstore.store import OnCommit, Store, StorePolicy, Subject, close_stores, open_stores
 from petstore.store.limits import StoreLimits
+from petstore.store.schema import UNFINISHED_COPY
 
 
 class Backends:
@@ -69,6 +71,14 @@ class Backends:
                 mark_gate_clean(self._settings)
 
 
+async def check_copied(stores: Mapping[Environment, Store]) -> None:
+    """Raises OperatorError for an unfinished copy, which is incomplete and must not be changed."""
+    for store in stores.values():
+        unfinished = await store.copying_from()
+        if unfinished is not None:
+            raise OperatorError(UNFINISHED_COPY.format(unfinished))
+
+
 def _close_soon(gate: Gate) -> None:
     """The stores could not be opened: nothing of the gate may stay open either."""
     closing = asyncio.get_running_loop().create_task(gate.close())
@@ -76,7 +86,10 @@ def _close_soon(gate: Gate) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """Make the data directory, or finish a restore that was interrupted. Raises OperatorError."""
+    """Make the data directory, or finish a restore that was interrupted; delete the metrics of the last run.
+
+    Raises OperatorError.
+    """
     with shared_lock(settings.data):
         pass
     with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from petstore import __version__
-from petstore.backends import Backends, clock_of, mark_gate_clean
+from petstore.backends import Backends, check_copied, clock_of, mark_gate_clean
 from petstore.data_dir import LAST_BACKUP, shared_lock
 from petstore.errors import MissingPackage, OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE
@@ -278,6 +278,7 @@ def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
             Backends(settings) as backends,
             open_console(settings, backends.stores, backends.gate, clock_of(settings)) as console,
         ):
+            await check_copied(backends.stores)
             scheme = "https" if tls else "http"
             app = AsgiBridge(console.app, scheme=scheme, host=settings.host, port=settings.port)
             server = http_server(settings, app, None)

@@ -13,7 +13,7 @@ import msgspec
 from petstore import data_dir
 from petstore.admin.actions import Admin
 from petstore.audit import AuditEntry
-from petstore.backends import Backends
+from petstore.backends import Backends, check_copied
 from petstore.cli.output import program
 from petstore.errors import OperatorError
 from petstore.keys import ApiKey, Environment
@@ -60,7 +60,7 @@ async def existing_data(settings: Settings) -> AsyncIterator[Backends]:
     if not locked:  # all data are on servers: there is nothing to lock, and no file to count in while Redis is away
         settings = msgspec.structs.replace(settings, gate_outage="refuse")
     async with Backends(settings, locked=locked, limits=OPERATOR_LIMITS) as backends:
-        await check_copied(backends)
+        await check_copied(backends.stores)
         yield backends
 
 
@@ -68,16 +68,8 @@ async def existing_data(settings: Settings) -> AsyncIterator[Backends]:
 async def data_to_create(settings: Settings) -> AsyncIterator[Backends]:
     """The backends, for the few commands that create data where there are none. Raises OperatorError."""
     async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
-        await check_copied(backends)
+        await check_copied(backends.stores)
         yield backends
-
-
-async def check_copied(backends: Backends) -> None:
-    """Raises OperatorError for an unfinished copy, which is incomplete and must not be changed."""
-    for store in backends.stores.values():
-        unfinished = await store.copying_from()
-        if unfinished is not None:
-            raise OperatorError(f"the copy of {unfinished} to this store is not finished: run petstore copy again")
 
 
 async def check_data(settings: Settings) -> None:

@@ -72,6 +72,8 @@ def data_options() -> str:
     words = ""
     for name in BACKEND_OPTIONS:
         if context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            if not context.params[name]:
+                continue
             value = str(context.params[name])
             if name in ("store", "gate"):
                 value = without_password(value)

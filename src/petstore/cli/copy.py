@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shlex
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,16 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.backends import Backends, mark_gate_clean, open_gate_for, open_stores_for, prepare, recover_gate
+from petstore import data_dir
+from petstore.backends import (
+    Backends,
+    check_copied,
+    mark_gate_clean,
+    open_gate_for,
+    open_stores_for,
+    prepare,
+    recover_gate,
+)
 from petstore.cli.admin import OPERATOR_LIMITS, check_data, entry, run
 from petstore.cli.options import Command, backend_options, json_option, settings_from
 from petstore.cli.output import counted, print_json, print_table, program, progress
@@ -90,6 +100,9 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
         Backends(source, alone=source.store is None, limits=OPERATOR_LIMITS) as backends,
         _opened(target) as (stores, gate),
     ):
+        await check_copied(backends.stores)
+        # What a service was killed before it could collect, as the next start would.
+        await collect_admissions(backends.gate, backends.stores, time.time())
         again = name in [await store.copying_from() for store in stores.values()]
         if gate is not None and not again:
             await copying.check_gate(gate)
@@ -97,9 +110,6 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
             copied = await copying.copy_stores(backends.stores, stores, name, bar.update)
         if gate is not None:
             copied.append(await copying.copy_quotas(backends.gate, gate))
-        # What a service was killed before it could collect. The totals themselves stay: the copy has its own gate, or
-        # goes on with the same one and knows how much of them was added.
-        await collect_admissions(backends.gate, stores, time.time())
         await copying.finish(stores)
         for store in stores.values():
             await store.record(entry("copy", name, counted(sum(each.rows for each in copied), "row")))
@@ -109,26 +119,28 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
 @contextlib.asynccontextmanager
 async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
     """The target's stores and gate. The gate is None when the stores are in PostgreSQL and no --to-gate was given."""
-    if target.store is None:
-        prepare(target)
-    gate = None
-    if target.gate is not None or target.store is None:
-        gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))
-    stores = open_stores_for(target, gate, limits=OPERATOR_LIMITS)
-    try:
-        yield stores, gate
-    finally:
-        for store in stores.values():
-            await store.close()
-        if gate is not None:
-            await gate.close()
+    with contextlib.ExitStack() as lock:
+        if target.store is None:
+            prepare(target)
+            lock.enter_context(data_dir.shared_lock(target.data))
+        gate = None
+        if target.gate is not None or target.store is None:
+            gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))
+        stores = open_stores_for(target, gate, limits=OPERATOR_LIMITS)
+        try:
+            yield stores, gate
+        finally:
+            for store in stores.values():
+                await store.close()
+            if gate is not None:
+                await gate.close()
 
 
 def _options(target: Settings) -> str:
     if target.store is None:
-        words = [f"--data {target.data}"]
+        words = ["--data", str(target.data)]
     else:
-        words = [f"--store {without_password(target.store)}"]
+        words = ["--store", without_password(target.store)]
     if target.gate is not None:
-        words.append(f"--gate {without_password(target.gate)}")
-    return " ".join(words)
+        words += ["--gate", without_password(target.gate)]
+    return shlex.join(words)

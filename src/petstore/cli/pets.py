@@ -43,7 +43,7 @@ pets.add_command(export)
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="How many at most."
 )
-@click.option("--after", type=Int64(), default=0, metavar="ID", help="Only animals with a higher id.")
+@click.option("--after", type=Int64(0), default=0, metavar="ID", help="Only animals with a higher id.")
 @json_option
 def list_(
     environment: Any, text: str, status: PetStatus | None, limit: int, after: int, as_json: bool, **where: Any

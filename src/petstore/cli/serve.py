@@ -21,8 +21,8 @@ import msgspec
 from petstore import data_dir, service
 from petstore.admin import demo as demo_data
 from petstore.audit import AuditEntry
-from petstore.backends import Backends, open_gate_for, open_stores_for, prepare, recover_gate
-from petstore.cli.admin import OPERATOR_LIMITS, check_copied, run
+from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
+from petstore.cli.admin import OPERATOR_LIMITS, run
 from petstore.cli.banner import print_banner
 from petstore.cli.options import Command, backend_options, settings_from
 from petstore.cli.output import printing_secret, program
@@ -272,7 +272,7 @@ async def _wait_for_schema(backends: Backends) -> None:
     try:
         for store in backends.stores.values():
             await store.rows(COUNTERS, None, 1)  # has no timeout, as requests have
-        await check_copied(backends)
+        await check_copied(backends.stores)
     finally:
         log_line.cancel()
 

@@ -167,7 +167,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
                 ):
                     raise Damaged(f"{path}: is not a backup of Petstore")
                 yield archive
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, UnicodeDecodeError) as error:
         raise Damaged(f"{path}: is not a backup of Petstore") from error
     except OSError as error:
         raise OperatorError(f"{path}: {error.strerror}") from error

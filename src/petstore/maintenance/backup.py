@@ -9,6 +9,7 @@ import datetime
 import fcntl
 import os
 import secrets
+import shlex
 import shutil
 import tempfile
 import time
@@ -133,7 +134,7 @@ def back_up(
                 archive.write(target, work, manifest, progress)
         if verified:
             try:
-                verify(target)
+                verify(target, beside=True)
             except PetstoreError:
                 target.unlink()
                 raise
@@ -171,12 +172,15 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
     return Restored(manifest, kept, unreadable)
 
 
-def verify(source: Path) -> Manifest:
-    """Read all of a backup. Raises OperatorError when it could not be restored."""
+def verify(source: Path, *, beside: bool = False) -> Manifest:
+    """Read all of a backup. Raises OperatorError when it could not be restored.
+
+    It is unpacked where the system has its temporary files, or `beside` itself: the system's may be in memory.
+    """
     manifest = archive.read(source)
     _check_manifest(source, manifest)
-    with tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
-        _check_space(Path(work), work, manifest)
+    with _work_directory(source) if beside else tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
+        _check_space(Path(work), str(work), manifest)
         archive.unpack(source, manifest, Path(work), lambda _: None)
         for member in manifest.members:
             _check_member(source, Path(work) / member.name)
@@ -272,7 +276,7 @@ def _prepare(source: Path, path: Path, replaced: Path, entry: AuditEntry) -> boo
 def how_to_back_up_postgresql(url: str, target: Path) -> str:
     return (
         "the store is in PostgreSQL, which has tools of its own for a backup while it runs:\n"
-        f"  pg_dump --format=custom --schema='petstore_*' --file={target} {without_password(url)}\n"
+        f"  pg_dump --format=custom --schema='petstore_*' {shlex.join([f'--file={target}', without_password(url)])}\n"
         "Redis needs no backup: its append-only file (appendonly yes) keeps counters, bans and uncollected usage.\n"
         "Without that file every window starts again."
     )
@@ -281,6 +285,7 @@ def how_to_back_up_postgresql(url: str, target: Path) -> str:
 def how_to_restore_postgresql(url: str, source: Path) -> str:
     return (
         "the store is in PostgreSQL, which has tools of its own for a restore; stop every node first:\n"
-        f"  pg_restore --clean --if-exists --single-transaction --dbname={without_password(url)} {source}\n"
+        "  pg_restore --clean --if-exists --single-transaction"
+        f" {shlex.join([f'--dbname={without_password(url)}', str(source)])}\n"
         "A node that starts reads everything again."
     )

@@ -17,6 +17,7 @@ from petstore.keys import ApiKey, Environment
 from petstore.pets import Pet
 
 Row = tuple[Any, ...]
+UNFINISHED_COPY = "the copy of {} to this store is not finished: run petstore copy again"
 
 
 class Table(NamedTuple):

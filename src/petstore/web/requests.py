@@ -126,7 +126,7 @@ def read_cursor(text: str) -> int:
     if _CURSOR_FORM(text):
         raw = binascii.a2b_base64(text.encode().translate(_FROM_URL))
         after, check = _cursor.unpack(raw)
-        if check == zlib.crc32(raw[:8], _CURSOR_SALT):
+        if check == zlib.crc32(raw[:8], _CURSOR_SALT) and after >= 0:
             return int(after)
     raise InvalidParameter("cursor is not one that this service gave out; start again without it.")
 

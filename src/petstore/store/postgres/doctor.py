@@ -12,6 +12,7 @@ from petstore.store.postgres.database import schema_of
 from petstore.store.postgres.migrations import MIGRATIONS, schema_version
 from petstore.store.postgres.pool import Connection, each_host
 from petstore.store.postgres.transfer import SEQUENCES
+from petstore.store.schema import UNFINISHED_COPY
 
 NEWEST_SCHEMA = len(MIGRATIONS)
 CONNECT_TIMEOUT = StoreLimits().connect_timeout
@@ -94,6 +95,9 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
         highest = await connection.fetchval(f"SELECT coalesce(max(id), 0) FROM {schema}.{table}")
         if last < highest:
             faults.append(f"{schema}.{sequence} is behind {schema}.{table}: ids would be given twice")
+    if version > 1:  # since schema 2
+        rows = await connection.fetch(f"SELECT source FROM {schema}.copying")
+        faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
     later = "" if version == NEWEST_SCHEMA else f"; the next start brings it to {NEWEST_SCHEMA}"
     return faults, f"schema {version}{later}"
 

@@ -27,6 +27,7 @@ MOVING_TIMEOUT = 60.0
 AT_ONCE = -math.inf
 
 _COLUMNS = "id, at, actor, name, sha256, count, first_id, last_id, state"
+GIVEN_UP = "the import gave no sign of life for an hour, so its rows were removed"
 CHUNK = f"import_id = $1 AND status IN ({STATUS_LIST}) AND place >= $2 AND place < $3"
 
 
@@ -50,6 +51,8 @@ class SqlImports(SqlPets, SqlTransfer):
                 is_discarded = await self._long(self._set_state(import_id, "loading", "discarded"))
                 if isinstance(error, Exception):  # otherwise the caller has gone, and does not wait
                     await self._remove_discarded()
+                if await self.find_import(import_id) is None:  # `tidy` gave it up, and rows came after that
+                    await self._remove_rows(import_id)
             # A commit that was not answered may have published the animals, unless the state says otherwise.
             if isinstance(error, Unavailable) and (is_discarded or not is_loaded):
                 raise OperatorError(f"{error}; nothing was added: import again when the store works") from error
@@ -133,7 +136,8 @@ class SqlImports(SqlPets, SqlTransfer):
                 await self.put_rows(IMPORT_ROWS, rows)
                 count += len(chunk)
                 if time.monotonic() - touched > TOUCH_INTERVAL:
-                    await self._long(self._set_state(import_id, "loading", "loading"))
+                    if not await self._long(self._set_state(import_id, "loading", "loading")):
+                        raise Unavailable(GIVEN_UP)
                     touched = time.monotonic()
         return count
 
@@ -154,20 +158,23 @@ class SqlImports(SqlPets, SqlTransfer):
             (import_id, "moving" if count else "done", first_id, last_id, count, sha256),
         )
         if not rows:
-            raise Unavailable("the import gave no sign of life for an hour, so its rows were removed")
+            raise Unavailable(GIVEN_UP)
         return Import(*rows[0])
 
     async def _remove_discarded(self) -> None:
-        def delete(import_id: str, start: int, end: int) -> Transaction[None]:
-            yield self._delete_rows(import_id, start, end)
-
         def end(import_id: str) -> Transaction[None]:
             yield Statement(f"DELETE FROM {self.schema}.imports WHERE id = $1", (import_id,))
 
         for import_id, *_ in await self._idle_imports("discarded", AT_ONCE):
-            for start, stop in await self._chunks(import_id):
-                await self._long(delete(import_id, start, stop))
+            await self._remove_rows(import_id)
             await self._long(end(import_id))
+
+    async def _remove_rows(self, import_id: str) -> None:
+        def delete(start: int, stop: int) -> Transaction[None]:
+            yield self._delete_rows(import_id, start, stop)
+
+        for start, stop in await self._chunks(import_id):
+            await self._long(delete(start, stop))
 
     # Moving
 

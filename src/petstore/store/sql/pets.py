@@ -157,6 +157,7 @@ class SqlPets(Database):
 
     async def restore_pets(self, pets: Sequence[Pet], entry: AuditEntry) -> list[Pet]:
         def transaction() -> Transaction[list[Pet]]:
+            yield from self._lock_pet_ids()  # two undos of one removal
             rows = yield Statement(f"SELECT id FROM {self.schema}.pets WHERE id = ANY($1)", ([pet.id for pet in pets],))
             there = {row[0] for row in rows}
             missing = [pet for pet in pets if pet.id not in there]

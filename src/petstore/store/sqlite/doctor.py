@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import apsw
 
-from petstore.store.schema import TABLES
+from petstore.store.schema import TABLES, UNFINISHED_COPY
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, set_busy_timeout
 from petstore.store.sqlite.migrations import MIGRATIONS, RESTORE
 
@@ -52,13 +52,18 @@ def _report(connection: apsw.Connection) -> FileReport:
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if faults or not tables:
         return FileReport(faults or ["it has no tables"], schema)
+    unfinished = connection.execute("SELECT source FROM copying").fetchall() if "copying" in tables else []
+    faults = [UNFINISHED_COPY.format(source) for (source,) in unfinished]
     rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in tables}
-    return FileReport([], schema, rows, connection.execute(_NEWEST).get)
+    return FileReport(faults, schema, rows, connection.execute(_NEWEST).get)
 
 
 def _damage(connection: apsw.Connection) -> list[str]:
     try:
-        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check; PRAGMA foreign_key_check")]
+        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+        found += [
+            f"a row of {row[0]} refers to a missing row" for row in connection.execute("PRAGMA foreign_key_check")
+        ]
     except apsw.CorruptError as error:
         found = [str(error)]
     return [f"{text}; {RESTORE}" for text in found if text != "ok"]

@@ -35,7 +35,8 @@ from petstore.store.sqlite.write_lock import WriteLock
 from petstore.store.sqlite.writes import Call, Write
 from petstore.store.writing import AddPet, added, deliver
 
-WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer insists on starting the log over
+WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer waits for readers to start the log over
+CHECKPOINT_TIMEOUT = 0.2  # seconds of such a wait, in which other writers wait too
 
 T = TypeVar("T")
 _encode = msgspec.json.encode
@@ -290,7 +291,7 @@ class Writer:
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
         """Copy the log into the file, after the callers have their answers.
 
-        Readers that come and go without a pause can keep SQLite from starting the log over: then insist.
+        Readers that come and go without a pause can keep SQLite from starting the log over: then wait for them.
         """
         if self._wal_pages >= FILE_PRAGMAS["wal_autocheckpoint"]:
             with contextlib.suppress(apsw.Error):
@@ -300,7 +301,9 @@ class Writer:
             return
         with contextlib.suppress(apsw.Error, OSError):
             if self._path.with_name(self._path.name + "-wal").stat().st_size > WAL_MAX:
+                set_busy_timeout(connection, CHECKPOINT_TIMEOUT)
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        set_busy_timeout(connection, 0)
 
 
 def _failed(writes: list[Write], fault: Exception) -> BatchResult:
