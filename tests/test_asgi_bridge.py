@@ -89,3 +89,16 @@ def test_a_response_that_fails_halfway_cuts_the_connection(parts: int) -> None:
         assert len(transport.data.partition(b"\r\n\r\n")[2]) <= parts * len(PART)
 
     asyncio.run(work())
+
+
+def test_an_application_is_ended_when_the_client_has_gone_before_the_first_part() -> None:
+    async def work() -> None:
+        app = Download(100, fails=False)
+        connection, transport = serve(app)
+        connection.data_received(GET)
+        transport.closed = True
+        connection.connection_lost(ConnectionResetError())
+        await until(lambda: app.ended)
+        assert transport.data == b""
+
+    asyncio.run(work())

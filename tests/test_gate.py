@@ -85,14 +85,14 @@ def test_a_key_that_was_marked_valid_is_known_to_all_until_it_is_forgotten(gate_
     one, other = b"1" * 32, b"2" * 32
 
     async def mark(gate: Gate) -> None:
-        assert not await gate.was_valid(one, NOW)
+        assert not await gate.was_valid(one)
         await gate.mark_valid(one, NOW, valid=True)
 
     async def look(gate: Gate) -> None:
-        assert await gate.was_valid(one, NOW) and not await gate.was_valid(other, NOW)
+        assert await gate.was_valid(one) and not await gate.was_valid(other)
         await gate.mark_valid(one, NOW, valid=False)
         await asyncio.sleep(0.002)  # Redis lets it expire after a millisecond
-        assert not await gate.was_valid(one, NOW)
+        assert not await gate.was_valid(one)
 
     gate_at.use(mark)
     gate_at.use(look)

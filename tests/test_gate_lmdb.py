@@ -39,7 +39,7 @@ def test_marks_of_valid_keys_are_removed_after_30_days(tmp_path: Path) -> None:
         for number in range(2):
             await gate.mark_valid(bytes([number]) * 32, NOW + number, valid=True)
         await gate.sweep(NOW + VALID_SECONDS + 0.5)
-        return [await gate.was_valid(bytes([number]) * 32, NOW) for number in range(2)]
+        return [await gate.was_valid(bytes([number]) * 32) for number in range(2)]
 
     assert use_lmdb(tmp_path, work) == [False, True]
 

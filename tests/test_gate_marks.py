@@ -25,7 +25,7 @@ def test_a_flood_of_questions_for_marks_is_a_few_commands(redis: Redis) -> None:
         link.values = counted
         await gate.mark_valid(b"1" * 32, NOW, valid=True)
         digests = [number.to_bytes(32) for number in range(700)] + [b"1" * 32]
-        found = await asyncio.gather(*(gate.was_valid(digest, NOW) for digest in digests))
+        found = await asyncio.gather(*(gate.was_valid(digest) for digest in digests))
         assert found == [False] * 700 + [True]
         assert asked == [500, 201]
 
@@ -63,7 +63,7 @@ def test_a_question_for_a_mark_fails_with_redis_and_at_the_end(redis: Redis) -> 
             raise AssertionError
 
         for link.values in (down, hangs):
-            asking = [asyncio.ensure_future(gate.was_valid(bytes([number]) * 32, NOW)) for number in range(3)]
+            asking = [asyncio.ensure_future(gate.was_valid(bytes([number]) * 32)) for number in range(3)]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             if link.values is hangs:

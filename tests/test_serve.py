@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import select
 import signal
 import socket
 import ssl
@@ -71,7 +72,7 @@ def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> 
     "options",
     [
         ["--unknown"], ["--port", "0"], ["--port", "http"], ["--workers", "0"],
-        ["--public-url", "http://[x"], ["--store", "postgresql://[::1/petstore"],
+        ["--public-url", "http://[x"], ["--staging-url", "https://staging.example.com:80a"], ["--store", "postgresql://[::1/petstore"],
         ["--gate", "redis://127.0.0.1?foo=bar"],
         ["--public-url", "api.example.com"], ["--public-url", "ftp://api.example.com"],
         ["--public-url", "https://api.example.com?x=1"], ["--trusted-proxy", "proxy"],
@@ -248,6 +249,30 @@ def test_tls(tmp_path: Path) -> None:
         assert _is_hung_up_on(own.port, trusting)
         assert f"https://127.0.0.1:{own.port}/v1" in own.printed
     finally:
+        own.stop()
+
+
+def test_unfinished_tls_handshakes_count_for_their_address(tmp_path: Path) -> None:
+    certificate, private = self_signed(tmp_path)
+    options = ["--tls-cert", str(certificate), "--tls-key", str(private), "--connections-per-address", "5"]
+    own = Served(tmp_path / "data", *options, "--workers", "1").start(wait=False)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    silent: list[socket.socket] = []
+    try:
+        assert wait_for(lambda: listens(own.port))
+        silent += [socket.create_connection(("127.0.0.1", own.port), timeout=5) for _ in range(9)]
+        refused = [each for each in silent if select.select([each], [], [], 0.5)[0]]  # closed at once
+        assert len(refused) == 4
+        other = socket.create_connection(("127.0.0.1", own.port), timeout=5, source_address=("127.0.0.2", 0))
+        with trusting.wrap_socket(other, server_hostname="127.0.0.1") as talking:
+            talking.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            assert talking.recv(100).startswith(b"HTTP/1.1 200")
+        for each in silent:
+            each.close()
+        assert wait_for(lambda: httpx.get(f"https://127.0.0.1:{own.port}/healthz", verify=trusting).status_code == 200)
+    finally:
+        for each in silent:
+            each.close()
         own.stop()
 
 

@@ -19,7 +19,7 @@ from petstore.observability import metrics
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.plans import Limits
 from petstore.store import Store
-from petstore.web.admission import CACHED_KEYS_MAX, LOOKUPS_PER_SECOND, Admission
+from petstore.web.admission import CACHED_KEYS_MAX, LOOKUPS_PER_SECOND, Admission, digest_of_secret
 from petstore.web.paths import leads_to_staging, suggestion
 from petstore.web.replies import pairs
 from tests.in_process import NOW, Clock, Running, Wrapped, request, use_app
@@ -213,6 +213,41 @@ def test_an_address_over_its_limit_reaches_the_store_ten_times_a_second(tmp_path
             assert (await running.ask()).status == 200  # a key that was seen valid is served as ever
 
     use_app(tmp_path, work, clock, wrap_store=counted.wrap)
+
+
+def test_the_addresses_of_a_network_have_one_budget_of_look_ups(tmp_path: Path) -> None:
+    counted = Counted()
+
+    async def work(running: Running) -> None:
+        async def ask(number: int) -> int:
+            asked = request(**unknown())
+            asked.peer = f"2001:db8::{number:x}"
+            return (await running.app.answer(asked)).status
+
+        assert [await ask(number) for number in range(700)] == [401] * 600 + [429] * 100
+        assert counted.lookups == 600 + LOOKUPS_PER_SECOND
+
+    use_app(tmp_path, work, wrap_store=counted.wrap)
+
+
+def test_nothing_is_kept_of_a_credential_that_cannot_be_a_key(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        await running.ask()
+        before = digest_of_secret.cache_info().misses
+        for number in range(100):
+            reply = await running.app.answer(request(authorization=f"Bearer pets_live_{number}" + "x" * 30_000))
+            assert reply.status == 401 and b"mistyped" in reply.body
+        assert digest_of_secret.cache_info().misses == before
+
+    use_app(tmp_path, work)
+
+
+def test_a_request_that_cannot_be_routed_is_a_500(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        reply = await running.app.answer(request(host="staging.example.com"))
+        assert reply.status == 500
+
+    use_app(tmp_path, work, staging_url="https://staging.example.com:80a")
 
 
 def test_a_new_valid_key_gets_through_from_an_address_over_its_limit(tmp_path: Path) -> None:

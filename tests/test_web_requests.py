@@ -137,6 +137,7 @@ def test_an_entity_tag_is_found_among_conditions(conditions: str, *, matches: bo
 def test_the_address_of_the_client(trusted: list[str], forwarded: str, client: str) -> None:
     assert client_address("192.0.2.9", forwarded, networks(trusted)) == client
     assert client_address("192.0.2.9", "", networks(trusted)) == "192.0.2.9"
+    assert client_address("", "192.0.2.7", ()) == "192.0.2.7"  # a proxy at a Unix socket
 
 
 @pytest.mark.parametrize(

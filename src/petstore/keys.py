@@ -29,6 +29,7 @@ PREFIXES: dict[Environment, str] = {"live": "pets_live_", "staging": "pets_test_
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 RANDOM_LENGTH = 30
 CHECKSUM_LENGTH = 6
+SECRET_LENGTH = len(PREFIXES["live"]) + RANDOM_LENGTH + CHECKSUM_LENGTH  # in staging too
 NAME_MAX = 255
 LIMIT_MAX = 10**12  # the gate counts in 64 bits; no machine answers this many requests
 

@@ -20,7 +20,7 @@ from petstore import __version__
 from petstore.backends import Backends, check_copied, clock_of, mark_gate_clean
 from petstore.data_dir import LAST_BACKUP, shared_lock
 from petstore.errors import MissingPackage, OperatorError, PetstoreError, Unavailable
-from petstore.gate import GATE_FILE
+from petstore.gate import GATE_FILE, bucket_of
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance.admissions import collect_admissions
 from petstore.maintenance.certificate import served_expiry
@@ -246,7 +246,8 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
         fields,
         connections_max=room,
         per_address_max=min(settings.connections_per_address, max(1, room // 2)),
-        is_exempt=lambda address: is_in(address, trusted),
+        is_exempt=lambda address: not address or is_in(address, trusted),  # a Unix socket has no address
+        group_of=bucket_of,
     )
 
 

@@ -210,7 +210,8 @@ def check_settings(settings: Settings) -> None:
 def _is_base(url: str) -> bool:
     try:
         parts = urlsplit(url)
-    except ValueError:
+        _ = parts.port
+    except ValueError:  # brackets that do not match, or not the number of a port
         return False
     has_only_base = not (parts.query or parts.fragment or "@" in parts.netloc)
     return parts.scheme in ("http", "https") and bool(parts.netloc) and has_only_base

@@ -68,7 +68,7 @@ class Gate(Protocol):
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         """Remember for 30 days, for all workers, that the key with this digest is valid; or forget it."""
 
-    async def was_valid(self, digest: bytes, now: float) -> bool:
+    async def was_valid(self, digest: bytes) -> bool:
         """Whether a worker has marked the key with this digest."""
 
     async def lift(self, key_id: str) -> bool:

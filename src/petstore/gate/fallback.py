@@ -78,8 +78,8 @@ class FallbackGate:
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         await self._either(lambda gate: gate.mark_valid(digest, now, valid=valid))
 
-    async def was_valid(self, digest: bytes, now: float) -> bool:
-        return await self._either(lambda gate: gate.was_valid(digest, now))
+    async def was_valid(self, digest: bytes) -> bool:
+        return await self._either(lambda gate: gate.was_valid(digest))
 
     async def _either(self, call: Callable[[Gate], Awaitable[T]]) -> T:
         try:

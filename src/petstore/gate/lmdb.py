@@ -181,7 +181,7 @@ class LmdbGate:
         name, until = VALID + digest[:DIGEST_LENGTH], int((now + VALID_SECONDS) * SECOND)
         self._transact(lambda txn: txn.put(name, _valid.pack(until)) if valid else txn.delete(name))
 
-    async def was_valid(self, digest: bytes, now: float) -> bool:
+    async def was_valid(self, digest: bytes) -> bool:
         name = VALID + digest[:DIGEST_LENGTH]
         return self._transact(lambda txn: txn.get(name) is not None, write=False)
 

@@ -118,7 +118,7 @@ class RedisGate:
         self._check_up()
         await self._marks.put(digest, valid=valid)
 
-    async def was_valid(self, digest: bytes, now: float) -> bool:
+    async def was_valid(self, digest: bytes) -> bool:
         self._check_up()
         return await self._marks.has(digest)
 

@@ -122,7 +122,7 @@ REJECTED = Counter(
 CONNECTIONS = Gauge("petstore_connections", "Open connections. Our own server only.")
 REFUSED_CONNECTIONS = Counter(
     "petstore_refused_connections_total",
-    "Connections closed at once. Reason: per_address, total (a limit is reached) or descriptors (none is free).",
+    "Connections closed at once. Reason: per_address, total (a limit is reached) or descriptors (none free, with TLS).",
     "reason",
 )
 CERTIFICATE_EXPIRY = Gauge(
@@ -154,7 +154,7 @@ WAL_BYTES = Gauge(
     mode="node",
 )  # fmt: skip
 
-GATE_ERRORS = Counter("petstore_gate_errors_total", "Decisions that the gate could not make.")
+GATE_ERRORS = Counter("petstore_gate_errors_total", "Failed calls of the gate, each for any number of decisions.")
 GATE_OUTAGES = Counter("petstore_gate_outages_total", "Times that the gate went down. Each worker counts for itself.")
 GATE_DOWN = Gauge("petstore_gate_down", "Workers that get no answer from the gate now.")
 GATE_BATCH = Histogram("petstore_gate_batch_size", "Requests in one call of Redis.", _SIZES)

@@ -180,6 +180,9 @@ class Connection(asyncio.Protocol):
         head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{close}\r\n"
         try:
             async with contextlib.aclosing(cast("AsyncGenerator[bytes, None]", parts)) as sending:
+                if self._transport.is_closing():  # the client has gone: only a generator that has begun can be ended
+                    await anext(sending, None)
+                    return False
                 self._transport.write(head.encode("latin-1"))
                 async for part in sending:
                     if self._transport.is_closing():

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import gc
 import time
-import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from email.utils import formatdate
 from typing import Any, Protocol
 
@@ -54,21 +52,23 @@ class HttpServer:
         connections_max: int = 60_000,
         per_address_max: int = 60_000,
         is_exempt: Callable[[str], bool] = lambda address: False,
+        group_of: Callable[[str], Hashable] = str,
     ) -> None:
         """`fields` are the header fields that the application reads; None: all of them.
 
-        `is_exempt`: whether an address, a trusted proxy's, may open any number of connections.
+        `is_exempt`: whether an address, a trusted proxy's, may open any number of connections. `group_of`: addresses
+        of one group, such as the networks of one client, count as one.
         """
         self.app = app
         self.field_names = FieldNames(fields)
         self.connections: set[Connection] = set()
-        # Weak: a connection whose handshake fails is never heard of again.
-        self.handshaking: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._handshaking: set[Connection] = set()
         self.closing = False
         self._connections_max = connections_max
         self._per_address_max = per_address_max
         self._is_exempt = is_exempt
-        self._of_address: Counter[str] = Counter()
+        self._group_of = group_of
+        self._of_address: Counter[Hashable] = Counter()
         self._refusals = Throttled("connection refused")
         self.create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
         self.create_task = asyncio.get_running_loop().create_task
@@ -77,30 +77,53 @@ class HttpServer:
 
     def accept(self, connection: Connection) -> bool:
         """Whether there is room for one more connection."""
-        address = connection.peer
-        self.handshaking.discard(connection)
-        if len(self.connections) >= self._connections_max:
-            return self._refuse("total", "too many connections", address)
-        if self._of_address[address] >= self._per_address_max and not self._is_exempt(address):
-            return self._refuse("per_address", "too many connections from one address", address)
+        self.end_handshake(connection)
+        if not self._has_room(connection.peer):
+            return False
         self.connections.add(connection)
         self._drained.clear()  # it may be set while a handshake of the drain is under way
-        self._of_address[address] += 1
+        self._of_address[self._group_of(connection.peer)] += 1
         return True
 
-    def _refuse(self, reason: str, cause: str, address: str) -> bool:
+    def begin_handshake(self, connection: Connection) -> bool:
+        """Whether there is room for one more connection, which counts from now on."""
+        if not self._has_room(connection.peer):
+            return False
+        self._handshaking.add(connection)
+        self._of_address[self._group_of(connection.peer)] += 1
+        return True
+
+    def end_handshake(self, connection: Connection) -> None:
+        if connection in self._handshaking:
+            self._handshaking.remove(connection)
+            self._count_down(connection.peer)
+
+    def _has_room(self, address: str) -> bool:
+        if len(self.connections) + len(self._handshaking) >= self._connections_max:
+            self.refuse("total", "too many connections", address)
+            return False
+        if self._of_address[self._group_of(address)] >= self._per_address_max and not self._is_exempt(address):
+            self.refuse("per_address", "too many connections from one address", address)
+            return False
+        return True
+
+    def refuse(self, reason: str, cause: str, address: str) -> None:
+        """Count a connection that is closed at once, and log it."""
         REFUSED_CONNECTIONS.add(reason)
         self._refusals.event(time.monotonic(), cause, address=address)
-        return False
 
     def forget(self, connection: Connection) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
-            self._of_address[connection.peer] -= 1
-            if not self._of_address[connection.peer]:
-                del self._of_address[connection.peer]
+            self._count_down(connection.peer)
         if self.closing and not self.connections:
             self._drained.set()
+
+    def _count_down(self, address: str) -> None:
+        group = self._group_of(address)
+        self._of_address[group] -= 1
+        if not self._of_address[group]:
+            del self._of_address[group]
 
     def tick(self) -> None:
         """Called once a second."""
@@ -127,6 +150,5 @@ class HttpServer:
 
     async def _wait_for_handshakes(self) -> None:
         deadline = time.monotonic() + HANDSHAKES_TIMEOUT
-        gc.collect()  # connections whose handshake has failed
-        while self.handshaking and time.monotonic() < deadline:  # noqa: ASYNC110  # a weak set sets no event
+        while self._handshaking and time.monotonic() < deadline:  # noqa: ASYNC110  # for two seconds at most
             await asyncio.sleep(0.01)

@@ -7,7 +7,7 @@ on the raw bytes of a head, before anything of it is parsed or decoded.
 import re
 from collections import deque
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -151,8 +151,12 @@ class HeadReader:
         self._parser = None
 
 
-@lru_cache(maxsize=256)
 def _is_host(text: str) -> bool:
+    return _is_short_host(text) if len(text) <= SPELLING_LENGTH_MAX else _HOST(text) is not None
+
+
+@lru_cache(maxsize=256)
+def _is_short_host(text: str) -> bool:
     return _HOST(text) is not None
 
 
@@ -194,21 +198,6 @@ class Source(BodySource, Protocol):
     """The connection that the bytes come from."""
 
     peer: str
-
-
-class _NoSource:
-    """In place of a connection that is no longer read: the reader must not keep it alive."""
-
-    peer = ""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def write(self, data: bytes) -> None: ...
-
-
-NO_SOURCE = _NoSource()
 
 
 class MessageReader:
@@ -305,7 +294,7 @@ class MessageReader:
         self.over = True
         self._unread = b""
         self._heads.close()
-        self._source = NO_SOURCE
+        self._source = cast(Source, None)  # nothing is read any more, and the reader must not keep the connection alive
         if self._stream is not None:
             self._stream.break_off()
             self._stream = None

@@ -6,18 +6,24 @@ import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from petstore.server.connection import HEAD_TIMEOUT, WRITE_TIMEOUT, Connection
+from petstore.server.connection import Connection
 from petstore.server.handover import Sockets
 from petstore.server.http_server import HttpServer
 from petstore.server.restarts import PAUSE_MAX
+from petstore.server.tls_listener import TlsListener
 from petstore.server.worker_process import COVER, RETIRE
 
 ACCEPT_TURNS = 500  # turns of the event loop after the signal: each accepts one connection that waits already
 RETIRE_TIMEOUT = 60.0
 COVER_SECONDS = 2 * PAUSE_MAX  # the main process asks again with each start that fails
 RETIRE_IDLE = 10.0  # after a reload, connections may be idle so long: a client that is active moves over by itself
+
+
+class Listener(Protocol):
+    def close(self) -> None:
+        """Accept no more connections, and close the socket."""
 
 
 async def serve_connections(
@@ -27,7 +33,7 @@ async def serve_connections(
     ready: Callable[[], None],
     others: Sequence[socket.socket] = (),
 ) -> None:
-    """Accept and answer until SIGTERM or SIGINT, which is a matter of seconds, or until retired by a reload.
+    """Accept and answer. After SIGTERM or SIGINT this ends within seconds, after RETIRE, of a reload, within a minute.
 
     `others`: sockets of other workers, at which this one accepts while the main process asks it to.
     """
@@ -38,20 +44,10 @@ async def serve_connections(
     loop.add_signal_handler(RETIRE, retire.set)
     loop.add_signal_handler(COVER, cover.set)
 
-    def connection() -> Connection:
-        made = Connection(server)
-        if tls:
-            server.handshaking.add(made)
-        return made
-
-    async def listen(each: socket.socket) -> asyncio.Server:
-        return await loop.create_server(
-            connection,
-            sock=each,
-            ssl=tls,
-            ssl_handshake_timeout=HEAD_TIMEOUT if tls else None,
-            ssl_shutdown_timeout=WRITE_TIMEOUT if tls else None,
-        )
+    async def listen(each: socket.socket) -> Listener:
+        if tls is not None:
+            return TlsListener(server, each, tls)
+        return await loop.create_server(lambda: Connection(server), sock=each)
 
     listeners = [await listen(each) for each in sockets]
     covering = asyncio.ensure_future(_cover(others, listen, cover))
@@ -69,16 +65,20 @@ async def serve_connections(
 
 
 async def _cover(
-    others: Sequence[socket.socket], listen: Callable[[socket.socket], Awaitable[asyncio.Server]], cover: asyncio.Event
+    others: Sequence[socket.socket], listen: Callable[[socket.socket], Awaitable[Listener]], cover: asyncio.Event
 ) -> None:
     """Accept for a worker that cannot be replaced: the kernel goes on to give its socket a share of the connections."""
     while await cover.wait():
-        listeners = [await listen(each.dup()) for each in others]  # a listener closes its socket at the end
+        listeners: list[Listener] = []
         try:
+            for each in others:
+                listeners += [await listen(each.dup())]  # a listener closes its socket at the end
             with contextlib.suppress(TimeoutError):
                 while cover.is_set():
                     cover.clear()
                     await asyncio.wait_for(cover.wait(), COVER_SECONDS)
+        except OSError:  # no descriptors are left; the main process asks again
+            cover.clear()
         finally:
             for listener in listeners:
                 listener.close()

@@ -7,8 +7,8 @@ from functools import lru_cache
 import msgspec
 
 from petstore.errors import InsufficientScope
-from petstore.gate import Gate
-from petstore.keys import PREFIXES, ApiKey, Environment, KeyStore, digest_of, well_formed
+from petstore.gate import Gate, bucket_of
+from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, KeyStore, digest_of, well_formed
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, Decision
 from petstore.usage import Operation
@@ -65,15 +65,16 @@ class Admission:
         """Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
-        if secret is not None:
+        if secret is not None and len(secret) == SECRET_LENGTH:  # otherwise it is no key, and may be 30 KB long
             if not self._checked <= now < self._fresh_until:
                 await self._drop_changed(now)
             digest = digest_of_secret(secret)
             known = self._cached.get(digest)
             if known is None or now >= known.expires:
-                if digest not in self._marked and not await self._may_look_up(request, secret, digest, now):
-                    decision = await self._gate.peek_address(self._environment, self._address_of(request), now)
-                    return None, decision, -1, too_many_requests(decision)
+                if digest not in self._marked:
+                    over_limit = await self._over_limit(request, secret, digest, now)
+                    if over_limit is not None:
+                        return None, over_limit, -1, too_many_requests(over_limit)
                 known = await self._look_up(secret, digest, now)
             while known is not None:
                 passed = await self._gate.admit(
@@ -126,21 +127,22 @@ class Admission:
         if change != self._change:
             self._change, self._cached = change, {}
 
-    async def _may_look_up(self, request: Request, secret: str, digest: bytes, now: float) -> bool:
-        """An address over its limit reaches the store a few times a second, however many keys it makes up.
+    async def _over_limit(self, request: Request, secret: str, digest: bytes, now: float) -> Decision | None:
+        """The decision that refuses to look up this key, or None.
 
-        A key that any worker has seen valid is looked up as ever.
+        An address over its limit reaches the store a few times a second, however many keys it makes up. A key that any
+        worker has seen valid is looked up as ever.
         """
         if not well_formed(secret, self._environment):
-            return True  # costs no look-up
+            return None  # costs no look-up
         address = self._address_of(request)
         decision = await self._gate.peek_address(self._environment, address, now)
         if decision.outcome is ADMITTED:
-            return True
-        if await self._gate.was_valid(digest, now):
+            return None
+        if await self._gate.was_valid(digest):
             self._remember(digest)
-            return True
-        return self._lookups.take(address, now)
+            return None
+        return None if self._lookups.take(bucket_of(address), now) else decision
 
     def _remember(self, digest: bytes) -> None:
         if len(self._marked) >= MARKED_KEYS_MAX:
@@ -149,13 +151,13 @@ class Admission:
 
 
 class LookupBudget:
-    """A few look-ups a second for each address."""
+    """A few look-ups a second for each address, or network of addresses, that the gate counts as one."""
 
     def __init__(self) -> None:
         self._second = 0
-        self._taken: dict[str, int] = {}
+        self._taken: dict[bytes, int] = {}
 
-    def take(self, address: str, now: float) -> bool:
+    def take(self, address: bytes, now: float) -> bool:
         if int(now) != self._second:
             self._second, self._taken = int(now), {}
         taken = self._taken.get(address, 0)

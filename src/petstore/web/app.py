@@ -61,6 +61,9 @@ class Route(NamedTuple):
     operation: Operation  # to count the request as, under a base address
 
 
+NOWHERE = Route(None, (), None, "other")
+
+
 class App:
     def __init__(
         self,
@@ -117,10 +120,11 @@ class App:
         now = self._clock()
         request_id = next(self._request_ids)
         method = request.method
-        api, methods, item, operation = self._route(request)
+        api, methods, item, operation = NOWHERE
         key: ApiKey | None = None
         decision: Decision | None = None
         try:
+            api, methods, item, operation = self._route(request)
             if api is None:
                 reply, decision = await self._answer_site(request, now)
             else:
@@ -200,7 +204,7 @@ class App:
         for api in self._apis.values():
             if path == api.base or path.startswith(api.base + "/"):
                 return Route(api, (), None, "other")
-        return Route(None, (), None, "other")
+        return NOWHERE
 
     async def _answer_site(self, request: Request, now: float) -> tuple[Reply, Decision | None]:
         """What is not under a base address counts against the client's address; probes and scrapes do not."""

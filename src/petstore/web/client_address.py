@@ -15,9 +15,9 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
     """The address of the client: the peer or, behind trusted proxies, the nearest address that is not one of them.
 
-    `forwarded_for` is the value of X-Forwarded-For.
+    `forwarded_for` is the value of X-Forwarded-For. At a Unix socket, whose peer has no address, is a proxy.
     """
-    if not trusted or not is_in(peer, trusted):
+    if peer and (not trusted or not is_in(peer, trusted)):
         return peer
     for hop in reversed(forwarded_for.split(",")):
         address = _without_port(hop.strip())

@@ -8,6 +8,7 @@ from petstore.errors import NotFound
 from petstore.keys import Environment
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
+HOST_MAX = 300  # of a name with its port; DNS has no longer ones
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
 
@@ -25,12 +26,16 @@ def suggestion(path: str) -> str:
     return f" Did you mean {address}?" if address != path else ""
 
 
-@lru_cache(maxsize=256)
 def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
     """Whether a request with this Host is for --staging-url.
 
     The name decides. The port decides too, where --staging-url has one or --public-url has the same name.
     """
+    return len(host) <= HOST_MAX and _leads_to_staging(host, staging_url, public_url)
+
+
+@lru_cache(maxsize=256)
+def _leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
     staging = urlsplit(staging_url)
     try:
         sent = urlsplit(f"{staging.scheme}://{host}")

@@ -50,7 +50,7 @@ class Site:
         """Raises NotFound, MethodNotAllowed and, from the readiness probe, Unavailable."""
         path, method = request.path, request.method
         file = self._documents.find(request, self._clock())
-        if file is None and path not in PROBES and not (path == "/metrics" and self._may_scrape(request)):
+        if file is None and not self.is_exempt(request):
             raise not_found(path)
         if method == "OPTIONS":
             return Reply(204, line("allow", METHODS))
