@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import signal
+import ssl
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS
-from petstore.maintenance.certificate import certificate_expiry
+from petstore.maintenance.certificate import certificate_expiry, served_expiry
 from petstore.observability import metrics
 from petstore.observability.metrics import Counter, Gauge, Histogram
 from petstore.observability.monitoring import Monitoring
@@ -367,7 +368,9 @@ def test_an_expired_certificate_has_an_expiry_too(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(OperatorError, match="expired"):
         certificate_expiry(expired, made.key)
-    assert certificate_expiry(expired, made.key, expired_too=True) < time.time()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(expired, made.key)
+    assert served_expiry(server, expired, expired_too=True) < time.time()
 
 
 def test_without_tls_the_expiry_of_a_certificate_is_absent(tmp_path: Path) -> None:

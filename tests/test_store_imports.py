@@ -46,7 +46,7 @@ def test_import_adds_all_animals_and_is_known_by_its_id(store_at: StorePlace) ->
         assert await store.find_import(added.id) == added
         assert await store.find_import("imp_unknown") is None
         ((_, entry),) = (await store.find_entries()).entries
-        assert entry == AuditEntry(NOW, "ada", "import", "animals.jsonl", f"3 animals, {added.id}")
+        assert entry == AuditEntry(NOW, "ada", "import", "animals.jsonl", f"3 animals, {added.id}, ids 2 to 4")
         assert await left_behind(store) == (1, 0)
         assert (await store.add(NewPet("Next", 1), NOW)).pet.id == 5
 

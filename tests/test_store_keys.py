@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from petstore.audit import AuditEntry
-from petstore.keys import ApiKey, KeyChanges, digest_of, new_key
+from petstore.keys import ApiKey, KeyChanges, KeyQuery, digest_of, new_key
 from petstore.plans import Limits
 from petstore.store import Store, Subject
 from petstore.store.schema import TABLES, row_of
@@ -189,7 +189,7 @@ def test_suspended_key_is_found_as_suspended_until_it_is_resumed(store_at: Store
         assert not suspended.usable(NOW) and suspended.state(NOW) == "suspended"
         await store.update_key("key_000", KeyChanges(suspended=NOW + 2.0), entry("suspend key"))
         resumed = await store.update_key("key_000", KeyChanges(suspended=None), entry("resume key"))
-        assert resumed == key() == await store.find_key(FIRST) == (await store.newest_keys())[0]
+        assert resumed == key() == await store.find_key(FIRST) == (await store.find_keys(KeyQuery(), now=NOW))[0]
         assert resumed.usable(NOW) and resumed.state(NOW) == "active"
 
     store_at.use(work)
@@ -217,13 +217,13 @@ def test_keys_come_newest_first_page_by_page(store_at: StorePlace) -> None:
         for each in keys:
             await store.add_key(each, digest_of(each.id), entry("create key"))
         seen: list[ApiKey] = []
-        while page := await store.newest_keys(before=(seen[-1].created, seen[-1].id) if seen else None, limit=3):
+        while page := await store.find_keys(KeyQuery(), now=NOW, after=seen[-1] if seen else None, limit=3):
             seen += page
         assert seen == keys[::-1]
-        assert await store.newest_keys(text="kEY 7") == [keys[7]]
-        assert await store.newest_keys(text="Y_001") == [keys[1]]
-        assert await store.newest_keys(text="%") == []
-        assert await store.newest_keys(text="\x00") == []
+        assert await store.find_keys(KeyQuery("kEY 7"), now=NOW) == [keys[7]]
+        assert await store.find_keys(KeyQuery("Y_001"), now=NOW) == [keys[1]]
+        assert await store.find_keys(KeyQuery("%"), now=NOW) == []
+        assert await store.find_keys(KeyQuery("\x00"), now=NOW) == []
 
     store_at.use(work)
 
@@ -233,6 +233,6 @@ def test_hundred_keys_are_listed_by_default(store_at: StorePlace) -> None:
 
     async def work(store: Store) -> None:
         await store.put_rows(table, [row_of(key(number)) for number in range(101)])
-        assert await store.newest_keys() == [key(number) for number in range(100, 0, -1)]
+        assert await store.find_keys(KeyQuery(), now=NOW) == [key(number) for number in range(100, 0, -1)]
 
     store_at.use(work)

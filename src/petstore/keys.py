@@ -107,13 +107,6 @@ class KeyStore(Protocol):
     async def keys(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
         """Keys in the order of their ids."""
 
-    async def newest_keys(
-        self, *, before: tuple[float, str] | None = None, limit: int = 100, text: str = ""
-    ) -> list[ApiKey]:
-        """Keys whose name or id contains `text`, the newest first; `before` is the time of creation and the id of the
-        last key on the previous page.
-        """
-
     async def find_keys(
         self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
     ) -> list[ApiKey]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from petstore.admin.key_status import KeyState, KeyStatus, statuses
 from petstore.gate import Gate
-from petstore.keys import ApiKey, KeyStore
+from petstore.keys import ApiKey, KeyQuery, KeyStore
 from petstore.plans import Plan
 
 PAGE = 1_000
@@ -51,8 +51,7 @@ async def _newest(
     found: list[KeyStatus] = []
     last = before
     while limit is None or len(found) < limit:
-        start = (last.created, last.id) if last else None
-        page = await store.newest_keys(before=start, limit=PAGE, text=wanted.text)
+        page = await store.find_keys(KeyQuery(wanted.text), now=now, after=last, limit=PAGE)
         found += [status for status in await statuses(gate, page, now) if wanted.fits(status)]
         if len(page) < PAGE:
             break

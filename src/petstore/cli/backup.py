@@ -13,7 +13,7 @@ from petstore.cli.admin import entry, run
 from petstore.cli.options import Command, backend_options, json_option, settings_from
 from petstore.cli.output import counted, print_json, progress
 from petstore.errors import OperatorError
-from petstore.maintenance.archive import Manifest, Progress, is_archive
+from petstore.maintenance.archive import Manifest, Progress
 from petstore.settings import Settings
 
 _file = click.Path(path_type=Path)
@@ -122,8 +122,6 @@ def _stop(number: int, frame: object) -> None:
 def _verify(file: Path, as_json: bool) -> None:
     from petstore.maintenance.backup import verify
 
-    if not is_archive(file):
-        raise OperatorError(f"{file}: is not a backup of Petstore")
     manifest = verify(file)
     if as_json:
         print_json({"ok": True, "manifest": manifest})

@@ -1,6 +1,7 @@
 """Shell completion of key ids and of names: read from the data that the options on the line name."""
 
 import contextlib
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,6 +12,7 @@ from petstore.backends import Backends
 from petstore.cli.admin import existing_data, run
 from petstore.cli.options import BACKEND_OPTIONS, settings_from
 from petstore.errors import PetstoreError
+from petstore.keys import KeyQuery
 from petstore.settings import Settings
 
 ITEMS_MAX = 100
@@ -24,7 +26,7 @@ def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
         return [
             CompletionItem(key.id, help=key.name)
             for store in backends.stores.values()
-            for key in await store.newest_keys(limit=ITEMS_MAX, text=incomplete)
+            for key in await store.find_keys(KeyQuery(incomplete), now=time.time(), limit=ITEMS_MAX)
             if key.id.lower().startswith(start) or key.name.lower().startswith(start)
         ]
 

@@ -140,15 +140,6 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def is_archive(path: Path) -> bool:
-    """Whether a file begins as a zip file does. Raises OperatorError when it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == b"PK"
-    except OSError as error:
-        raise OperatorError(f"{path}: {error.strerror}") from error
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """The zip file, after its checksum was compared. Raises OperatorError."""

@@ -9,22 +9,20 @@ from petstore.errors import OperatorError
 NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's ssl has no name for
 
 
-def certificate_expiry(cert: Path, key: Path, *, expired_too: bool = False) -> float:
-    """The last second of a certificate, in Unix seconds. Raises OperatorError when it cannot be used or is not valid.
-
-    With `expired_too` an expired certificate is decoded like a valid one.
-    """
+def certificate_expiry(cert: Path, key: Path) -> float:
+    """The last second of a certificate, in Unix seconds. Raises OperatorError for one that is not valid now."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         server.load_cert_chain(cert, key)
     except OSError as error:
         raise OperatorError(f"{cert} and {key} cannot be used: {error}") from error
-    return served_expiry(server, cert, expired_too=expired_too)
+    return served_expiry(server, cert)
 
 
 def served_expiry(server: ssl.SSLContext, cert: Path, *, expired_too: bool = False) -> float:
     """The last second of the certificate that a server has loaded. Raises OperatorError, also if the file is another.
 
+    With `expired_too` an expired certificate is decoded like a valid one.
     A handshake in memory: OpenSSL decodes the certificate, no other library is needed.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from petstore.errors import IdempotencyConflict, IdempotencyMismatch, PetstoreError
 from petstore.observability.logs import logger
@@ -29,26 +30,17 @@ class InFlight:
             self._names.discard(name)
 
 
+@dataclass(slots=True, eq=False)
 class AddPet:
     """A new animal for a writer. After `due`, by the writer's clock, it is no longer written."""
 
-    __slots__ = ("due", "future", "idempotency_key", "new", "now", "result")
-    alone = False  # it shares a transaction with others
-
-    def __init__(
-        self,
-        future: "asyncio.Future[Added]",
-        due: float,
-        new: NewPet,
-        now: float,
-        idempotency_key: IdempotencyKey | None,
-    ) -> None:
-        self.future = future
-        self.due = due
-        self.new = new
-        self.now = now
-        self.idempotency_key = idempotency_key
-        self.result: Added | Exception | None = None
+    future: "asyncio.Future[Added]"
+    due: float
+    new: NewPet
+    now: float
+    idempotency_key: IdempotencyKey | None
+    result: Added | Exception | None = None
+    alone: ClassVar[bool] = False  # it shares a transaction with others
 
 
 def added(new: NewPet, pet_id: int) -> Added:

@@ -45,11 +45,6 @@ class PostgresPool:
         self._waiting = 0
         self._running: set[asyncio.Task[Any]] = set()
 
-    @property
-    def in_use(self) -> int:
-        """How many callers wait for a connection or have one."""
-        return len(self._running)
-
     async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
         """What `work` returns. It runs in a task of its own: a caller that gives up leaves no statement half sent.
 

@@ -151,7 +151,8 @@ class SqlImports(SqlPets, SqlTransfer):
             return None
         first_id = (yield from self._draw_pet_ids(count)) if count else None
         last_id = None if first_id is None else first_id + count - 1
-        yield from self._record([msgspec.structs.replace(entry, detail=f"{_animals(count)}, {import_id}")])
+        ids = f", ids {first_id} to {last_id}" if count else ""
+        yield from self._record([msgspec.structs.replace(entry, detail=f"{_animals(count)}, {import_id}{ids}")])
         rows = yield Statement(
             f"UPDATE {self.schema}.imports SET state = $2, first_id = $3, last_id = $4, count = $5, sha256 = $6,"
             f" touched = {self.clock} WHERE id = $1 AND state = 'loading' RETURNING {_COLUMNS}",

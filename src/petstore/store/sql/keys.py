@@ -1,6 +1,5 @@
 """API keys."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,18 +48,6 @@ class SqlKeys(Database):
         rows = await self._fetch(
             f"SELECT {KEY_COLUMNS} FROM {self._keys} WHERE k.id > $1 ORDER BY k.id LIMIT $2", after, limit
         )
-        return [key_of(self.environment, row) for row in rows]
-
-    async def newest_keys(
-        self, *, before: tuple[float, str] | None = None, limit: int = 100, text: str = ""
-    ) -> list[ApiKey]:
-        forms = spellings(text)
-        fits = self._contains_any(["k.name", "k.id"], forms, 4) if text else "true"
-        rows = await self._fetch_long(
-            f"SELECT {KEY_COLUMNS} FROM {self._keys} WHERE {fits} AND (k.created, k.id) < ($1, $2)"
-            " ORDER BY k.created DESC, k.id DESC LIMIT $3",
-            *(before or (math.inf, "")), limit, *forms,
-        )  # fmt: skip
         return [key_of(self.environment, row) for row in rows]
 
     async def find_keys(

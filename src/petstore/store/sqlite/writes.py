@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import apsw
@@ -10,26 +11,16 @@ from petstore.store import Subject
 from petstore.store.writing import AddPet
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """A function of the connection, which runs inside a transaction; `alone`: with no other write in it."""
 
-    __slots__ = ("alone", "changes", "due", "future", "result", "work")
-
-    def __init__(
-        self,
-        future: "asyncio.Future[Any]",
-        due: float,
-        work: Callable[[apsw.Connection], Any],
-        changes: Subject | None,
-        *,
-        alone: bool,
-    ) -> None:
-        self.future = future
-        self.due = due
-        self.alone = alone
-        self.work = work
-        self.changes = changes
-        self.result: Any = None
+    future: "asyncio.Future[Any]"
+    due: float
+    work: Callable[[apsw.Connection], Any]
+    changes: Subject | None
+    alone: bool
+    result: Any = None
 
 
 Write = AddPet | Call
