@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from petstore.web.requests import write_cursor
+from petstore.web.cursors import write_cursor
 from prove.histories import Create, read_of, violations
 from prove.proof import Figures, Scale, folder, hold
 from tests.backends import Postgres, Redis, shared

@@ -18,7 +18,7 @@ from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import close_stores
-from petstore.web.requests import write_cursor
+from petstore.web.cursors import write_cursor
 from prove.proof import Broken, Figures, Scale, folder, hold, progress
 from tests.backends import Postgres, Redis, shared
 from tests.nodes import nodes_running

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from petstore.web.requests import write_cursor
+from petstore.web.cursors import write_cursor
 from prove.proof import Figures, Scale, Skipped, folder, hold, progress
 from prove.reloads import reload
 from tests.places import StorePlace

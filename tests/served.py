@@ -38,7 +38,8 @@ class Served(Server):
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        complete = self.log.read_text().rpartition("\n")[0]  # the last line may be half written
+        return [json.loads(line) for line in complete.splitlines()]
 
 
 def wait_for(condition: Callable[[], object], seconds: float = READY_WITHIN) -> bool:

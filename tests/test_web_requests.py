@@ -15,6 +15,7 @@ from petstore.server.messages import Request
 from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
 from petstore.web.client_address import client_address, networks
 from petstore.web.counters import BANNED_429, ERROR_KEYS_MAX, ERRORS_MAX, ROWS_MAX, RequestCounters
+from petstore.web.cursors import read_cursor, write_cursor
 from petstore.web.replies import common_headers, request_ids, seconds
 from petstore.web.requests import (
     BODY_MAX,
@@ -25,8 +26,6 @@ from petstore.web.requests import (
     parse_list_query,
     parse_pet_id,
     read_body,
-    read_cursor,
-    write_cursor,
 )
 from tests.in_process import NOW, Transport, request
 

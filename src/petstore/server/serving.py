@@ -12,6 +12,7 @@ from petstore.server.connection import Connection
 from petstore.server.handover import Sockets
 from petstore.server.http_server import HttpServer
 from petstore.server.restarts import PAUSE_MAX
+from petstore.server.sockets import BACKLOG
 from petstore.server.tls_listener import TlsListener
 from petstore.server.worker_process import COVER, RETIRE
 
@@ -47,7 +48,7 @@ async def serve_connections(
     async def listen(each: socket.socket) -> Listener:
         if tls is not None:
             return TlsListener(server, each, tls)
-        return await loop.create_server(lambda: Connection(server), sock=each)
+        return await loop.create_server(lambda: Connection(server), sock=each, backlog=BACKLOG)  # its default is 100
 
     listeners = [await listen(each) for each in sockets]
     covering = asyncio.ensure_future(_cover(others, listen, cover))

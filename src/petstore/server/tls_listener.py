@@ -1,4 +1,4 @@
-"""Accepts connections with TLS. A connection counts from its first packet on, not from the end of its handshake."""
+"""Accepts connections with TLS, and lets `HttpServer` count them from their first packet on."""
 
 import asyncio
 import contextlib
@@ -19,38 +19,47 @@ class TlsListener:
         self._listening = listening
         self._tls = tls
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
         listening.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept())
+        self._listen()
 
     def close(self) -> None:
         """Accept no more connections, and close the socket. Handshakes that have begun go on."""
-        self._accepting.cancel()
+        self._closed = True
+        self._loop.remove_reader(self._listening)
         self._listening.close()
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, peer = await loop.sock_accept(self._listening)
-            except OSError as error:
-                self._server.refuse("descriptors", f"no connection can be accepted: {error.strerror}", "")
-                await asyncio.sleep(NO_DESCRIPTOR_PAUSE)
-                continue
-            connection = Connection(self._server)
-            connection.peer = str(peer[0]) if peer else ""
-            if self._server.begin_handshake(connection):
-                task = asyncio.create_task(self._handshake(connection, accepted))
-                self._handshakes.add(task)  # the event loop has only weak references to its tasks
-                task.add_done_callback(self._handshakes.discard)
-            else:
-                accepted.close()
-            await asyncio.sleep(0)  # others have their turn between two connections
+    def _listen(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        """Accept one connection; the event loop calls again while others wait."""
+        try:
+            accepted, peer = self._listening.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # another process was first, or the client has gone
+            return
+        except OSError as error:
+            self._server.refuse("descriptors", f"no connection can be accepted: {error.strerror}", "")
+            self._loop.remove_reader(self._listening)
+            self._loop.call_later(NO_DESCRIPTOR_PAUSE, self._listen)
+            return
+        accepted.setblocking(False)
+        connection = Connection(self._server)
+        connection.peer = str(peer[0]) if peer else ""
+        if not self._server.begin_handshake(connection):
+            accepted.close()
+            return
+        task = self._loop.create_task(self._handshake(connection, accepted))
+        self._handshakes.add(task)  # the event loop has only weak references to its tasks
+        task.add_done_callback(self._handshakes.discard)
 
     async def _handshake(self, connection: Connection, accepted: socket.socket) -> None:
         try:
             # What the client does wrong, and that it goes away, is no concern of the log.
             with contextlib.suppress(OSError, ssl.SSLError):
-                await asyncio.get_running_loop().connect_accepted_socket(
+                await self._loop.connect_accepted_socket(
                     lambda: connection,
                     accepted,
                     ssl=self._tls,

@@ -6,7 +6,7 @@ They tell one story: the three animals below are added to a new service in this 
 from typing import NamedTuple
 
 from petstore.pets import NewPet, Pet
-from petstore.web.requests import write_cursor
+from petstore.web.cursors import write_cursor
 
 NEW_PET = NewPet("Rex", 1, "available")
 PETS = [Pet(1, "Rex", 1, "available"), Pet(2, "Ada", 1, "pending"), Pet(3, "Bo", 2, "available")]

@@ -10,6 +10,7 @@ import msgspec
 from petstore.errors import Gone, PetNotFound
 from petstore.keys import ApiKey
 from petstore.pets import Catalogue, IdempotencyKey, PetStatus, parse_new_pet
+from petstore.web.cursors import write_cursor
 from petstore.web.page_cache import PageCache, Rendered
 from petstore.web.replies import JSON, Lines, Reply, line
 from petstore.web.requests import (
@@ -21,7 +22,6 @@ from petstore.web.requests import (
     parse_list_query,
     parse_pet_id,
     read_body,
-    write_cursor,
 )
 
 SUNSET = datetime(2030, 12, 5, tzinfo=UTC).timestamp()

@@ -1,10 +1,7 @@
 """Reading a request: what the pipeline sees of it, and the strict parsing of its parts. Raises RequestError."""
 
 import asyncio
-import binascii
 import re
-import struct
-import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -12,6 +9,7 @@ from urllib.parse import unquote_plus
 
 from petstore.errors import BodyTooLarge, InvalidBody, InvalidParameter, RequestTimeout, UnsupportedMediaType
 from petstore.pets import INT64_MAX, PetStatus, is_status
+from petstore.web.cursors import read_cursor
 
 BODY_MAX = 64 * 1024
 BODY_TIMEOUT = 8.0
@@ -106,29 +104,6 @@ def parse_list_query(query: str) -> ListQuery:
         else:
             after = read_cursor(value)
     return ListQuery(limit, status, after)
-
-
-_cursor = struct.Struct(">qI")
-_CURSOR_SALT = zlib.crc32(b"petstore cursor 1")
-_CURSOR_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # 12 bytes without padding: one text for each position
-_TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
-
-
-def write_cursor(after: int) -> str:
-    """An opaque position in the list, with its own checksum."""
-    raw = after.to_bytes(8, signed=True)
-    whole = raw + zlib.crc32(raw, _CURSOR_SALT).to_bytes(4)
-    return binascii.b2a_base64(whole, newline=False).translate(_TO_URL).decode()
-
-
-def read_cursor(text: str) -> int:
-    """Raises InvalidParameter."""
-    if _CURSOR_FORM(text):
-        raw = binascii.a2b_base64(text.encode().translate(_FROM_URL))
-        after, check = _cursor.unpack(raw)
-        if check == zlib.crc32(raw[:8], _CURSOR_SALT) and after >= 0:
-            return int(after)
-    raise InvalidParameter("cursor is not one that this service gave out; start again without it.")
 
 
 def parse_pet_id(text: str) -> int | None:
