@@ -45,7 +45,8 @@ def test_jsonl_is_imported(petstore: Commands, tmp_path: Path) -> None:
         {"id": 2, "name": "Mia", "categoryId": -2, "status": "sold"},
     ]
     (entry,) = petstore.entries()
-    assert (entry.action, entry.subject, entry.detail) == ("import", "animals.jsonl", f"2 animals, {added['import']}")
+    detail = f"2 animals, {added['import']}, ids 1 to 2"
+    assert (entry.action, entry.subject, entry.detail) == ("import", "animals.jsonl", detail)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
