@@ -4,7 +4,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-PET_ACTIONS = ("add animal", "update animal", "set status", "remove animal", "restore animal")  # the subject is its id
+# Actions whose subject is the id of an animal.
+PET_ACTIONS = ("add animal", "update animal", "set status", "remove animal", "restore animal")
 # Every action of an operator, by its name in the audit log.
 ACTIONS = (
     "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "revoke key", "lift ban",

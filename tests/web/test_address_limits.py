@@ -79,19 +79,19 @@ def test_a_forwarded_address_may_have_a_port(start: Start, hop: str) -> None:
     assert without_key(own, X_Forwarded_For=hop.replace("1:5", "2:6"))[0].status == (429 if "[" in hop else 401)
 
 
-def test_forwarded_for_is_not_believed_by_default(start: Start) -> None:
+def test_forwarded_for_is_not_used_by_default(start: Start) -> None:
     own = start("--address-per-minute", "2")
     statuses = [without_key(own, X_Forwarded_For=f"198.51.100.{i}")[0].status for i in range(3)]
     assert statuses == [401, 401, 429]
 
 
-def test_forwarded_for_is_not_believed_from_a_proxy_that_is_not_named(start: Start) -> None:
+def test_forwarded_for_is_not_used_from_a_proxy_that_is_not_named(start: Start) -> None:
     own = start("--address-per-minute", "2", "--trusted-proxy", "192.0.2.0/24")
     statuses = [without_key(own, X_Forwarded_For=f"198.51.100.{i}")[0].status for i in range(3)]
     assert statuses == [401, 401, 429]
 
 
-def test_forwarded_for_is_believed_from_a_trusted_proxy(start: Start) -> None:
+def test_forwarded_for_is_used_from_a_trusted_proxy(start: Start) -> None:
     own = start("--address-per-minute", "2", "--trusted-proxy", "127.0.0.1")
     assert without_key(own, 3, X_Forwarded_For="198.51.100.1")[-1].status == 429
     assert without_key(own, X_Forwarded_For="198.51.100.2")[0].status == 401

@@ -60,11 +60,8 @@ async def suspend(request: ConsoleRequest) -> Response:
 
 
 async def resume(request: ConsoleRequest) -> Response:
-    key = await _find(request)
-    state = msgspec.structs.replace(key, suspended=None).state(request.now)
-    return await _act(
-        request, key.id, request.admin.resume_key(key.id), f"The key is no longer suspended: it is {state}."
-    )
+    key_id = (await _find(request)).id
+    return await _act(request, key_id, request.admin.resume_key(key_id), "The key is no longer suspended.")
 
 
 async def confirm_revoke(request: ConsoleRequest) -> Response:

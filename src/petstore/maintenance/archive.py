@@ -153,12 +153,12 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
             file.seek(0)
             with zipfile.ZipFile(file) as archive:
                 # zipfile limits the output of deflate alone: another method could fill the memory.
-                if any(
-                    info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in archive.filelist
-                ):
+                methods = {info.compress_type for info in archive.filelist}
+                is_encrypted = any(info.flag_bits & 1 for info in archive.filelist)
+                if is_encrypted or not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
                     raise Damaged(f"{path}: is not a backup of Petstore")
                 yield archive
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise Damaged(f"{path}: is not a backup of Petstore") from error
     except OSError as error:
         raise OperatorError(f"{path}: {error.strerror}") from error

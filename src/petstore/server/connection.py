@@ -22,6 +22,7 @@ HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
 WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # a client takes at least this many bytes in that time
 LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # for what a client still sends after the last response
+UNKNOWN_PEER = "unknown"  # of a connection that was reset before it was read
 LARGE = 16 * 1024  # bytes: a body from this size on is written by itself, not copied behind its head
 CLOSING = (408, 413)  # responses after which the rest of the body is not read
 
@@ -49,7 +50,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport: asyncio.Transport = transport
         peer = transport.get_extra_info("peername")
-        self.peer = str(peer[0]) if peer else ""
+        self.peer = "" if peer == "" else str(peer[0]) if peer else UNKNOWN_PEER  # a Unix socket has no address
         if not self._server.accept(self):
             transport.abort()
 

@@ -57,7 +57,7 @@ class HttpServer:
         """`fields` are the header fields that the application reads; None: all of them.
 
         `is_exempt`: whether an address, a trusted proxy's, may open any number of connections. `group_of`: addresses
-        of one group, such as the networks of one client, count as one.
+        with the same group, such as those of one network, count as one.
         """
         self.app = app
         self.field_names = FieldNames(fields)

@@ -21,6 +21,7 @@ EMPTY_BYTES_MAX = 64  # of empty lines before a request line
 PIPELINE_MAX = 32  # requests that may wait on one connection
 ESCAPES_MAX = 64  # %XX in a path: no route has so many, so a path with more is not decoded
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
+HOST_CACHED_MAX = 255  # characters: a client may send 32 KiB
 
 HEAD_END = b"\r\n\r\n"
 # The server itself reads these; an application names those that it reads.
@@ -152,7 +153,7 @@ class HeadReader:
 
 
 def _is_host(text: str) -> bool:
-    return _is_short_host(text) if len(text) <= SPELLING_LENGTH_MAX else _HOST(text) is not None
+    return _is_short_host(text) if len(text) <= HOST_CACHED_MAX else _HOST(text) is not None
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,8 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
     """The address of the client: the peer or, behind trusted proxies, the nearest address that is not one of them.
 
-    `forwarded_for` is the value of X-Forwarded-For. At a Unix socket, whose peer has no address, is a proxy.
+    `forwarded_for` is the value of X-Forwarded-For. The peer of a Unix socket has no
+    address, and is trusted: only local processes reach it.
     """
     if peer and (not trusted or not is_in(peer, trusted)):
         return peer

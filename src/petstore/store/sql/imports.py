@@ -51,7 +51,7 @@ class SqlImports(SqlPets, SqlTransfer):
                 is_discarded = await self._long(self._set_state(import_id, "loading", "discarded"))
                 if isinstance(error, Exception):  # otherwise the caller has gone, and does not wait
                     await self._remove_discarded()
-                if await self.find_import(import_id) is None:  # `tidy` gave it up, and rows came after that
+                if not is_discarded and await self.find_import(import_id) is None:  # `tidy` has given it up
                     await self._remove_rows(import_id)
             # A commit that was not answered may have published the animals, unless the state says otherwise.
             if isinstance(error, Unavailable) and (is_discarded or not is_loaded):
