@@ -11,17 +11,19 @@ from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
+import msgspec
 
 from petstore.server.bodies import BodySource, BodyStream, Malformed
 
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
+HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # bytes: the shortest field, `a:` and a line end, has four
 EMPTY_BYTES_MAX = 64  # of empty lines before a request line
 PIPELINE_MAX = 32  # requests that may wait on one connection
 ESCAPES_MAX = 64  # %XX in a path: no route has so many, so a path with more is not decoded
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
-HOST_CACHED_MAX = 255  # characters: a client may send 32 KiB
+HOST_MAX = 300  # characters: a name of 253 and a port
 
 HEAD_END = b"\r\n\r\n"
 # The server itself reads these; an application names those that it reads.
@@ -36,26 +38,21 @@ _VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]").fullmatch
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
 
 
-class Request:
+class Request(msgspec.Struct):
     """A request as it came over the wire. `fields` has lower-case names; repeated fields are joined by commas.
 
     `body` is complete, unless `stream` is there to read it from.
     """
 
-    __slots__ = ("body", "fields", "keep_alive", "method", "path", "peer", "query", "started", "stream")
-
-    def __init__(
-        self, method: str, path: str, query: str, fields: dict[str, str], keep_alive: bool, peer: str, started: float
-    ) -> None:
-        self.method = method
-        self.path = path  # percent-decoded
-        self.query = query  # as sent
-        self.fields = fields
-        self.keep_alive = keep_alive
-        self.peer = peer  # the address at the other end of the connection
-        self.started = started  # when its first byte arrived, by time.perf_counter
-        self.body = b""
-        self.stream: BodyStream | None = None
+    method: str
+    path: str  # percent-decoded
+    query: str  # as sent
+    fields: dict[str, str]
+    keep_alive: bool
+    peer: str  # the address at the other end of the connection
+    started: float  # when its first byte arrived, by time.perf_counter
+    body: bytes = b""
+    stream: BodyStream | None = None
 
 
 class FieldNames:
@@ -81,16 +78,17 @@ class FieldNames:
 class HeadReader:
     """Reads heads, one at a time and each complete, for one connection."""
 
-    __slots__ = ("_fields", "_names", "_parser")
+    __slots__ = ("_fields", "_known", "_names", "_parser")
 
     def __init__(self, names: FieldNames) -> None:
         self._names = names
+        self._known = names.known
         self._fields: dict[str, str] = {}
         self._parser: Any = None
 
     def on_header(self, raw: bytes, value: bytes) -> None:
         """Called by llhttp."""
-        name = self._names.known.get(raw)
+        name = self._known.get(raw)
         if name is None:
             name = self._names.learn(raw)
         if name:
@@ -100,7 +98,7 @@ class HeadReader:
 
     def read(self, head: bytes, peer: str, started: float) -> tuple[Request, int]:
         """The request, and the length of its body: -1 when the body is chunked. Raises Malformed."""
-        if len(head) > HEAD_MAX or head.count(b"\n") - 2 > FIELDS_MAX:
+        if len(head) > HEAD_UNCOUNTED_MAX and (len(head) > HEAD_MAX or head.count(b"\n") - 2 > FIELDS_MAX):
             raise Malformed(414 if head.find(b"\r\n") > TARGET_MAX else 431)
         words = head[: head.find(b"\r\n")].split(b" ")
         if len(words) != 3:
@@ -127,7 +125,9 @@ class HeadReader:
             raise Malformed(400) from None
         fields, self._fields = self._fields, {}
         connection = fields.get("connection")
-        keep_alive = version == b"HTTP/1.1" and (connection is None or not _asks_to_close(connection))
+        keep_alive = version == b"HTTP/1.1" and (
+            connection is None or connection == "keep-alive" or not _asks_to_close(connection)
+        )
         length = 0
         if "content-length" in fields or "transfer-encoding" in fields:
             self._parser = None  # llhttp would wait for the body, which it is never given
@@ -138,11 +138,11 @@ class HeadReader:
         if host is None:
             if version == b"HTTP/1.1":
                 raise Malformed(400)
-        elif not _is_host(host):
+        elif len(host) > HOST_MAX or not _is_host(host):
             raise Malformed(400)
         if target[:1] != b"/" and b"://" in target:  # absolute-form: its host counts (RFC 9112, 3.2.2)
             fields["host"] = host = re.split(rb"[/?]", target.partition(b"://")[2], maxsplit=1)[0].decode("latin-1")
-            if not _is_host(host):
+            if len(host) > HOST_MAX or not _is_host(host):
                 raise Malformed(400)
         path, query = split_target(target)
         return Request(method, path, query, fields, keep_alive, peer, started), length
@@ -152,17 +152,13 @@ class HeadReader:
         self._parser = None
 
 
-def _is_host(text: str) -> bool:
-    return _is_short_host(text) if len(text) <= HOST_CACHED_MAX else _HOST(text) is not None
-
-
 @lru_cache(maxsize=256)
-def _is_short_host(text: str) -> bool:
+def _is_host(text: str) -> bool:
     return _HOST(text) is not None
 
 
 def _asks_to_close(connection: str) -> bool:
-    return connection != "keep-alive" and "close" in (option.strip() for option in connection.lower().split(","))
+    return "close" in (option.strip() for option in connection.lower().split(","))
 
 
 def _length(fields: dict[str, str]) -> int:
@@ -180,12 +176,13 @@ def split_target(target: bytes) -> tuple[str, str]:
 
     Decoding takes microseconds for each escape, and 8 KiB have room for 2,700 of them.
     """
-    if b"#" in target:
+    text = target.decode("latin-1")
+    if "#" in text:
         raise Malformed(400)
-    path, _, query = target.decode("latin-1").partition("?")
+    path, _, query = text.partition("?")
     if path[:1] != "/" and path != "*":
         path = "/" + path.partition("://")[2].partition("/")[2]  # absolute-form
-    if 0 < path.count("%") <= ESCAPES_MAX:
+    if "%" in path and path.count("%") <= ESCAPES_MAX:
         path = "/".join(_decoded(part) if "%" in part else part for part in path.split("/"))
     return path, query
 

@@ -6,7 +6,6 @@ route → authenticate and pass the gate → method and scope → the operation 
 import logging
 from collections.abc import Callable
 from time import perf_counter
-from typing import NamedTuple
 
 from petstore.errors import MethodNotAllowed, RequestError, Unavailable
 from petstore.gate import Gate
@@ -52,16 +51,10 @@ class Api:
         self.counters = counters
 
 
-class Route(NamedTuple):
-    """Where a request goes, by its method and path."""
-
-    api: Api | None  # whose base address the path is under
-    methods: tuple[str, ...]  # that are answered there; empty: nothing is there
-    item: str | None  # the {petId}, as it was sent
-    operation: Operation  # to count the request as, under a base address
-
-
-NOWHERE = Route(None, (), None, "other")
+# Where a request goes: the interface whose base address the path is under, the methods that are answered there (none:
+# nothing is there), the {petId} as it was sent, and the operation to count the request as. A plain tuple is faster.
+Route = tuple[Api | None, tuple[str, ...], str | None, Operation]
+NOWHERE: Route = (None, (), None, "other")
 
 
 class App:
@@ -196,14 +189,14 @@ class App:
         api = self._collections.get(path)
         if api is not None:
             operation: Operation = "listPets" if reads else "createPet" if request.method == "POST" else "other"
-            return Route(api, COLLECTION_METHODS, None, operation)
+            return api, COLLECTION_METHODS, None, operation
         parent, _, item = path.rpartition("/")
         api = self._collections.get(parent)
         if api is not None and item not in ("", ".", ".."):
-            return Route(api, ITEM_METHODS, item, "getPet" if reads else "other")
+            return api, ITEM_METHODS, item, "getPet" if reads else "other"
         for api in self._apis.values():
             if path == api.base or path.startswith(api.base + "/"):
-                return Route(api, (), None, "other")
+                return api, (), None, "other"
         return NOWHERE
 
     async def _answer_site(self, request: Request, now: float) -> tuple[Reply, Decision | None]:
