@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import apsw
 import asyncpg
@@ -81,18 +81,25 @@ async def _answering(store: Store) -> None:
     return await store.ping()
 
 
+class WatchedCursor(apsw.Cursor):
+    def execute(self, sql: str, *values: Any, **options: Any) -> apsw.Cursor:  # type: ignore[override]  # passed on
+        watched = cast(WatchedConnection, self.connection)
+        watched.before(sql)
+        cursor = super().execute(sql, *values, **options)
+        watched.after(sql)
+        return cursor
+
+
 class WatchedConnection(apsw.Connection):
     """Calls `before` and `after` with the text of each statement; `before` may raise, or wait."""
+
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        self.cursor_factory = WatchedCursor
 
     def before(self, sql: str) -> None: ...
 
     def after(self, sql: str) -> None: ...
-
-    def execute(self, sql: str, *values: Any, **options: Any) -> apsw.Cursor:  # type: ignore[override]  # passed on
-        self.before(sql)
-        cursor = super().execute(sql, *values, **options)
-        self.after(sql)
-        return cursor
 
 
 @asynccontextmanager
