@@ -1,6 +1,6 @@
 """The audit log: what operators did, and the protocol of the log."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,25 +33,3 @@ class FoundEntries(NamedTuple):
     entries: list[tuple[int, AuditEntry]]
     searched_to: int
     more: bool
-
-
-class AuditLog(Protocol):
-    """Every method raises Unavailable when the store cannot answer."""
-
-    async def record(self, entry: AuditEntry) -> None: ...
-
-    async def find_entries(
-        self,
-        *,
-        before: int | None = None,
-        limit: int = 100,
-        actor: str = "",
-        action: str = "",
-        subject: str = "",
-        text: str = "",
-    ) -> FoundEntries:
-        """Entries whose actor contains `actor`, whose action is `action`, whose subject is `subject`, and whose subject
-        or detail contains `text`.
-
-        One call searches at most SEARCH_STEP entries.
-        """

@@ -9,11 +9,10 @@ import re
 import secrets
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from petstore.audit import AuditEntry
 from petstore.errors import OperatorError
 from petstore.plans import PLANS, Limits, Plan
 
@@ -89,44 +88,6 @@ class KeyQuery(NamedTuple):
     state: Literal["active", "suspended", "expired", "revoked"] | None = None
     ids: Sequence[str] | None = None
     except_ids: Sequence[str] = ()
-
-
-class KeyStore(Protocol):
-    """The keys of one environment. Every method raises Unavailable when the store cannot answer."""
-
-    async def find_key(self, digest: bytes) -> ApiKey | None:
-        """The key one of whose secrets has this hash, usable or not; `expires` is the earlier of the key's and the
-        secret's.
-        """
-
-    async def latest_key_change(self) -> int:
-        """A number that every change of a key raises; adding one need not."""
-
-    async def key(self, key_id: str) -> ApiKey | None: ...
-
-    async def keys(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
-        """Keys in the order of their ids."""
-
-    async def find_keys(
-        self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
-    ) -> list[ApiKey]:
-        """Keys in the order of `sort`: newest first, by name, or last used first. `after` is the last key of the
-        previous page.
-        """
-
-    async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
-        """The keys of these ids that exist."""
-
-    async def add_key(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
-        """Whether the key was added: with `only_first`, only when there is no key yet."""
-
-    async def update_key(self, key_id: str, changes: KeyChanges, entry: AuditEntry) -> ApiKey | None:
-        """The changed key; None when there is none of this id."""
-
-    async def rotate_key(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
-        """Give the key a new secret; the old secrets work until `old_until`."""
-
-    async def revoke_key(self, key_id: str, entry: AuditEntry) -> None: ...
 
 
 def new_key(

@@ -1,11 +1,10 @@
 """Operators: the people who may sign in to the console, their tokens, and the protocol of their store."""
 
 import re
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import msgspec
 
-from petstore.audit import AuditEntry
 from petstore.errors import OperatorError
 from petstore.keys import has_form, new_secret
 
@@ -27,27 +26,6 @@ class Operator(msgspec.Struct, frozen=True):
     created: float
     revoked: float | None = None
     role: Role = "operator"
-
-
-class Operators(Protocol):
-    """Every method raises Unavailable when the store cannot answer."""
-
-    async def find_operator(self, digest: bytes) -> Operator | None:
-        """The operator whose token has this hash, unless revoked."""
-
-    async def operator(self, name: str) -> Operator | None: ...
-
-    async def operators(self) -> list[Operator]:
-        """All operators by name, revoked ones included."""
-
-    async def add_operator(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
-        """False when an operator of that name exists and is not revoked."""
-
-    async def set_role(self, name: str, role: Role, entry: AuditEntry) -> bool:
-        """False when no operator of that name exists, or the operator is revoked."""
-
-    async def revoke_operator(self, name: str, entry: AuditEntry) -> bool:
-        """False when no operator of that name exists, or the operator is revoked already."""
 
 
 def is_operator_name(name: str) -> bool:

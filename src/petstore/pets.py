@@ -5,14 +5,13 @@ import re
 import secrets
 import string
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from decimal import Decimal
 from itertools import accumulate
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, TypeGuard, get_args
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeGuard, get_args
 
 import msgspec
 
-from petstore.audit import AuditEntry
 from petstore.errors import InvalidBody
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -112,96 +111,6 @@ class Undone(NamedTuple):
     removed: int
     kept: int
     left: int = 0
-
-
-class Catalogue(Protocol):
-    """The animals of one environment. Every method raises Unavailable when the store cannot answer.
-
-    Every change that `page` and `pet` return has been announced: the catalogue's version was raised after its commit.
-    So no client sees a change that another client, served from a cache, cannot see afterwards.
-    """
-
-    immediate: bool  # whether reads return without waiting for anything
-
-    async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
-        """Animals with an id above `after`, ascending: the same cost wherever the page lies."""
-
-    async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
-        """Animals with an id above `after` whose name contains `text`, ascending. One call reads at most
-        SEARCH_STEP animals.
-        """
-
-    async def newest_pets(
-        self, *, before: int | None = None, limit: int, status: PetStatus | None = None, text: str = ""
-    ) -> Found:
-        """The same from the highest id downwards: animals with an id below `before`."""
-
-    async def pet(self, pet_id: int) -> Pet | None: ...
-
-    async def latest_change(self) -> int:
-        """The number of the latest change that was not just a client's new animal."""
-
-    async def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None = None) -> Added:
-        """Returns when the animal is on disk and visible to every reader.
-
-        Raises IdempotencyMismatch when `idempotency_key` was used with another body, IdempotencyConflict while its
-        first request is in flight.
-        """
-
-    async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
-        """Add an animal together with an audit entry, which has its id as the subject and its values as the detail."""
-
-    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        """Change those of the animals that exist, all at once. Returns them, with this status.
-
-        Each animal that had another status gets an audit entry with the old and the new one.
-        """
-
-    async def update_pet(self, pet_id: int, changes: PetChanges, entry: AuditEntry) -> Pet | None:
-        """The changed animal; None when there is none of this id."""
-
-    async def remove_pets(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """Remove those of the animals that exist, all at once. Returns them.
-
-        Each gets an audit entry with its values. Their ids are never given out again. A repeated create of one is
-        still answered with the original.
-        """
-
-    async def restore_pets(self, pets: Sequence[Pet], entry: AuditEntry) -> list[Pet]:
-        """Add removed animals again under their ids. Returns those that were missing.
-
-        Each gets an audit entry with its values.
-        """
-
-    async def import_pets(
-        self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry, sha256: Callable[[], str] = lambda: ""
-    ) -> Import:
-        """Add all animals, which appear at one moment; or none, when the iterator raises.
-
-        `entry` names the file as its subject. `sha256` is called after the last batch. Raises OperatorError when the
-        store failed or its disk is almost full: then nothing was added.
-        """
-
-    async def find_import(self, import_id: str) -> Import | None: ...
-
-    async def imports(self, *, before: tuple[float, str] | None = None, limit: int = 100) -> list[Import]:
-        """The newest first; `before` is the time and the id of the last one on the previous page."""
-
-    async def undo_import(self, import_id: str, entry: AuditEntry) -> Undone | None:
-        """Remove the animals of an import that no operator has changed since. None when it cannot be undone.
-
-        An undoing that was interrupted goes on. `entry` is recorded at the beginning, and gets the numbers of animals
-        in its detail.
-        """
-
-    async def undo_progress(self, import_id: str) -> Undone | None:
-        """What the undoing of this import has removed and has still to remove. None for an unknown import."""
-
-    async def tidy(self) -> None:
-        """Finish or remove what imports have left that were interrupted; to be called about once a minute."""
-
-    async def count(self) -> dict[PetStatus, int]:
-        """Takes the longer the more animals there are: not for a request's path."""
 
 
 def new_import_id() -> str:

@@ -1,9 +1,8 @@
 """Usage: requests counted per key and time, the time spans it is shown in, and the protocol of its store."""
 
 import calendar
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from petstore.keys import Environment
 
@@ -128,53 +127,3 @@ def calendar_month(year: int, month: int) -> tuple[Span, int]:
     days = calendar.monthrange(year, month)[1]
     end = int(datetime(year, month, days, tzinfo=UTC).timestamp()) + DAY - 1
     return Span(days * DAY, DAY, DAY, HOUR, DAY, DAY), end
-
-
-class UsageStore(Protocol):
-    """Every method raises Unavailable when the store cannot answer.
-
-    With an `operation`, usage counts from the version on that first kept it by operation.
-    """
-
-    async def add_usage(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> None:
-        """Add each row to the minute, the hour and the day that contain its `start`, and delete rows past their age.
-
-        Rows of ANONYMOUS count only in the total. A row may take requests away, to move them to another class.
-        """
-
-    async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
-        """Add what each total has grown by since it was last given, as class `ok` at `at`.
-
-        `late`: a worker that was killed may have counted them, so `at` is also the last use that is known.
-
-        Each admission is added once, however often and in whatever order totals are given, by any process: the
-        store keeps the highest total of each epoch in the same transaction.
-        """
-
-    async def add_errors(self, errors: Sequence[RecentError]) -> None:
-        """Keep the newest RECENT_ERRORS of each key."""
-
-    async def recent_errors(self, key_id: str) -> list[RecentError]:
-        """Those that are kept, the newest first."""
-
-    async def usage_of(
-        self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: Operation | None = None
-    ) -> list[Usage]:
-        """The usage of these keys in the intervals that began at `starts`."""
-
-    async def busiest(
-        self,
-        *,
-        interval: Interval,
-        since: int,
-        until: int = END_OF_TIME,
-        limit: int,
-        after: str = "",
-        operation: Operation | None = None,
-    ) -> list[KeyTotal]:
-        """Keys by their number of requests in intervals that began from `since` on and before `until`, most first.
-
-        `after` is the last key of the previous page.
-        """
-
-    async def total_usage(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]: ...

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from petstore.usage import HOUR, MINUTE, RESPONSE_CLASSES, SPANS, Operation, ResponseClass, Span, UsageStore
+from petstore.store import UsageStore
+from petstore.usage import HOUR, MINUTE, RESPONSE_CLASSES, SPANS, Operation, ResponseClass, Span
 
 REFUSALS_MAX = 12
 

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from petstore.admin.key_status import KeyState, KeyStatus, statuses
 from petstore.gate import Gate
-from petstore.keys import ApiKey, KeyQuery, KeyStore
+from petstore.keys import ApiKey, KeyQuery
 from petstore.plans import Plan
+from petstore.store import KeyStore
 
 PAGE = 1_000
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from petstore.gate import Gate
 from petstore.keys import Environment
-from petstore.usage import UsageStore
+from petstore.store import UsageStore
 
 TOTALS_MAX = 250  # in one transaction, so that creates do not wait long for the write lock
 

@@ -8,9 +8,10 @@ import msgspec
 
 from petstore.errors import InsufficientScope
 from petstore.gate import Gate, bucket_of
-from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, KeyStore, digest_of, well_formed
+from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, digest_of, well_formed
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, Decision
+from petstore.store import KeyStore
 from petstore.usage import Operation
 from petstore.web.replies import Reply, error_reply, line, seconds
 from petstore.web.requests import Request, bearer

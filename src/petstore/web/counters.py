@@ -10,7 +10,8 @@ from typing import Literal
 
 from petstore.keys import ApiKey, Environment
 from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS
-from petstore.usage import ANONYMOUS, Operation, OperationUsage, RecentError, ResponseClass, UsageStore
+from petstore.store import UsageStore
+from petstore.usage import ANONYMOUS, Operation, OperationUsage, RecentError, ResponseClass
 
 CountedOperation = Literal["listPets", "createPet", "getPet", "other", "site"]
 BANNED_429 = 4290  # the status under which a ban is counted, apart from other 429s

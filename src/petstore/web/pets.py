@@ -9,7 +9,8 @@ import msgspec
 
 from petstore.errors import Gone, PetNotFound
 from petstore.keys import ApiKey
-from petstore.pets import Catalogue, IdempotencyKey, PetStatus, parse_new_pet
+from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
+from petstore.store import Catalogue
 from petstore.web.cursors import write_cursor
 from petstore.web.page_cache import PageCache, Rendered
 from petstore.web.replies import JSON, Lines, Reply, line
