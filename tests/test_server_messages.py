@@ -12,6 +12,7 @@ from petstore.server.messages import (
     ESCAPES_MAX,
     FIELDS_MAX,
     HEAD_MAX,
+    HOST_MAX,
     SPELLINGS_MAX,
     TARGET_MAX,
     FieldNames,
@@ -72,6 +73,9 @@ def test_a_connection_is_kept_unless_the_client_asks_to_close(fields: tuple[str,
         (head("Host: there"), 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: " + b"a" * (HOST_MAX + 1) + b"\r\n\r\n", 400),
+        (head(line=f"GET http://{'a' * (HOST_MAX + 1)}/ HTTP/1.1"), 400),
+        (b"GET / HTTP/1.0\r\n" + b"a:\r\n" * (FIELDS_MAX + 1) + b"\r\n", 431),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -84,6 +88,8 @@ def test_a_malformed_head_has_a_status(sent: bytes, status: int) -> None:
 def test_bounds_are_met_exactly() -> None:
     assert read(head(*["X: 1"] * (FIELDS_MAX - 1)))[0].path == "/v1/pets"
     assert len(read(head(line=f"GET /{'x' * (TARGET_MAX - 1)} HTTP/1.1"))[0].path) == TARGET_MAX
+    assert read(b"GET / HTTP/1.0\r\n" + b"a:\r\n" * FIELDS_MAX + b"\r\n")[0].path == "/"
+    assert read(head(line=f"GET http://{'a' * HOST_MAX}/ HTTP/1.1"))[0].fields["host"] == "a" * HOST_MAX
 
 
 @pytest.mark.parametrize("method", ["get", "ADOPT", "DESCRIBE", "SOURCE", "PROPFIND", "X-1"])
