@@ -23,6 +23,7 @@ import msgspec
 
 from petstore.errors import Unavailable
 from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, GatePolicy, Subject, bucket_of, lmdb_totals
+from petstore.gate.lmdb_steps import Steps
 from petstore.gate.lmdb_totals import COUNTABLE, MARK, ONE, TOTALS, pack_key, unpack_key
 from petstore.gate.recovery import mark_in_use
 from petstore.keys import ENVIRONMENTS, Environment
@@ -79,6 +80,7 @@ class LmdbGate:
         self._sweep_batches_max = sweep_batches_max
         self._health = Health("gate")
         self._sweep_from = b""
+        self._steps = Steps(self._transact)
         self._env: Any = None
         self._version_names: dict[Environment, bytes] = {each: VERSION + each.encode() for each in ENVIRONMENTS}
         try:
@@ -117,52 +119,59 @@ class LmdbGate:
         now: float,
         operation: Operation = "other",
     ) -> tuple[Decision, int] | None:
-        name = b"k" + key_id.encode()
-        try:
-            with self._begin(None, None, True) as txn:  # for writing; arguments by position are faster
-                catalogue, keys = _versions.unpack(txn.get(self._version_names[environment]))
-                if keys != keys_version:
-                    return None
-                record = txn.get(name, _NEW_KEY)
-                w1, w2, w3, w4, recent, w5, w6, w7, w8 = unpack_key(record)
-                # The rules only unpack it again: a named tuple would cost as much as the rules themselves.
-                before: Windows = (w1, w2, w3, w4, w5, w6, w7, w8)  # type: ignore[assignment]  # see above
-                after, decision = admit(before, limits, self._bans, int(now * SECOND))
-                if after is not before:
-                    if decision.outcome is ADMITTED:
-                        if recent & COUNTABLE != MARK:
-                            is_new = record is _NEW_KEY
-                            recent = lmdb_totals.start_counting(txn, environment, name[1:], recent, is_new=is_new)
-                        recent += ONE[operation]
-                    elif recent < MARK:
-                        recent = 0  # what an earlier version has written there means nothing
-                    w1, w2, w3, w4, w5, w6, w7, w8 = after
-                    txn.put(name, pack_key(w1, w2, w3, w4, recent, w5, w6, w7, w8))
-        except lmdb.Error as error:
-            self._resize(error)
-            return await self.admit(environment, key_id, limits, keys_version, now, operation)
+        name = KEY + key_id.encode()
+        return await self._steps.take(
+            self._admit, environment, name, limits, keys_version, int(now * SECOND), operation
+        )
+
+    def _admit(
+        self,
+        txn: Any,
+        environment: Environment,
+        name: bytes,
+        limits: Limits,
+        keys_version: int,
+        now: int,
+        operation: Operation,
+    ) -> tuple[Decision, int] | None:
+        catalogue, keys = _versions.unpack(txn.get(self._version_names[environment]))
+        if keys != keys_version:
+            return None
+        record = txn.get(name, _NEW_KEY)
+        w1, w2, w3, w4, recent, w5, w6, w7, w8 = unpack_key(record)
+        # The rules only unpack it again: a named tuple would cost as much as the rules themselves.
+        before: Windows = (w1, w2, w3, w4, w5, w6, w7, w8)  # type: ignore[assignment]  # see above
+        after, decision = admit(before, limits, self._bans, now)
+        if after is not before:
+            if decision.outcome is ADMITTED:
+                if recent & COUNTABLE != MARK:
+                    is_new = record is _NEW_KEY
+                    recent = lmdb_totals.start_counting(txn, environment, name[1:], recent, is_new=is_new)
+                recent += ONE[operation]
+            elif recent < MARK:
+                recent = 0  # what an earlier version has written there means nothing
+            w1, w2, w3, w4, w5, w6, w7, w8 = after
+            txn.put(name, pack_key(w1, w2, w3, w4, recent, w5, w6, w7, w8))
         return decision, catalogue
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
-        return self._address(environment, address, now, write=True)
+        return await self._steps.take(self._admit_address, environment, address, int(now * SECOND))
+
+    def _admit_address(self, txn: Any, environment: Environment, address: str, now: int) -> Decision:
+        name = _address_name(environment, address)
+        start, used = _address.unpack(txn.get(name, _NEW_ADDRESS))
+        start, used, decision = admit_address(start, used, self._address_per_minute, now)
+        if decision.outcome is ADMITTED:
+            txn.put(name, _address.pack(start, used))
+        return decision
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
-        return self._address(environment, address, now, write=False)
-
-    def _address(self, environment: Environment, address: str, now: float, *, write: bool) -> Decision:
-        name = ADDRESS + environment.encode() + bucket_of(address)
-        allowed = self._address_per_minute
-
-        def work(txn: Any) -> Decision:
-            start, used = _address.unpack(txn.get(name, _NEW_ADDRESS))
-            start, used, decision = admit_address(start, used, allowed, int(now * SECOND))
-            if decision.outcome is ADMITTED and write:
-                txn.put(name, _address.pack(start, used))
-            elif decision.outcome is ADMITTED:
-                decision = msgspec.structs.replace(decision, remaining=decision.remaining + 1)
-            return decision
-
-        return self._transact(work, write=write)
+        name = _address_name(environment, address)
+        start, used = _address.unpack(self._transact(lambda txn: txn.get(name, _NEW_ADDRESS), write=False))
+        decision = admit_address(start, used, self._address_per_minute, int(now * SECOND))[2]
+        if decision.outcome is ADMITTED:
+            decision = msgspec.structs.replace(decision, remaining=decision.remaining + 1)
+        return decision
 
     async def keys_version(self, environment: Environment) -> int:
         name = self._version_names[environment]
@@ -287,6 +296,10 @@ class LmdbGate:
     def _failed(self, cause: str) -> Unavailable:
         self._health.failed(cause)
         return Unavailable(cause)
+
+
+def _address_name(environment: Environment, address: str) -> bytes:
+    return ADDRESS + environment.encode() + bucket_of(address)
 
 
 def _some_records(kind: bytes, start: bytes, txn: Any) -> list[tuple[bytes, bytes]]:
