@@ -96,7 +96,7 @@ def test_update_to_enterprise_and_back(petstore: Commands) -> None:
         (["--plan", "gold"], "--plan"),
         (["--per-minute", "5"], "free plan has fixed limits"),
         (["--plan", "pro", "--per-day", "5"], "pro plan has fixed limits"),
-        (["--expires", "0d"], "at least 1s"),
+        (["--expires", "0d"], "the least is 1s"),
         (["--expires", "soon"], "--expires"),
         (["--name", "a\nb"], "control characters"),
         (["--scope", "admin"], "--scope"),

@@ -4,22 +4,17 @@ import asyncio
 import contextlib
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message
 
 from petstore.console.app import ROUTES
 from petstore.console.forms import read_form
-from petstore.console.security import POLICY, ConsoleOrigin, SecurityMiddleware
-from petstore.console.sessions import Session
-from petstore.operators import Role
-from petstore.settings import Settings
+from petstore.console.security import POLICY
 from tests.commands import Commands
 from tests.consoles import Console, ConsoleClient, is_sign_in_page, running_console
 from tests.servers import Server, serving
@@ -159,40 +154,25 @@ def test_a_form_that_takes_too_long_is_408() -> None:
     asyncio.run(read())
 
 
-def respond_as(role: Role, method: str, path: str) -> int:
-    """The status of a request to the middleware alone, with a session of this role."""
-
-    async def find_session(cookie: str, automatic: bool) -> Session | None:
-        return Session("ada", 1.0, role, 10.0, 1.0)
-
-    def error_page(request: Request, status: int, text: str) -> Response:
-        return PlainTextResponse(text, status)
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await PlainTextResponse("a page")(scope, receive, send)
-
-    async def respond() -> int:
-        origin = ConsoleOrigin(Settings(port=8081))
-        middleware = SecurityMiddleware(
-            app, origin, find_session, lambda request: error_page(request, 401, ""), error_page,
-            lambda request, error: error_page(request, 503, ""),
-        )  # fmt: skip
-        transport = httpx.ASGITransport(middleware)
-        async with httpx.AsyncClient(transport=transport, base_url=origin.url) as client:
-            return (await client.request(method, path, headers={"Origin": origin.url})).status_code
-
-    return asyncio.run(respond())
+@pytest.fixture(scope="module")
+def viewer(console: Console) -> ConsoleClient:
+    return console.sign_in("viewer of every address", "viewer")
 
 
 @pytest.mark.parametrize(("path", "method"), ADDRESSES, ids=lambda value: value)
-def test_every_post_of_a_viewer_is_403(path: str, method: str) -> None:
-    assert respond_as("viewer", method, path) == (403 if method == "POST" else 200)
-    assert respond_as("operator", method, path) == 200
+def test_every_post_of_a_viewer_is_403(
+    console: Console, viewer: ConsoleClient, operator: ConsoleClient, path: str, method: str
+) -> None:
+    headers = {"Origin": console.origin}
+    assert (viewer.http.request(method, path, headers=headers).status_code == 403) == (method == "POST")
+    assert operator.http.request(method, path, headers=headers).status_code != 403
 
 
-@pytest.mark.parametrize("path", ["/sign-out", "/sign-out/everywhere", "/sign-in"])
-def test_a_viewer_may_sign_out(path: str) -> None:
-    assert respond_as("viewer", "POST", path) == 200
+@pytest.mark.parametrize("path", ["/sign-out", "/sign-out/everywhere"])
+def test_a_viewer_may_sign_out(console: Console, new_name: Callable[[], str], path: str) -> None:
+    viewer = console.sign_in(new_name(), "viewer")
+    assert viewer.post(path).status_code == 303
+    assert is_sign_in_page(viewer.get("/live/keys"))
 
 
 def test_endless_headers_end_the_connection(console: Console) -> None:

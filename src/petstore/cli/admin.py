@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
 import getpass
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +15,8 @@ from petstore import data_dir
 from petstore.admin.actions import Admin
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied
-from petstore.cli.output import program
+from petstore.cli.options import BACKEND_OPTIONS, backend_options, json_option, settings_from
+from petstore.cli.output import Output, program
 from petstore.errors import OperatorError
 from petstore.keys import ApiKey, Environment
 from petstore.settings import Settings, without_password
@@ -26,10 +28,6 @@ T = TypeVar("T")
 OPERATOR_LIMITS = StoreLimits(
     request_timeout=20.0, commit_timeout=5.0, busy_timeout=16.0, statement_timeout=18.0, connect_timeout=8.0
 )
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
 
 
 def actor() -> str:
@@ -49,25 +47,43 @@ def entry(action: str, subject: str, detail: str = "") -> AuditEntry:
     return AuditEntry(time.time(), actor(), action, subject, detail)
 
 
-@contextlib.asynccontextmanager
-async def existing_data(settings: Settings) -> AsyncIterator[Backends]:
-    """The backends, for every command that needs data to act on. Raises OperatorError where there are none.
+def on_data(work: Callable[..., Coroutine[Any, Any, Output]], *, create: bool = False) -> Callable[..., None]:
+    """A command with the backend options and --json. `work` gets the open backends and the values of other options.
 
-    Creates neither a data directory nor a database.
+    Its output is printed when the backends are closed again: a reader of a pipe may take long.
     """
-    await check_data(settings)
-    locked = settings.data.is_dir()
+
+    @functools.wraps(work)
+    def command(as_json: bool, **options: Any) -> None:
+        where = {name: options.pop(name) for name in BACKEND_OPTIONS}
+        act(where, lambda backends: work(backends, **options), create=create).print(as_json)
+
+    return backend_options(json_option(command))
+
+
+def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any, T]], *, create: bool = False) -> T:
+    """The result of `work` on the data that the backend options name. Raises OperatorError."""
+
+    async def on_backends() -> T:
+        async with open_data(settings_from(where), create=create) as backends:
+            return await work(backends)
+
+    return asyncio.run(on_backends())
+
+
+@contextlib.asynccontextmanager
+async def open_data(settings: Settings, *, create: bool = False) -> AsyncIterator[Backends]:
+    """The backends. Raises OperatorError where there are no data, unless `create`: few commands create any.
+
+    Without `create`, neither a data directory nor a database is created.
+    """
+    locked = True
+    if not create:
+        await check_data(settings)
+        locked = settings.data.is_dir()
     if not locked:  # all data are on servers: there is nothing to lock, and no file to count in while Redis is away
         settings = msgspec.structs.replace(settings, gate_outage="refuse")
     async with Backends(settings, locked=locked, limits=OPERATOR_LIMITS) as backends:
-        await check_copied(backends.stores)
-        yield backends
-
-
-@contextlib.asynccontextmanager
-async def data_to_create(settings: Settings) -> AsyncIterator[Backends]:
-    """The backends, for the few commands that create data where there are none. Raises OperatorError."""
-    async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
         await check_copied(backends.stores)
         yield backends
 

@@ -1,5 +1,6 @@
 """`petstore backup` and `petstore restore`."""
 
+import asyncio
 import contextlib
 import signal
 import sys
@@ -9,9 +10,9 @@ from typing import Any
 
 import click
 
-from petstore.cli.admin import entry, run
+from petstore.cli.admin import entry
 from petstore.cli.options import Command, backend_options, json_option, settings_from
-from petstore.cli.output import counted, print_json, progress
+from petstore.cli.output import Output, counted, progress
 from petstore.errors import OperatorError
 from petstore.maintenance.archive import Manifest, Progress
 from petstore.settings import Settings
@@ -44,12 +45,15 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
     """
     if keep is not None and (verify or force):
         raise OperatorError("--keep goes neither with --verify nor with --force")
-    if verify:
-        _verify(file, as_json)
-        return
     from petstore.backends import recover_gate
     from petstore.maintenance.backup import Kept, back_up, back_up_to_directory
+    from petstore.maintenance.backup import verify as verified
 
+    if verify:
+        manifest = verified(file)
+        sentence = f"{click.format_filename(file)}: is complete; {_summary(manifest)}"
+        Output({"ok": True, "manifest": manifest}, sentence).print(as_json)
+        return
     signal.signal(signal.SIGTERM, _stop)
     settings = settings_from(where)
     recover_gate(settings)
@@ -58,15 +62,10 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
         made = Kept(file, back_up(settings, file, audit_entry, bar, force=force), [])
     else:
         made = back_up_to_directory(settings, file, keep, audit_entry, bar)
-    if as_json:
-        removed = [str(path) for path in made.removed]
-        print_json({
-            "file": str(made.file), "bytes": made.file.stat().st_size, "manifest": made.manifest, "removed": removed
-        })  # fmt: skip
-        return
-    click.echo(f"{made.file}: {_summary(made.manifest)}")
-    for path in made.removed:
-        click.echo(f"Removed {path}.")
+    removed = [str(path) for path in made.removed]
+    data = {"file": str(made.file), "bytes": made.file.stat().st_size, "manifest": made.manifest, "removed": removed}
+    sentences = [f"{made.file}: {_summary(made.manifest)}", *(f"Removed {path}." for path in removed)]
+    Output(data, *sentences).print(as_json)
 
 
 @click.command(cls=Command)
@@ -91,15 +90,14 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     audit_entry = entry("restore", click.format_filename(file.name))
     manifest, kept, unreadable = replace_data(settings, file, audit_entry, _bar("Restoring"), force=force)
     if settings.gate is not None:
-        run(_raise_versions(settings))
+        asyncio.run(_raise_versions(settings))
     for name in unreadable:
         click.echo(f"The old {name} could not be read: ids that it used after the backup may be used again.", err=True)
-    if as_json:
-        print_json({"data": str(settings.data), "kept": str(kept) if kept else None, "manifest": manifest})
-        return
-    click.echo(f"{settings.data}: {_summary(manifest)}")
+    sentences = [f"{settings.data}: {_summary(manifest)}"]
     if kept:
-        click.echo(f"The replaced data are in {kept}; delete them when you no longer need them.")
+        sentences.append(f"The replaced data are in {kept}; delete them when you no longer need them.")
+    data = {"data": str(settings.data), "kept": str(kept) if kept else None, "manifest": manifest}
+    Output(data, *sentences).print(as_json)
 
 
 async def _raise_versions(settings: Settings) -> None:
@@ -117,16 +115,6 @@ def _stop(number: int, frame: object) -> None:
     """Ends the command as an exception, which removes the unfinished backup. Ignores further signals meanwhile."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
-
-
-def _verify(file: Path, as_json: bool) -> None:
-    from petstore.maintenance.backup import verify
-
-    manifest = verify(file)
-    if as_json:
-        print_json({"ok": True, "manifest": manifest})
-    else:
-        click.echo(f"{click.format_filename(file)}: is complete; {_summary(manifest)}")
 
 
 def _bar(label: str) -> Callable[[int], contextlib.AbstractContextManager[Progress]]:

@@ -1,12 +1,12 @@
 """`petstore check`: prints the findings of the doctor."""
 
+import asyncio
 import os
 from typing import Any
 
 import click
 
 from petstore import data_dir
-from petstore.cli.admin import run
 from petstore.cli.options import Command, json_option, settings_from
 from petstore.cli.output import print_json
 from petstore.cli.serve import check_settings, serve
@@ -38,7 +38,7 @@ def check(as_json: bool, **options: Any) -> None:
             raise data_dir.NoData(settings.data)
     if not os.access(settings.data, os.R_OK | os.X_OK):
         raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
-    found = [_settings(settings), *run(findings(settings))]
+    found = [_settings(settings), *asyncio.run(findings(settings))]
     ok = not any(finding.faults for finding in found)
     if as_json:
         print_json(

@@ -9,8 +9,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from petstore.backends import Backends
-from petstore.cli.admin import existing_data, run
-from petstore.cli.options import BACKEND_OPTIONS, settings_from
+from petstore.cli.admin import act
+from petstore.cli.options import BACKEND_OPTIONS
 from petstore.errors import PetstoreError
 from petstore.keys import KeyQuery
 from petstore.settings import Settings
@@ -50,11 +50,6 @@ def _items(
     options = {name: ctx.params.get(name) for name in BACKEND_OPTIONS}
     options["data"] = options["data"] or Settings().data
     options["pgbouncer"] = bool(options["pgbouncer"])
-
-    async def inside() -> list[CompletionItem]:
-        async with existing_data(settings_from(options)) as backends:
-            return await work(backends)
-
     with contextlib.suppress(PetstoreError, OSError), ctx:
-        return run(inside())
+        return act(options, work)
     return []

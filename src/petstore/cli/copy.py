@@ -1,5 +1,6 @@
 """`petstore copy`: copies all data to other backends, for example from one machine to PostgreSQL and Redis."""
 
+import asyncio
 import contextlib
 import re
 import shlex
@@ -21,9 +22,9 @@ from petstore.backends import (
     prepare,
     recover_gate,
 )
-from petstore.cli.admin import OPERATOR_LIMITS, check_data, entry, run
+from petstore.cli.admin import OPERATOR_LIMITS, check_data, entry
 from petstore.cli.options import Command, backend_options, json_option, settings_from
-from petstore.cli.output import counted, print_json, print_table, program, progress
+from petstore.cli.output import Output, Table, counted, program, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
@@ -52,19 +53,19 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
       petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
     """
     source = settings_from(where)
-    run(check_data(source))
+    asyncio.run(check_data(source))
     target = _target(source, to_store, to_gate)
     began = time.monotonic()
     copied = _copied(source, target)
-    if as_json:
-        print_json([each._asdict() for each in copied])
-        return
     rows = [[each.what, f"{each.rows:,}", each.checksum] for each in copied]
-    print_table(["copied and compared", "rows", "checksum"], rows, "")
-    click.echo(f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the copy with:")
-    click.echo(f"  {program()} serve {_options(target)}")
+    sentences = [
+        f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the copy with:",
+        f"  {program()} serve {_options(target)}",
+    ]
     if target.store is not None and target.gate is None:
-        click.echo("The quotas were not copied, as there is no --to-gate: every window starts again.")
+        sentences.append("The quotas were not copied, as there is no --to-gate: every window starts again.")
+    table = Table(["copied and compared", "rows", "checksum"], rows, "")
+    Output([each._asdict() for each in copied], table, *sentences).print(as_json)
 
 
 def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
@@ -87,7 +88,7 @@ def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
     if target.store is None and target.data.is_dir():
         recover_gate(target)
     try:
-        return run(_copy(source, target))
+        return asyncio.run(_copy(source, target))
     finally:
         if target.store is None and target.data.is_dir():
             mark_gate_clean(target)

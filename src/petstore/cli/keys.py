@@ -1,22 +1,21 @@
 """`petstore keys`: issues, lists, shows, changes, rotates and revokes keys."""
 
+import math
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
 import msgspec
 
-from petstore.admin.actions import Admin, KeyUpdate
+from petstore.admin.actions import KeyUpdate
 from petstore.admin.key_listing import SORTS, KeyFilter, list_keys
-from petstore.admin.key_status import KEY_STATES, KeyStatus, statuses
+from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
 from petstore.audit import AuditEntry
 from petstore.backends import Backends
-from petstore.cli import key_output
-from petstore.cli.admin import admin, admin_of_key, data_to_create, existing_data, key_of, run
+from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
-from petstore.cli.key_output import print_changed, print_key, print_secret, state_text
+from petstore.cli.key_output import key_values, new_secret, one_key, state_text
 from petstore.cli.options import (
     Duration,
     Group,
@@ -24,24 +23,22 @@ from petstore.cli.options import (
     confirm,
     env_option,
     json_option,
-    settings_from,
+    limit_option,
     yes_option,
 )
-from petstore.cli.output import print_json, print_more, print_table, program, when
+from petstore.cli.output import Output, Table, program, when
 from petstore.errors import OperatorError
-from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, secret_in, well_formed
-from petstore.plans import PLANS, Limits
+from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, Scope, secret_in, well_formed
+from petstore.plans import PLANS, Limits, Plan
 
 SECRET_MAX = 1_000_000  # characters that identify reads
 
 _plan = click.Choice(list(PLANS))
-_scope_option = click.option(
-    "--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="Repeatable. [default: read and write]"
-)
-_limit_options = (
-    click.option("--per-day", type=click.IntRange(min=1), metavar="N", help="Enterprise: requests per day."),
-    click.option("--per-minute", type=click.IntRange(min=1), metavar="N", help="Enterprise: requests per minute."),
-)
+_key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
+_per_day_option = click.option("--per-day", type=click.IntRange(min=1), metavar="N",
+                               help="Enterprise: requests per day.")  # fmt: skip
+_per_minute_option = click.option("--per-minute", type=click.IntRange(min=1), metavar="N",
+                                  help="Enterprise: requests per minute.")  # fmt: skip
 
 
 @click.group(cls=Group)
@@ -58,13 +55,14 @@ def keys() -> None:
 @env_option
 @click.option("--plan", type=_plan, required=True, help="The plan, which sets the limits.")
 @click.option("--name", default="", help="A name for operators; clients never see it.")
-@_scope_option
+@click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True,
+              help="Repeatable. [default: read and write]")  # fmt: skip
 @click.option("--expires", type=Duration(least=1), metavar="DURATION", help="For example 90d. [default: never]")
-@_limit_options[1]
-@_limit_options[0]
+@_per_minute_option
+@_per_day_option
 @json_option
 def create(
-    plan: Any, environment: Any, name: str, scopes: Any, expires: float | None,
+    plan: Plan, environment: Environment, name: str, scopes: tuple[Scope, ...], expires: float | None,
     per_minute: int | None, per_day: int | None, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
     """Issue a key and print its secret, once.
@@ -81,33 +79,29 @@ def create(
         raise OperatorError("an enterprise key needs its own limits: --per-minute N --per-day N")
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
 
-    async def work() -> tuple[KeyStatus, str]:
-        async with data_to_create(settings_from(where)) as backends:
-            key, secret = await admin(backends, environment).create_key(
-                plan, name=name, scopes=scopes or SCOPES, limits=limits, life=expires
-            )
-            return await _status(backends, key), secret
+    async def work(backends: Backends) -> Output:
+        key, secret = await admin(backends, environment).create_key(
+            plan, name=name, scopes=scopes or SCOPES, limits=limits, life=expires
+        )
+        return new_secret(await _status(backends, key), secret)
 
-    print_secret(*run(work()), as_json)
+    act(where, work, create=True).print(as_json)
 
 
 @keys.command(name="list")
-@backend_options
 @click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), help="Only this environment.")
 @click.option("--plan", type=_plan, help="Only keys of this plan.")
 @click.option("--state", type=click.Choice(KEY_STATES), help="Only keys in this state.")
 @click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name or id contains this.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="created", show_default=True,
               help="The order: newest, by name, last used first, or most used today first.")  # fmt: skip
-@click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, metavar="N", help="How many at most."
-)
+@limit_option(100, most=100_000)
 @click.option("--before", metavar="ID", help="With --sort created: only keys older than this one.")
-@json_option
-def list_(
-    environment: Any, plan: Any, state: Any, text: str, sort: str, limit: int, before: str | None, as_json: bool,
-    **where: Any,
-) -> None:  # fmt: skip
+@on_data
+async def list_(
+    backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
+    sort: str, limit: int, before: str | None,
+) -> Output:  # fmt: skip
     """List keys with plan, state, use of the day and last use.
 
     \b
@@ -117,45 +111,32 @@ def list_(
     """
     if before and sort != "created":
         raise OperatorError("--before goes only with --sort created; give a higher --limit")
-    wanted = KeyFilter(plan=plan, state=state, text=text)
-
-    async def work() -> list[KeyStatus]:
-        async with existing_data(settings_from(where)) as backends:
-            last = await key_of(backends, before) if before else None
-            stores = [backends.stores[each] for each in ([environment] if environment else ENVIRONMENTS)]
-            return await list_keys(stores, backends.gate, wanted, sort, limit + 1, last, time.time())
-
-    found = run(work())
+    last = await key_of(backends, before) if before else None
+    stores = [backends.stores[each] for each in ([environment] if environment else ENVIRONMENTS)]
+    wanted = KeyFilter(plan, state, text)
+    found = await list_keys(stores, backends.gate, wanted, sort, limit + 1, last, time.time())
     shown = found[:limit]
-    if as_json:
-        print_json([key_output.as_json(status) for status in shown])
-    else:
-        print_table(
-            ["id", "env", "plan", "scopes", "state", "today", "last used", "name"],
-            [
-                [s.key.id, s.key.environment, s.key.plan, ",".join(s.key.scopes), state_text(s),
-                 f"{s.day_used:,} of {s.key.per_day:,}", when(s.key.last_used), s.key.name]
-                for s in shown
-            ],
-            "No matching keys." if text or before or plan or state else
-            f"No keys yet: {program()} keys create --plan free" + (f" --env {environment}" if environment else ""),
-        )  # fmt: skip
+    rows = [
+        [s.key.id, s.key.environment, s.key.plan, ",".join(s.key.scopes), state_text(s),
+         f"{s.day_used:,} of {s.key.per_day:,}", when(s.key.last_used), s.key.name]
+        for s in shown
+    ]  # fmt: skip
+    empty = f"No keys yet: {program()} keys create --plan free" + (f" --env {environment}" if environment else "")
+    if text or before or plan or state:
+        empty = "No matching keys."
+    more = ""
     if len(found) > limit:
-        print_more(f"--before {shown[-1].key.id}" if sort == "created" else "a higher --limit")
+        more = f"--before {shown[-1].key.id}" if sort == "created" else "a higher --limit"
+    columns = ["id", "env", "plan", "scopes", "state", "today", "last used", "name"]
+    return Output([key_values(status) for status in shown], Table(columns, rows, empty), more=more)
 
 
 @keys.command()
-@click.argument("key_id", metavar="ID", shell_complete=key_ids)
-@backend_options
-@json_option
-def show(key_id: str, as_json: bool, **where: Any) -> None:
+@_key_argument
+@on_data
+async def show(backends: Backends, key_id: str) -> Output:
     """Show one key: its state, its use, its limits. ID is the key's id, as keys list shows it."""
-
-    async def work() -> tuple[KeyStatus, AuditEntry | None]:
-        async with existing_data(settings_from(where)) as backends:
-            return await _status_and_rotation(backends, await key_of(backends, key_id))
-
-    print_key(*run(work()), as_json)
+    return one_key(*await _status_and_rotation(backends, await key_of(backends, key_id)))
 
 
 @keys.command()
@@ -174,21 +155,19 @@ def identify(as_json: bool, **where: Any) -> None:
     secret = _read_secret()
     if not secret:
         raise OperatorError("there is no secret on standard input")
-    found_in = [environment for environment in ENVIRONMENTS if well_formed(secret, environment)]
-    if not found_in:
+    environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
+    if environment is None:
         raise OperatorError("this is not a key of Petstore: its form or its checksum is wrong")
 
-    async def work() -> tuple[KeyStatus, AuditEntry | None, float | None] | None:
-        async with existing_data(settings_from(where)) as backends:
-            found = await admin(backends, found_in[0]).identify_key(secret)
-            return None if found is None else (*await _status_and_rotation(backends, found[0]), found[1])
+    async def work(backends: Backends) -> Output:
+        found = await admin(backends, environment).identify_key(secret)
+        if found is None:
+            raise OperatorError("no key has this secret")
+        key, until = found
+        end = "" if until is None else "ended" if until <= time.time() else f"valid until {when(until)}"
+        return one_key(*await _status_and_rotation(backends, key), secret=end or "valid")
 
-    found = run(work())
-    if found is None:
-        raise OperatorError("no key has this secret")
-    status, rotation, until = found
-    end = "" if until is None else "ended" if until <= time.time() else f"valid until {when(until)}"
-    print_key(status, rotation, as_json, secret={"secret": end or "valid"})
+    act(where, work).print(as_json)
 
 
 def _read_secret() -> str:
@@ -198,19 +177,18 @@ def _read_secret() -> str:
 
 
 @keys.command()
-@click.argument("key_id", metavar="ID", shell_complete=key_ids)
-@backend_options
+@_key_argument
 @click.option("--plan", type=_plan, help="The new plan, which sets the limits.")
 @click.option("--name", help="The new name.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="The new scopes; repeatable.")
-@click.option("--expires", metavar="DURATION", help="The new end from now, for example 90d, or never.")
-@_limit_options[1]
-@_limit_options[0]
-@json_option
-def update(
-    key_id: str, plan: Any, name: str | None, scopes: Any, expires: str | None,
-    per_minute: int | None, per_day: int | None, as_json: bool, **where: Any,
-) -> None:  # fmt: skip
+@click.option("--expires", type=Duration(least=1, never=True), metavar="DURATION",
+              help="The new end from now, for example 90d, or never.")  # fmt: skip
+@_per_minute_option
+@_per_day_option
+@on_data
+async def update(
+    backends: Backends, key_id: str, scopes: tuple[Scope, ...], expires: float | None, **values: Any
+) -> Output:
     """Change a key. Its secret stays, and what it has used of its limits stays used.
 
     ID is the key's id, as keys list shows it.
@@ -221,59 +199,45 @@ def update(
       petstore keys update key_7Gh2kP0sLq9Z --expires never --scope read
       petstore keys update key_7Gh2kP0sLq9Z --plan enterprise --per-minute 5000 --per-day 2000000
     """
-    if plan is None and name is None and not scopes and expires is None and per_minute is None and per_day is None:
+    if not scopes and expires is None and all(value is None for value in values.values()):
         raise OperatorError("nothing to change: give --plan, --name, --scope, --expires, --per-minute or --per-day")
-    changes = KeyUpdate(
-        plan=plan, name=name, scopes=scopes or None, per_minute=per_minute, per_day=per_day, expires=_end(expires)
+    end: float | msgspec.UnsetType | None = msgspec.UNSET
+    if expires is not None:
+        end = None if expires == math.inf else time.time() + expires
+    changes = KeyUpdate(scopes=scopes or None, expires=end, **values)
+    key = await (await admin_of_key(backends, key_id)).update_key(key_id, changes)
+    status = await _status(backends, key)
+    return Output(
+        key_values(status),
+        f"{key.id}: {key.plan}, {key.per_minute:,} a minute, {key.per_day:,} a day, {'+'.join(key.scopes)}.",
+        f"State: {state_text(status)}; expires: {when(key.expires)}.",
     )
-    status = _change(key_id, where, lambda admin: admin.update_key(key_id, changes))
-    if as_json:
-        print_json(key_output.as_json(status))
-        return
-    key = status.key
-    click.echo(f"{key.id}: {key.plan}, {key.per_minute:,} a minute, {key.per_day:,} a day, {'+'.join(key.scopes)}.")
-    click.echo(f"State: {state_text(status)}; expires: {when(key.expires)}.")
-
-
-def _end(expires: str | None) -> float | msgspec.UnsetType | None:
-    if expires is None:
-        return msgspec.UNSET
-    if expires == "never":
-        return None
-    return time.time() + Duration(least=1).convert(expires, _param("expires"), click.get_current_context())
-
-
-def _param(name: str) -> click.Parameter:
-    return next(param for param in click.get_current_context().command.params if param.name == name)
 
 
 @keys.command()
-@click.argument("key_id", metavar="ID", shell_complete=key_ids)
-@backend_options
-@json_option
-def suspend(key_id: str, as_json: bool, **where: Any) -> None:
+@_key_argument
+@on_data
+async def suspend(backends: Backends, key_id: str) -> Output:
     """Refuse a key until it is resumed. ID is the key's id, as keys list shows it."""
-    status = _change(key_id, where, lambda admin: admin.suspend_key(key_id))
-    print_changed(status, as_json, "is suspended: the service refuses it until it is resumed")
+    status = await _status(backends, await (await admin_of_key(backends, key_id)).suspend_key(key_id))
+    return Output(key_values(status), f"{key_id} is suspended: the service refuses it until it is resumed.")
 
 
 @keys.command()
-@click.argument("key_id", metavar="ID", shell_complete=key_ids)
-@backend_options
-@json_option
-def resume(key_id: str, as_json: bool, **where: Any) -> None:
+@_key_argument
+@on_data
+async def resume(backends: Backends, key_id: str) -> Output:
     """Accept a suspended key again. ID is the key's id, as keys list shows it."""
-    status = _change(key_id, where, lambda admin: admin.resume_key(key_id))
-    print_changed(status, as_json, f"is resumed, and {state_text(status)}")
+    status = await _status(backends, await (await admin_of_key(backends, key_id)).resume_key(key_id))
+    return Output(key_values(status), f"{key_id} is resumed, and {state_text(status)}.")
 
 
 @keys.command()
-@click.argument("key_id", metavar="ID", shell_complete=key_ids)
+@_key_argument
 @backend_options
-@click.option(
-    "--overlap", type=Duration(), metavar="DURATION",
-    help="For how long the old secret stays valid, for example 24h. Without it, the command asks first.",
-)  # fmt: skip
+@click.option("--overlap", type=Duration(), metavar="DURATION",
+              help="For how long the old secret stays valid, for example 24h. Without it, the command asks first."
+              )  # fmt: skip
 @yes_option
 @json_option
 def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where: Any) -> None:
@@ -288,33 +252,21 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
     if overlap is None:
         confirm(f"The old secret of {key_id} ends at once, without an overlap. Rotate it?", yes)
 
-    async def work() -> tuple[KeyStatus, str, float]:
-        async with existing_data(settings_from(where)) as backends:
-            key, secret, until = await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap or 0.0)
-            return await _status(backends, key), secret, until
+    async def work(backends: Backends) -> Output:
+        key, secret, until = await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap or 0.0)
+        end = f"The old secret {f'is valid until {when(until)}' if overlap else f'ended at {when(until)}'}."
+        return new_secret(await _status(backends, key), secret, end, old_secret_until=until)
 
-    status, secret, until = run(work())
-    print_secret(status, secret, as_json, old_secret_until=until)
-    if not as_json:
-        click.echo(f"The old secret {f'is valid until {when(until)}' if overlap else f'ended at {when(until)}'}.")
+    act(where, work).print(as_json)
 
 
 @keys.command()
-@click.argument("key_id", metavar="ID", shell_complete=key_ids)
-@backend_options
-@json_option
-def revoke(key_id: str, as_json: bool, **where: Any) -> None:
+@_key_argument
+@on_data
+async def revoke(backends: Backends, key_id: str) -> Output:
     """End a key at once, for good. ID is the key's id, as keys list shows it."""
-    status = _change(key_id, where, lambda admin: admin.revoke_key(key_id))
-    print_changed(status, as_json, "is revoked: the service refuses it from the next request on")
-
-
-def _change(key_id: str, where: dict[str, Any], action: Callable[[Admin], Awaitable[ApiKey]]) -> KeyStatus:
-    async def work() -> KeyStatus:
-        async with existing_data(settings_from(where)) as backends:
-            return await _status(backends, await action(await admin_of_key(backends, key_id)))
-
-    return run(work())
+    status = await _status(backends, await (await admin_of_key(backends, key_id)).revoke_key(key_id))
+    return Output(key_values(status), f"{key_id} is revoked: the service refuses it from the next request on.")
 
 
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus:

@@ -1,16 +1,17 @@
 """`petstore operators`: adds, lists and revokes the people who may sign in to the console."""
 
+import functools
 import time
-from typing import Any
 
 import click
 import msgspec
 
-from petstore.cli.admin import admin, data_to_create, existing_data, run
+from petstore.backends import Backends
+from petstore.cli.admin import admin, on_data
 from petstore.cli.completion import operator_names
-from petstore.cli.options import Group, backend_options, json_option, settings_from
-from petstore.cli.output import print_json, print_table, printing_secret, program, when
-from petstore.operators import ROLES, Operator, Role
+from petstore.cli.options import Group
+from petstore.cli.output import Output, Table, program, when
+from petstore.operators import ROLES, Role
 
 
 @click.group(cls=Group)
@@ -24,11 +25,10 @@ def operators() -> None:
 
 @operators.command()
 @click.argument("name")
-@backend_options
 @click.option("--role", type=click.Choice(ROLES), default="operator", show_default=True,
               help="An operator may change everything, a viewer nothing.")  # fmt: skip
-@json_option
-def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
+@functools.partial(on_data, create=True)
+async def add(backends: Backends, name: str, role: Role) -> Output:
     """Add an operator and print the token for the console, once.
 
     NAME is this person's name in the audit log.
@@ -39,54 +39,29 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
 
     A lost token cannot be shown again: revoke the operator and add the same name again.
     """
-
-    async def work() -> tuple[Operator, str]:
-        async with data_to_create(settings_from(where)) as backends:
-            return await admin(backends, "live").add_operator(name, role)
-
-    operator, token = run(work())
-    with printing_secret("revoke this operator and add the name again"):
-        if as_json:
-            print_json({**msgspec.structs.asdict(operator), "token": token})
-            return
-        click.echo(f"{operator.name} may sign in to the console with this token:")
-        click.echo(f"\n  {token}\n\nKeep it safe: it is not shown again.")
+    operator, token = await admin(backends, "live").add_operator(name, role)
+    return Output(
+        {**msgspec.structs.asdict(operator), "token": token},
+        f"{operator.name} may sign in to the console with this token:",
+        f"\n  {token}\n\nKeep it safe: it is not shown again.",
+        remedy="revoke this operator and add the name again",
+    )
 
 
 @operators.command(name="list")
-@backend_options
-@json_option
-def list_(as_json: bool, **where: Any) -> None:
+@on_data
+async def list_(backends: Backends) -> Output:
     """List operators."""
-
-    async def work() -> list[Operator]:
-        async with existing_data(settings_from(where)) as backends:
-            return await backends.stores["live"].operators()
-
-    found = run(work())
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ["name", "role", "since", "revoked"],
-        [[o.name, o.role, when(o.created), when(o.revoked) if o.revoked else ""] for o in found],
-        f"No operators yet: {program()} operators add NAME",
-    )
+    found = await backends.stores["live"].operators()
+    rows = [[o.name, o.role, when(o.created), when(o.revoked) if o.revoked else ""] for o in found]
+    empty = f"No operators yet: {program()} operators add NAME"
+    return Output(found, Table(["name", "role", "since", "revoked"], rows, empty))
 
 
 @operators.command()
 @click.argument("name", shell_complete=operator_names)
-@backend_options
-@json_option
-def revoke(name: str, as_json: bool, **where: Any) -> None:
+@on_data
+async def revoke(backends: Backends, name: str) -> Output:
     """End an operator's token and sessions at once. NAME is as operators list shows it."""
-
-    async def work() -> None:
-        async with existing_data(settings_from(where)) as backends:
-            await admin(backends, "live").revoke_operator(name)
-
-    run(work())
-    if as_json:
-        print_json({"name": name, "revoked": time.time()})
-    else:
-        click.echo(f"{name} is signed out and can no longer sign in.")
+    await admin(backends, "live").revoke_operator(name)
+    return Output({"name": name, "revoked": time.time()}, f"{name} is signed out and can no longer sign in.")

@@ -1,6 +1,7 @@
 """Options and parameter types that several commands have."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,11 +11,11 @@ from click.core import ParameterSource
 from petstore.admin.durations import parse_duration
 from petstore.data_dir import os_errors_of
 from petstore.errors import OperatorError
+from petstore.keys import ENVIRONMENTS
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.settings import Settings, check_url
 
 F = TypeVar("F", bound=Callable[..., Any])
-
 
 BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer")
 
@@ -52,21 +53,21 @@ class Int64(click.ParamType[int]):
 
 
 class Duration(click.ParamType[float]):
-    """A number with a unit, as seconds."""
+    """A number with a unit, as seconds; with `never`, also that word, as infinity."""
 
     name = "duration"
 
-    def __init__(self, least: float = 0.0) -> None:
+    def __init__(self, least: float = 0.0, *, never: bool = False) -> None:
         self._least = least
+        self._never = never
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if self._never and value == "never":
+            return math.inf
         try:
-            seconds = float(value) if isinstance(value, int | float) else parse_duration(str(value))
+            return parse_duration(value, least=self._least)
         except OperatorError as error:
             self.fail(str(error), param, ctx)
-        if seconds < self._least:
-            self.fail(f"{value!r} is too short; give at least {self._least:.0f}s", param, ctx)
-        return seconds
 
 
 def backend_options(command: F) -> F:
@@ -83,16 +84,14 @@ def backend_options(command: F) -> F:
                      help="A file that has the URL of the store."),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
                      help="The store: postgresql://… [default: the files in DIR]"),
-        click.option(
-            "--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
-            default=Settings().data, show_default=True, help="The data directory.",
-        ),
+        click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
+                     default=Settings().data, show_default=True, help="The data directory."),
     ):  # fmt: skip
         command = option(command)
     return command
 
 
-def settings_from(options: dict[str, Any]) -> Settings:
+def settings_from(options: Mapping[str, Any]) -> Settings:
     """The settings of a command's options. Reads --store-file and --gate-file. Raises OperatorError."""
     settings = dict(options)
     for name in ("store", "gate"):
@@ -127,6 +126,11 @@ def _url_in(file: Path, subject: str) -> str:
     return lines[0].strip()
 
 
+def limit_option(default: int, most: int = 10_000) -> Callable[[F], F]:
+    return click.option("--limit", type=click.IntRange(1, most), default=default, show_default=True, metavar="N",
+                        help="How many at most.")  # fmt: skip
+
+
 def confirm(question: str, yes: bool) -> None:
     """Ask, unless --yes was given. Raises OperatorError for every answer but yes, also when there is no answer."""
     if yes:
@@ -141,8 +145,6 @@ def confirm(question: str, yes: bool) -> None:
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-env_option = click.option(
-    "--env", "environment", type=click.Choice(["live", "staging"]), default="live", show_default=True,
-    help="The environment.",
-)  # fmt: skip
+env_option = click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), default="live", show_default=True,
+                          help="The environment.")  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -50,6 +50,40 @@ def print_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
 
 
+class Table(NamedTuple):
+    """Ids in the first column, and in the columns named in `whole`, are never broken: an operator copies them."""
+
+    columns: Sequence[str]
+    rows: list[list[str]]
+    empty: str  # printed instead of a table without rows
+    whole: Sequence[str] = ()
+
+
+class Output:
+    """What a command prints: `data` as JSON or `parts` for people, which are sentences, fields or tables."""
+
+    def __init__(self, data: Any, *parts: str | dict[str, str] | Table, more: str = "", remedy: str = "") -> None:
+        """`more` is the option that shows the next page. `remedy`: the output has a secret, see `printing_secret`."""
+        self._data = data
+        self._parts = parts
+        self._more = more
+        self._remedy = remedy
+
+    def print(self, as_json: bool) -> None:
+        with printing_secret(self._remedy) if self._remedy else contextlib.nullcontext():
+            if as_json:
+                print_json(self._data)
+            for part in () if as_json else self._parts:
+                if isinstance(part, Table):
+                    _print_table(*part)
+                elif isinstance(part, dict):
+                    _print_fields(part)
+                else:
+                    click.echo(part)
+        if self._more:  # on standard error: standard output has only data
+            click.echo(f"There is more: add {self._more} to the same command.", err=True)
+
+
 # Control characters, line separators, marks of writing direction, lone surrogates: a terminal may act on them.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -59,8 +93,7 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def print_table(columns: list[str], rows: list[list[str]], empty: str, whole: Sequence[str] = ()) -> None:
-    """Ids in the first column, and in the columns named in `whole`, are never broken: an operator copies them."""
+def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whole: Sequence[str]) -> None:
     if not rows:
         click.echo(empty)
         return
@@ -80,12 +113,7 @@ def print_table(columns: list[str], rows: list[list[str]], empty: str, whole: Se
     Console(width=width).print(table, crop=False)
 
 
-def print_more(option: str) -> None:
-    """Tells how to get the next page, on standard error: standard output has only data."""
-    click.echo(f"There is more: add {option} to the same command.", err=True)
-
-
-def print_fields(fields: dict[str, str]) -> None:
+def _print_fields(fields: dict[str, str]) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         click.echo(f"{name:<{width}}  {printable(value)}")
@@ -105,13 +133,8 @@ def printing_secret(remedy: str) -> Iterator[None]:
 
 def progress(label: str, length: int) -> contextlib.AbstractContextManager[Any]:
     """A progress bar on a terminal; nothing in a script."""
-    return click.progressbar(
-        length=length,
-        label=label,
-        file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
-        update_min_steps=max(1, length // 200),
-    )
+    hidden, steps = not sys.stderr.isatty(), max(1, length // 200)
+    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden, update_min_steps=steps)
 
 
 def when(at: float | None) -> str:

@@ -1,9 +1,11 @@
 """`petstore pets import`, `undo-import` and `export`: animals from and to files."""
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -12,7 +14,7 @@ import click
 from petstore import data_dir
 from petstore.admin.pet_files import BATCH, PetFile, format_of, write_pets
 from petstore.backends import Backends
-from petstore.cli.admin import admin, check_data, data_to_create, existing_data, run
+from petstore.cli.admin import act, admin, check_data
 from petstore.cli.options import (
     Command,
     backend_options,
@@ -22,11 +24,10 @@ from petstore.cli.options import (
     settings_from,
     yes_option,
 )
-from petstore.cli.output import counted, print_json, printable, program, progress, use_utf8, when
+from petstore.cli.output import Output, counted, printable, program, progress, use_utf8, when
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
-from petstore.settings import Settings
 
 NAMED_MAX = 10  # ids in a message
 KEPT_IDS_MAX = 1_000  # ids in JSON
@@ -39,7 +40,7 @@ KEPT_IDS_MAX = 1_000  # ids in JSON
 @click.option("--dry-run", is_flag=True, help="Only read FILE: count its animals and list every bad row.")
 @yes_option
 @json_option
-def import_(file: Path, environment: Any, dry_run: bool, yes: bool, as_json: bool, **where: Any) -> None:
+def import_(file: Path, environment: Environment, dry_run: bool, yes: bool, as_json: bool, **where: Any) -> None:
     """Add all animals of FILE, a .jsonl, .ndjson or .csv file. If one row is bad, nothing is added.
 
     \b
@@ -51,60 +52,52 @@ def import_(file: Path, environment: Any, dry_run: bool, yes: bool, as_json: boo
     pets undo-import takes it. With --dry-run the exit code is 1 when FILE has bad rows.
     """
     format_of(str(file))
-    settings = settings_from(where)
+    earlier = _earlier_import(where, environment, file)
     if dry_run:
-        _dry_run(settings, environment, file, as_json)
+        _dry_run(file, earlier, as_json)
         return
-    earlier = _earlier_import(settings, environment, file)
     if earlier is not None:
         confirm(f"{file} was imported before: {_described(earlier)}. Import it again?", yes)
+
     size = file.stat().st_size
 
-    async def work() -> Import:
-        async with data_to_create(settings) as backends:
-            with file.open("rb") as source, progress("Importing", size) as bar:
-                pets = PetFile(str(file), source)
-                batches = pets.batches(lambda position: bar.update(position - bar.pos))
-                return await admin(backends, environment).import_pets(file.name, batches, pets.sha256)
+    async def work(backends: Backends) -> Import:
+        with file.open("rb") as source, progress("Importing", size) as bar:
+            pets = PetFile(str(file), source)
+            batches = pets.batches(lambda position: bar.update(position - bar.pos))
+            return await admin(backends, environment).import_pets(file.name, batches, pets.sha256)
 
     try:
-        added = run(work())
+        added = act(where, work, create=True)
     except KeyboardInterrupt:
         click.echo("\nInterrupted: nothing was added.", err=True)
         raise
-    if as_json:
-        print_json({"added": added.count, "import": added.id, "environment": environment})
-        return
-    click.echo(f"{counted(added.count, 'animal')} added to {environment} by import {added.id}.")
+    data = {"added": added.count, "import": added.id, "environment": environment}
+    Output(data, f"{counted(added.count, 'animal')} added to {environment} by import {added.id}.").print(as_json)
 
 
-def _earlier_import(settings: Settings, environment: Environment, file: Path) -> Import | None:
+def _earlier_import(where: Mapping[str, Any], environment: Environment, file: Path) -> Import | None:
     """An import of the same content. A pipe can be read only once: its content is not known before."""
+    settings = settings_from(where)
     if not file.is_file():
         return None
     with file.open("rb") as source:
         digest = hashlib.file_digest(source, "sha256").hexdigest()
-
-    async def work() -> Import | None:
-        try:
-            await check_data(settings)
-        except OperatorError:  # there are no data yet
-            return None
-        async with existing_data(settings) as backends:
-            return await admin(backends, environment).earlier_import(digest)
-
-    return run(work())
+    try:
+        asyncio.run(check_data(settings))
+    except OperatorError:  # there are no data yet
+        return None
+    return act(where, lambda backends: admin(backends, environment).earlier_import(digest))
 
 
 def _described(earlier: Import) -> str:
     return f"{earlier.id}, {counted(earlier.count, 'animal')}, {when(earlier.at)}"
 
 
-def _dry_run(settings: Settings, environment: Environment, file: Path, as_json: bool) -> None:
+def _dry_run(file: Path, earlier: Import | None, as_json: bool) -> None:
     """Prints each bad row as it is found: there may be millions."""
-    earlier = _earlier_import(settings, environment, file)
 
-    async def work() -> tuple[int, list[dict[str, Any]], int]:
+    async def work() -> tuple[int, int, list[dict[str, Any]]]:
         good, faults, bad = 0, 0, []
         with file.open("rb") as source:
             async for line, row in PetFile(str(file), source).rows():
@@ -116,16 +109,17 @@ def _dry_run(settings: Settings, environment: Environment, file: Path, as_json: 
                     bad.append({"line": line, "reason": row})
                 else:
                     click.echo(f"line {line}: {row}")
-        return good, bad, faults
+        return good, faults, bad
 
-    good, bad, faults = run(work())
-    if as_json:
-        print_json({"added": 0, "import": None, "animals": good, "bad_rows": faults, "bad": bad,
-                    "earlier_import": earlier.id if earlier else None})  # fmt: skip
-    else:
-        click.echo(f"{file}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added.")
-        if earlier is not None:
-            click.echo(f"It was imported before: {_described(earlier)}.")
+    good, faults, bad = asyncio.run(work())
+    data = {
+        "added": 0, "import": None, "animals": good, "bad_rows": faults, "bad": bad,
+        "earlier_import": earlier.id if earlier else None,
+    }  # fmt: skip
+    sentences = [f"{file}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added."]
+    if earlier is not None:
+        sentences.append(f"It was imported before: {_described(earlier)}.")
+    Output(data, *sentences).print(as_json)
     if faults:
         raise click.exceptions.Exit(1)
 
@@ -150,36 +144,31 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     IMPORT is the import's id, which the import has printed; petstore audit --what import shows it too. After an
     interruption the same command goes on.
     """
-    settings = settings_from(where)
-
-    async def look() -> _Undoing:
-        async with existing_data(settings) as backends:
-            return await _undoing(backends, import_id)
-
-    async def work() -> _Undoing:
-        async with existing_data(settings) as backends:
-            await admin(backends, before.environment).undo_import(import_id)
-            return await _undoing(backends, import_id)
-
-    before = run(look())
+    before = act(where, lambda backends: _undoing(backends, import_id))
     if before.imported.state in ("moving", "done", "undoing"):
         confirm(_question(before), yes)
+
+    async def work(backends: Backends) -> _Undoing:
+        await admin(backends, before.environment).undo_import(import_id)
+        return await _undoing(backends, import_id)
+
     try:
-        after = run(work())
+        after = act(where, work)
     except KeyboardInterrupt:
-        after = run(look())
+        after = act(where, lambda backends: _undoing(backends, import_id))
         if after.imported.state != "undone":
             click.echo(f"\n{_interrupted(after)}", err=True)
             raise
     removed, kept, _ = after.counts
-    if as_json:
-        print_json({"import": import_id, "environment": after.environment, "removed": removed, "kept": kept,
-                    "kept_ids": after.kept_ids})  # fmt: skip
-        return
-    click.echo(f"{counted(removed, 'animal')} removed from {after.environment}.")
+    data = {
+        "import": import_id, "environment": after.environment, "removed": removed, "kept": kept,
+        "kept_ids": after.kept_ids,
+    }  # fmt: skip
+    sentences = [f"{counted(removed, 'animal')} removed from {after.environment}."]
     if kept:
         ids = ", ".join(map(str, after.kept_ids[:NAMED_MAX])) + (" …" if kept > NAMED_MAX else "")
-        click.echo(f"{counted(kept, 'animal')} stayed: changed since the import. Ids: {ids}")
+        sentences.append(f"{counted(kept, 'animal')} stayed: changed since the import. Ids: {ids}")
+    Output(data, *sentences).print(as_json)
 
 
 async def _undoing(backends: Backends, import_id: str) -> _Undoing:
@@ -222,38 +211,32 @@ def _interrupted(undoing: _Undoing) -> str:
 @env_option
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @json_option
-def export(file: Path, environment: Any, force: bool, as_json: bool, **where: Any) -> None:
+def export(file: Path, environment: Environment, force: bool, as_json: bool, **where: Any) -> None:
     """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
     written_as = "jsonl" if str(file) == "-" else format_of(str(file))
     if str(file) != "-" and not force and os.path.lexists(file):
         raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
 
-    async def work(target: IO[str]) -> int:
-        async with existing_data(settings_from(where)) as backends:
-            store = backends.stores[environment]
-            with progress("Exporting", sum((await store.count()).values())) as bar:
-                return await write_pets(
-                    lambda after: store.page(after=after, limit=BATCH, status=None),
-                    written_as,
-                    target,
-                    lambda count: bar.update(count - bar.pos),
-                )
+    async def write(backends: Backends, target: IO[str]) -> int:
+        store = backends.stores[environment]
+        with progress("Exporting", sum((await store.count()).values())) as bar:
+            return await write_pets(
+                lambda after: store.page(after=after, limit=BATCH, status=None), written_as, target,
+                lambda count: bar.update(count - bar.pos),
+            )  # fmt: skip
 
     if str(file) == "-":
         use_utf8()
-        run(work(sys.stdout))
+        act(where, lambda backends: write(backends, sys.stdout))
         return
     # Under another name until it is complete: a reader never sees half an export.
     part = file.with_name(file.name + ".part")
     try:
         with data_dir.os_errors_of(file):
             with part.open("w", encoding="utf-8", newline="") as target:
-                count = run(work(target))
+                count = act(where, lambda backends: write(backends, target))
             part.replace(file)
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
-    if as_json:
-        print_json({"exported": count})
-    else:
-        click.echo(f"{counted(count, 'animal')} written to {file}.")
+    Output({"exported": count}, f"{counted(count, 'animal')} written to {file}.").print(as_json)

@@ -22,7 +22,7 @@ from petstore import data_dir, service
 from petstore.admin import demo as demo_data
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
-from petstore.cli.admin import OPERATOR_LIMITS, run
+from petstore.cli.admin import OPERATOR_LIMITS
 from petstore.cli.banner import print_banner
 from petstore.cli.options import Command, backend_options, settings_from
 from petstore.cli.output import printing_secret, program
@@ -118,15 +118,15 @@ def serve(demo: bool, **options: Any) -> None:
     settings = settings_from(options)
     check_settings(settings)
     if is_trial():
-        run(_check_reload(settings))
+        asyncio.run(_check_reload(settings))
         return
     check_port(settings.host, settings.port)
     addresses = activated_addresses()
-    run(_check_urls(settings))
+    asyncio.run(_check_urls(settings))
     prepare(settings)
     _warn_of_readable_files(settings.data)
     recover_gate(settings, thoroughly=True)
-    secrets = run(_demo_keys(settings) if demo else _first_key(settings))
+    secrets = asyncio.run(_demo_keys(settings) if demo else _first_key(settings))
     with printing_secret(f"{program()} keys rotate makes a new one") if secrets else contextlib.nullcontext():
         print_banner(settings, secrets, demo=demo, addresses=addresses)
     service.serve(settings)
@@ -137,7 +137,7 @@ def _take_over(options: dict[str, Any]) -> None:
     try:
         settings = settings_from(options)
         check_settings(settings)
-        run(_check_stores(settings))
+        asyncio.run(_check_stores(settings))
         service.serve(settings)
     except Exception as error:
         if not is_reload():  # they are taken over already
@@ -157,11 +157,11 @@ def asgi() -> service.AsgiService:
             settings = settings_from(params)
         check_settings(settings)
         with ThreadPoolExecutor(1) as thread:  # the server may run its event loop in this thread already
-            thread.submit(run, _check_urls(settings)).result()
+            thread.submit(asyncio.run, _check_urls(settings)).result()
             prepare(settings)
             _warn_of_readable_files(settings.data)
             recover_gate(settings, thoroughly=True)
-            thread.submit(run, _check_stores(settings)).result()
+            thread.submit(asyncio.run, _check_stores(settings)).result()
         return service.AsgiService(settings)
     except PetstoreError as error:
         raise SystemExit(f"petstore: {error}") from None

@@ -4,33 +4,29 @@ import contextlib
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
-from petstore.admin.charts import Bars, key_bars
-from petstore.admin.key_status import KeyStatus, statuses
+from petstore.admin.charts import key_bars
+from petstore.admin.key_status import statuses
 from petstore.backends import Backends
-from petstore.cli.admin import existing_data, key_of, run
+from petstore.cli.admin import key_of, on_data
 from petstore.cli.completion import key_ids
-from petstore.cli.options import Command, backend_options, env_option, json_option, settings_from
-from petstore.cli.output import print_fields, print_json, print_more, print_table, when
+from petstore.cli.options import Command, env_option, limit_option
+from petstore.cli.output import Output, Table, when
 from petstore.errors import Unavailable
-from petstore.keys import ApiKey
+from petstore.keys import Environment
 from petstore.maintenance.admissions import collect_admissions
-from petstore.usage import SPANS, KeyTotal, Operation, ResponseClass, Span, SpanName, calendar_month
+from petstore.usage import SPANS, Operation, ResponseClass, Span, SpanName, calendar_month
 
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"
 OPERATIONS: tuple[Operation, ...] = ("listPets", "createPet", "getPet")
 SPARKLINE_MAX = 30  # characters: a line of the table fits a terminal
 KEY_ANSWERS: dict[ResponseClass, str] = {
-    "ok": "ok",
-    "client_error": "4xx",
-    "refused": "429",
-    "banned": "banned",
-    "server_error": "5xx",
-}
+    "ok": "ok", "client_error": "4xx", "refused": "429", "banned": "banned", "server_error": "5xx"
+}  # fmt: skip
 
 
 class Period(NamedTuple):
@@ -44,22 +40,18 @@ class Period(NamedTuple):
 
 @click.command(cls=Command)
 @click.argument("key_id", metavar="[KEY_ID]", required=False, shell_complete=key_ids)
-@backend_options
 @env_option
 @click.option("--span", type=click.Choice(list(SPANS)), help="The time that ends now.  [default: day]")
 @click.option("--month", type=click.DateTime(["%Y-%m"]), metavar="YYYY-MM", help="A calendar month (UTC) instead.")
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="How many at most."
-)
+@limit_option(20)
 @click.option("--operation", type=click.Choice(OPERATIONS), help="Only requests for this operation.")
-@click.option(
-    "--after", default="", metavar="KEY_ID", help="Only keys that follow this one: the last of the previous list."
-)
-@json_option
-def usage(
-    key_id: str | None, environment: Any, span: SpanName | None, month: datetime | None, limit: int,
-    operation: Operation | None, after: str, as_json: bool, **where: Any,
-) -> None:  # fmt: skip
+@click.option("--after", default="", metavar="KEY_ID",
+              help="Only keys that follow this one: the last of the previous list.")  # fmt: skip
+@on_data
+async def usage(
+    backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: datetime | None,
+    limit: int, operation: Operation | None, after: str,
+) -> Output:  # fmt: skip
     """Show the requests of keys, the busiest first; or of one key, interval by interval.
 
     KEY_ID is a key's id, as keys list shows it.
@@ -78,9 +70,8 @@ def usage(
         raise click.UsageError("choose --span or --month, not both.")
     period = _period(span or "day", month)
     if key_id:
-        _one(key_id, period, operation, as_json, where)
-    else:
-        _busiest(environment, period, limit, operation, after, as_json, where)
+        return await _one(backends, key_id, period, operation)
+    return await _busiest(backends, environment, period, limit, operation, after)
 
 
 def _period(span: SpanName, month: datetime | None) -> Period:
@@ -89,96 +80,68 @@ def _period(span: SpanName, month: datetime | None) -> Period:
     return Period(*calendar_month(month.year, month.month), f"{month:%Y-%m}", f"in {month:%Y-%m}")
 
 
-def _busiest(
-    environment: Any, period: Period, limit: int, operation: Operation | None, after: str, as_json: bool,
-    where: dict[str, Any],
-) -> None:  # fmt: skip
+async def _busiest(
+    backends: Backends, environment: Environment, period: Period, limit: int, operation: Operation | None, after: str
+) -> Output:
     span, end, name, in_words = period
-
-    async def work() -> tuple[list[KeyTotal], dict[str, ApiKey], dict[str, Bars]]:
-        async with existing_data(settings_from(where)) as backends:
-            store = backends.stores[environment]
-            if after:
-                await key_of(backends, after)
-            await _collect(backends)
-            totals = await store.busiest(
-                interval=span.interval, since=span.since(end), until=int(end) + 1, limit=limit + 1, after=after,
-                operation=operation,
-            )  # fmt: skip
-            ids = [total.key_id for total in totals]
-            return totals, await store.keys_by_id(ids), await key_bars(store, ids, span, end, operation)
-
-    totals, keys, bars = run(work())
+    store = backends.stores[environment]
+    if after:
+        await key_of(backends, after)
+    await _collect(backends)
+    totals = await store.busiest(
+        interval=span.interval, since=span.since(end), until=int(end) + 1, limit=limit + 1, after=after,
+        operation=operation,
+    )  # fmt: skip
     shown = totals[:limit]
-    # After a restore there may be usage of a key that is unknown again.
-    names = {key_id: key.name for key_id, key in keys.items()}
-    plans = {key_id: key.plan for key_id, key in keys.items()}
-    if as_json:
-        print_json(
-            [
-                {
-                    **total._asdict(),
-                    "admitted": total.admitted,
-                    "name": names.get(total.key_id, ""),
-                    "plan": plans.get(total.key_id),
-                    "bars": bars[total.key_id].totals(),
-                }
-                for total in shown
-            ]
-        )
-    else:
-        print_table(
-            ["key", name, "requests", "admitted", "429", "banned", "name"],
-            [
-                [t.key_id, sparkline(bars[t.key_id].totals()), f"{t.requests:,}", f"{t.admitted:,}", f"{t.refused:,}",
-                 f"{t.banned:,}", names.get(t.key_id, "")]
-                for t in shown
-            ],
-            f"No requests in {environment} {in_words}{' of a key behind this one' if after else ''}.",
-        )  # fmt: skip
-    if len(totals) > limit:
-        print_more(f"--after {shown[-1].key_id}")
-
-
-def _one(key_id: str, period: Period, operation: Operation | None, as_json: bool, where: dict[str, Any]) -> None:
-    span, end, name, in_words = period
-
-    async def work() -> tuple[ApiKey, Bars, KeyStatus]:
-        async with existing_data(settings_from(where)) as backends:
-            key = await key_of(backends, key_id)
-            await _collect(backends, [key_id])
-            bars = await key_bars(backends.stores[key.environment], [key_id], span, end, operation)
-            return key, bars[key_id], (await statuses(backends.gate, [key], time.time()))[0]
-
-    key, bars, status = run(work())
-    today = status.day_used
-    admitted = bars.sum_of("ok", "client_error", "server_error")
-    if as_json:
-        steps = [
-            {"start": start, **{answer: bars.requests[answer][bar] for answer in KEY_ANSWERS}}
-            for bar, start in enumerate(bars.starts)
-        ]
-        print_json(
-            {"key_id": key.id, "name": key.name, "day_used": today, "admitted": admitted, "seconds": bars.seconds,
-             "steps": steps}
-        )  # fmt: skip
-        return
-    print_fields(
+    ids = [total.key_id for total in shown]
+    keys = await store.keys_by_id(ids)
+    names = {key_id: keys[key_id].name if key_id in keys else "" for key_id in ids}  # unknown again after a restore
+    bars = {key_id: each.totals() for key_id, each in (await key_bars(store, ids, span, end, operation)).items()}
+    data = [
         {
-            "key": f"{key.id} ({key.environment}, {key.plan})",
-            "name": key.name,
-            "today": f"{today:,} of {key.per_day:,}",
-            name: sparkline(bars.totals()),
-            "admitted": f"{admitted:,}",
+            **total._asdict(), "admitted": total.admitted, "name": names[total.key_id],
+            "plan": keys[total.key_id].plan if total.key_id in keys else None, "bars": bars[total.key_id],
         }
-    )
+        for total in shown
+    ]  # fmt: skip
+    rows = [
+        [t.key_id, sparkline(bars[t.key_id]), f"{t.requests:,}", f"{t.admitted:,}", f"{t.refused:,}", f"{t.banned:,}",
+         names[t.key_id]]
+        for t in shown
+    ]  # fmt: skip
+    empty = f"No requests in {environment} {in_words}{' of a key behind this one' if after else ''}."
+    table = Table(["key", name, "requests", "admitted", "429", "banned", "name"], rows, empty)
+    return Output(data, table, more=f"--after {ids[-1]}" if len(totals) > limit else "")
+
+
+async def _one(backends: Backends, key_id: str, period: Period, operation: Operation | None) -> Output:
+    span, end, name, in_words = period
+    key = await key_of(backends, key_id)
+    await _collect(backends, [key_id])
+    bars = (await key_bars(backends.stores[key.environment], [key_id], span, end, operation))[key_id]
+    (status,) = await statuses(backends.gate, [key], time.time())
+    admitted = bars.sum_of("ok", "client_error", "server_error")
+    steps = [
+        {"start": start, **{answer: bars.requests[answer][bar] for answer in KEY_ANSWERS}}
+        for bar, start in enumerate(bars.starts)
+    ]
+    data = {
+        "key_id": key.id, "name": key.name, "day_used": status.day_used, "admitted": admitted,
+        "seconds": bars.seconds, "steps": steps,
+    }  # fmt: skip
+    fields = {
+        "key": f"{key.id} ({key.environment}, {key.plan})",
+        "name": key.name,
+        "today": f"{status.day_used:,} of {key.per_day:,}",
+        name: sparkline(bars.totals()),
+        "admitted": f"{admitted:,}",
+    }
     rows = [
         [when(start), *(f"{bars.requests[answer][bar]:,}" for answer in KEY_ANSWERS)]
         for bar, (start, total) in enumerate(zip(bars.starts, bars.totals(), strict=True))
         if total
     ]
-    click.echo()
-    print_table(["from", *KEY_ANSWERS.values()], rows, f"No requests {in_words}.")
+    return Output(data, fields, "", Table(["from", *KEY_ANSWERS.values()], rows, f"No requests {in_words}."))
 
 
 async def _collect(backends: Backends, key_ids: Sequence[str] | None = None) -> None:

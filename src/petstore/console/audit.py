@@ -2,24 +2,13 @@
 
 from typing import Any
 
-from starlette.responses import Response
-
 from petstore.audit import ACTIONS, PET_ACTIONS
 from petstore.console.requests import ConsoleRequest
 
 PAGE_SIZE = 50
 
 
-async def show_list(request: ConsoleRequest) -> Response:
-    return request.page("audit/list.html", **await _search(request), actions=ACTIONS)
-
-
-async def rows(request: ConsoleRequest) -> Response:
-    """The next entries of the table."""
-    return request.table_rows("audit/rows.html", "/audit", **await _search(request))
-
-
-async def _search(request: ConsoleRequest) -> dict[str, Any]:
+async def content(request: ConsoleRequest) -> dict[str, Any]:
     actor, text, action = request.parameter("who").strip(), request.parameter("q").strip(), request.parameter("what")
     if action not in ACTIONS:
         action = ""
@@ -27,5 +16,5 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
     found = await request.store.find_entries(before=before, limit=PAGE_SIZE, actor=actor, action=action, text=text)
     return {
         "actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None,
-        "pet_actions": PET_ACTIONS,
+        "actions": ACTIONS, "pet_actions": PET_ACTIONS,
     }  # fmt: skip

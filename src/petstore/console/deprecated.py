@@ -17,15 +17,6 @@ PAGE_SIZE = 50
 EXPORT_MAX = 100_000
 
 
-async def show_list(request: ConsoleRequest) -> Response:
-    return request.page("deprecated/list.html", **await _content(request))
-
-
-async def rows(request: ConsoleRequest) -> Response:
-    """The next keys of the table."""
-    return request.part("deprecated/rows.html", **await _content(request))
-
-
 async def export(request: ConsoleRequest) -> Response:
     """All callers as CSV."""
     text = io.StringIO()
@@ -39,7 +30,7 @@ async def export(request: ConsoleRequest) -> Response:
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
 
-async def _content(request: ConsoleRequest) -> dict[str, Any]:
+async def content(request: ConsoleRequest) -> dict[str, Any]:
     totals, start = await request.state.deprecated[request.environment].latest(), request.number("start")
     page = totals.value[start : start + PAGE_SIZE] if totals else []
     return {

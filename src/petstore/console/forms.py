@@ -38,12 +38,7 @@ class Form:
 
 
 async def read_form(
-    request: Request,
-    *,
-    max_bytes: int = FORM_MAX,
-    max_fields: int = FIELDS_MAX,
-    max_files: int = 0,
-    seconds: float | None = FORM_TIMEOUT,
+    request: Request, *, max_bytes: int = FORM_MAX, max_files: int = 0, seconds: float | None = FORM_TIMEOUT
 ) -> Form:
     """Raises HTTPException: 400 for a form that is not valid or broke off, 413 for a large one, 408 for a slow one."""
     charset = _CHARSET(request.headers.get("content-type", ""))
@@ -55,7 +50,7 @@ async def read_form(
     counted = Request(request.scope, _counted(request.receive, max_bytes))
     try:
         async with asyncio.timeout(seconds):
-            return Form(await counted.form(max_files=max_files, max_fields=max_fields))
+            return Form(await counted.form(max_files=max_files, max_fields=FIELDS_MAX))
     except TimeoutError:
         raise HTTPException(408, headers=CLOSE) from None
     except ClientDisconnect:

@@ -3,21 +3,10 @@
 import asyncio
 from typing import Any
 
-from starlette.responses import Response
-
 from petstore.console.requests import ConsoleRequest
 
 
-async def show(request: ConsoleRequest) -> Response:
-    return request.page("health/show.html", **await _content(request))
-
-
-async def refresh(request: ConsoleRequest) -> Response:
-    """The part that the page loads again every few seconds."""
-    return request.part("health/refresh.html", **await _content(request))
-
-
-async def _content(request: ConsoleRequest) -> dict[str, Any]:
+async def content(request: ConsoleRequest) -> dict[str, Any]:
     node = request.state.node
     stores, gate, workers = await asyncio.gather(node.check_stores(), node.check_gate(), node.workers.latest())
     facts = await asyncio.to_thread(node.facts)

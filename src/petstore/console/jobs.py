@@ -5,9 +5,11 @@ import logging
 import secrets
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
+
+import msgspec
 
 from petstore.console.sessions import UNCERTAIN
 from petstore.errors import OperatorError, Unavailable
@@ -18,25 +20,24 @@ JOBS_MAX = 20  # kept in memory, with their files on disk
 RUNNING_MAX = 2
 
 
-class Job:
+class Job(msgspec.Struct):
     """One import or export: `done` of `total` steps, and at the end its result or its errors."""
 
-    def __init__(self, environment: Environment, title: str, total: int, file_name: str = "") -> None:
-        self.id = secrets.token_urlsafe(12)
-        self.environment = environment
-        self.title = title
-        self.total = max(1, total)
-        self.file_name = file_name  # of the download
-        self.done = 0
-        self.state: Literal["running", "finished", "failed"] = "running"
-        self.result = ""
-        self.errors: list[str] = []
-        self.file: Path | None = None
-        self.task: asyncio.Task[None] | None = None
+    environment: Environment
+    title: str
+    total: int
+    file_name: str = ""  # of the download
+    done: int = 0
+    state: Literal["running", "finished", "failed"] = "running"
+    result: str = ""
+    errors: list[str] = []
+    file: Path | None = None
+    task: asyncio.Task[None] | None = None
+    id: str = msgspec.field(default_factory=partial(secrets.token_urlsafe, 12))
 
     @property
     def percent(self) -> int:
-        return min(100, 100 * self.done // self.total)
+        return min(100, 100 * self.done // max(1, self.total))
 
     def advance(self, done: int) -> None:
         self.done = done
@@ -52,9 +53,7 @@ class Jobs:
         self._directory = tempfile.TemporaryDirectory(prefix="petstore-console-")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for job in self._jobs.values():
             if job.task is not None:
                 job.task.cancel()

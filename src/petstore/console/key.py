@@ -1,10 +1,8 @@
 """One key: its usage and recent refusals; change, rotate, suspend, resume, revoke."""
 
-from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from petstore.admin.actions import KeyUpdate
@@ -21,78 +19,66 @@ from petstore.usage import SPANS
 OVERLAP = "24h"
 
 
-async def show(request: ConsoleRequest) -> Response:
-    return await _page(request)
-
-
 async def refresh(request: ConsoleRequest) -> Response:
     """The part that the page loads again every few seconds."""
-    return request.part("keys/refresh.html", **await _content(request, await _find(request)), refreshed=True)
+    return request.part("keys/refresh.html", **await _content(request, await request.key()), refreshed=True)
 
 
 async def change(request: ConsoleRequest) -> Response:
     """Change name, plan, scopes, expiry and limits. An empty expiry stays as it is."""
     form = await request.form()
-    key_id = (await _find(request)).id
+    key_id = (await request.key()).id
     try:
         await request.admin.update_key(key_id, _update(form, request.now))
     except (OperatorError, Unavailable) as error:
-        return await _page(request, form, error=error)
+        return await page(request, form, error=error)
     request.flash("The key was changed. The change holds from the next request on.")
     return request.redirect(f"/keys/{key_id}")
 
 
 async def rotate(request: ConsoleRequest) -> Response:
     overlap = (await request.form()).text("overlap", OVERLAP)
-    key_id = (await _find(request)).id
+    key_id = (await request.key()).id
     try:
         _, secret, _ = await request.admin.rotate_key(key_id, parse_duration(overlap))
     except (OperatorError, Unavailable) as error:
-        return await _page(request, overlap=overlap, error=error)
+        return await page(request, overlap=overlap, error=error)
     request.session.new_secrets[key_id] = secret
     return request.redirect(f"/keys/{key_id}")
 
 
 async def suspend(request: ConsoleRequest) -> Response:
-    key_id = (await _find(request)).id
-    text = "The key is suspended. The service refuses it from the next request on, until it is resumed."
-    return await _act(request, key_id, request.admin.suspend_key(key_id), text)
+    key_id = (await request.key()).id
+    done = "The key is suspended. The service refuses it from the next request on, until it is resumed."
+    return await request.act(request.admin.suspend_key(key_id), done, f"/keys/{key_id}")
 
 
 async def resume(request: ConsoleRequest) -> Response:
-    key_id = (await _find(request)).id
-    return await _act(request, key_id, request.admin.resume_key(key_id), "The key is no longer suspended.")
+    key_id = (await request.key()).id
+    return await request.act(request.admin.resume_key(key_id), "The key is no longer suspended.", f"/keys/{key_id}")
 
 
 async def confirm_revoke(request: ConsoleRequest) -> Response:
-    return request.page("keys/revoke.html", key=await _find(request))
+    return request.page("keys/revoke.html", key=await request.key())
 
 
 async def revoke(request: ConsoleRequest) -> Response:
-    key_id = (await _find(request)).id
-    text = "The key is revoked. The service refuses it from the next request on."
-    return await _act(request, key_id, request.admin.revoke_key(key_id), text)
+    key_id = (await request.key()).id
+    done = "The key is revoked. The service refuses it from the next request on."
+    return await request.act(request.admin.revoke_key(key_id), done, f"/keys/{key_id}")
 
 
-async def _act(request: ConsoleRequest, key_id: str, action: Awaitable[object], text: str) -> Response:
-    try:
-        await action
-        request.flash(text)
-    except (OperatorError, Unavailable) as error:
-        request.flash(describe(error)[1], ok=False)
-    return request.redirect(f"/keys/{key_id}")
-
-
-async def _page(
+async def page(
     request: ConsoleRequest, form: Form | None = None, overlap: str = "", error: Exception | None = None
 ) -> Response:
-    """`form` and `overlap` are the values of a change or a rotation that failed."""
-    key = await _find(request)
+    """`form` and `overlap` are the values of a change or a rotation that failed; its panel is open."""
+    key = await request.key()
     status, message = describe(error) if error else (200, "")
     secrets = request.session.new_secrets if request.http.method != "HEAD" else {}  # HEAD shows nothing to the operator
     return request.page(
         "keys/show.html", status, **await _content(request, key), form=form or _form_of(key), error=message,
-        secret=secrets.pop(key.id, None), plans=PLANS, overlap=overlap or OVERLAP, failed=_failed(form, overlap),
+        secret=secrets.pop(key.id, None), plans=PLANS, overlap=overlap or OVERLAP,
+        failed="change" if form else "rotate" if overlap else "",
     )  # fmt: skip
 
 
@@ -100,11 +86,6 @@ def _form_of(key: ApiKey) -> Form:
     limits = [("per_minute", str(key.per_minute)), ("per_day", str(key.per_day))] if key.plan == "enterprise" else []
     scopes = [("scope", scope) for scope in key.scopes]
     return Form([("name", key.name), ("plan", key.plan), *limits, *scopes])
-
-
-def _failed(form: Form | None, overlap: str) -> str:
-    """The panel that a failed change opens."""
-    return "change" if form else "rotate" if overlap else ""
 
 
 def _update(form: Form, now: float) -> KeyUpdate:
@@ -121,14 +102,6 @@ def _update(form: Form, now: float) -> KeyUpdate:
         per_minute=limits and limits.per_minute,
         per_day=limits and limits.per_day,
     )
-
-
-async def _find(request: ConsoleRequest) -> ApiKey:
-    """Raises HTTPException."""
-    key = await request.find_key(request.http.path_params["key_id"])
-    if key is None:
-        raise HTTPException(404)
-    return key
 
 
 async def _content(request: ConsoleRequest, key: ApiKey) -> dict[str, Any]:

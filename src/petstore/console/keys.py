@@ -1,8 +1,8 @@
-"""Keys: list with filters, create."""
+"""Keys: list with filters, create, identify the key of a secret."""
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from starlette.responses import Response
 
@@ -13,29 +13,12 @@ from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest
 from petstore.console.sessions import UNCERTAIN
 from petstore.errors import OperatorError, Unavailable
-from petstore.keys import KEY_SORTS, SCOPES, ApiKey, KeyQuery, KeySort, Scope
+from petstore.keys import ENVIRONMENTS, KEY_SORTS, SCOPES, ApiKey, KeyQuery, KeySort, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
 from petstore.usage import SPANS
 
 PAGE_SIZE = 50
 BANS_TIMEOUT = 2.0  # seconds: without the bans, a filter by state would find the wrong keys
-
-
-class KeyRow(NamedTuple):
-    """A row of the table. `hours` are the requests in each hour of the last day."""
-
-    key: ApiKey
-    status: KeyStatus | None  # None while the gate does not respond
-    hours: list[int]
-
-
-async def show_list(request: ConsoleRequest) -> Response:
-    return request.page("keys/list.html", **await _search(request), plans=PLANS, states=KEY_STATES, sorts=KEY_SORTS)
-
-
-async def rows(request: ConsoleRequest) -> Response:
-    """The next keys of the table."""
-    return request.table_rows("keys/rows.html", "/keys", **await _search(request))
 
 
 async def show_new(request: ConsoleRequest) -> Response:
@@ -57,7 +40,29 @@ async def create(request: ConsoleRequest) -> Response:
     return request.redirect(f"/keys/{key.id}")
 
 
-async def _search(request: ConsoleRequest) -> dict[str, Any]:
+async def identify_page(request: ConsoleRequest, status: int = 200, error: str = "") -> Response:
+    return request.page("keys/identify.html", status, error=error, key=None)
+
+
+async def identify(request: ConsoleRequest) -> Response:
+    """Show the key of a secret, which is in the body of a POST, never in a URL, and which no page shows again.
+
+    Searches both environments: the prefix of a secret names its own.
+    """
+    secret = secret_in((await request.form()).text("secret"))
+    environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
+    if environment is None:
+        incomplete = "This is no complete secret of a key: the prefix or the checksum is wrong."
+        return await identify_page(request, 422, incomplete if secret else "Enter a secret.")
+    found = await request.state.admin(environment, request.session.actor).identify_key(secret)
+    if found is None:
+        return await identify_page(request, 404, f"No key of {environment} has this secret.")
+    key, secret_ends = found
+    (status,) = await statuses_of(request, [key])
+    return request.page("keys/identify.html", error="", key=key, status=status, secret_ends=secret_ends)
+
+
+async def content(request: ConsoleRequest) -> dict[str, Any]:
     text = request.parameter("q").strip()
     plan = cast(Plan, request.parameter("plan")) if request.parameter("plan") in PLANS else None
     state = cast(KeyState, request.parameter("state")) if request.parameter("state") in KEY_STATES else None
@@ -65,7 +70,8 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
     after = await request.find_key(request.parameter("after"))
     query = KeyQuery(text, plan, "active" if state == "banned" else state)
     if state in ("active", "banned"):  # the gate has the bans, not the store
-        banned = await _banned_ids(request)
+        bans = await request.state.bans[request.environment].latest(first_timeout=BANS_TIMEOUT)
+        banned = [ban.key_id for ban, _ in bans.value] if bans else []
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
     found = await request.store.find_keys(query, now=request.now, sort=sort, after=after, limit=PAGE_SIZE + 1)
     keys = found[:PAGE_SIZE]
@@ -76,15 +82,13 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
         "plan": plan or "",
         "state": state or "",
         "sort": sort,
-        "rows": [KeyRow(key, status, bars[key.id].totals()) for key, status in zip(keys, found_statuses, strict=True)],
+        "rows": [(key, status, bars[key.id].totals()) for key, status in zip(keys, found_statuses, strict=True)],
         "more": len(found) > PAGE_SIZE,
         "first": after is None,
+        "plans": PLANS,
+        "states": KEY_STATES,
+        "sorts": KEY_SORTS,
     }
-
-
-async def _banned_ids(request: ConsoleRequest) -> list[str]:
-    bans = await request.state.bans[request.environment].latest(first_timeout=BANS_TIMEOUT)
-    return [ban.key_id for ban, _ in bans.value] if bans else []
 
 
 async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[KeyStatus | None]:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from petstore import __version__
 from petstore.console.background import BackgroundValue
@@ -42,26 +42,6 @@ class Latency(NamedTuple):
     p99: float
 
 
-class Workers(NamedTuple):
-    """All workers of the node together; `latency` is that of the last minutes, None without a request."""
-
-    running: int
-    starts: int
-    memory_bytes: int
-    certificate_expires: float | None
-    latency: Latency | None
-
-
-class Facts(NamedTuple):
-    version: str
-    store: str
-    gate: str
-    free_bytes: int
-    last_backup: float | None
-    certificate_expires: float | None
-    certificate_error: str
-
-
 class Node:
     def __init__(self, settings: Settings, stores: dict[Environment, Store], gate: Gate) -> None:
         self._settings = settings
@@ -80,7 +60,7 @@ class Node:
             return Check(check.milliseconds, "Redis does not respond: each node counts for itself")
         return check
 
-    def facts(self) -> Facts:
+    def facts(self) -> dict[str, Any]:
         settings = self._settings
         backup = settings.data / LAST_BACKUP
         expires, error = None, ""
@@ -89,17 +69,18 @@ class Node:
                 expires = certificate_expiry(settings.tls_cert, settings.tls_key)
             except OperatorError as failure:
                 error = str(failure)
-        return Facts(
-            version=__version__,
-            store="SQLite" if settings.store is None else "PostgreSQL",
-            gate="LMDB" if settings.gate is None else "Redis",
-            free_bytes=shutil.disk_usage(settings.data).free,
-            last_backup=backup.stat().st_mtime if backup.exists() and settings.store is None else None,
-            certificate_expires=expires,
-            certificate_error=error,
-        )
+        return {
+            "version": __version__,
+            "store": "SQLite" if settings.store is None else "PostgreSQL",
+            "gate": "LMDB" if settings.gate is None else "Redis",
+            "free_bytes": shutil.disk_usage(settings.data).free,
+            "last_backup": backup.stat().st_mtime if backup.exists() and settings.store is None else None,
+            "certificate_expires": expires,
+            "certificate_error": error,
+        }
 
-    async def _read_workers(self) -> Workers:
+    async def _read_workers(self) -> dict[str, Any]:
+        """Of all workers together; `latency` is that of the last minutes, None without a request."""
         sums, buckets = await asyncio.to_thread(_read_metrics, self._settings.data / METRICS_DIRECTORY)
         now = time.monotonic()
         while self._history and (
@@ -107,13 +88,13 @@ class Node:
         ):
             self._history.popleft()  # too old, or of a service that has started again since
         self._history.append((now, buckets))
-        return Workers(
-            running=int(sums.get("petstore_workers", 0)),
-            starts=int(sums.get("petstore_worker_starts_total", 0)),
-            memory_bytes=int(sums.get("process_resident_memory_bytes", 0)),
-            certificate_expires=sums.get("petstore_certificate_expiry_timestamp_seconds"),
-            latency=latency_between(self._history[0][1] if len(self._history) > 1 else {}, buckets),
-        )
+        return {
+            "running": int(sums.get("petstore_workers", 0)),
+            "starts": int(sums.get("petstore_worker_starts_total", 0)),
+            "memory_bytes": int(sums.get("process_resident_memory_bytes", 0)),
+            "certificate_expires": sums.get("petstore_certificate_expiry_timestamp_seconds"),
+            "latency": latency_between(self._history[0][1] if len(self._history) > 1 else {}, buckets),
+        }
 
 
 def latency_between(before: Buckets, after: Buckets) -> Latency | None:

@@ -3,23 +3,12 @@
 import asyncio
 from typing import Any
 
-from starlette.responses import Response
-
 from petstore.admin.charts import total_bars
 from petstore.console.requests import ConsoleRequest
 from petstore.usage import SPANS
 
 
-async def show(request: ConsoleRequest) -> Response:
-    return request.page("overview/show.html", **await _content(request))
-
-
-async def refresh(request: ConsoleRequest) -> Response:
-    """The part that the page loads again every few seconds."""
-    return request.part("overview/refresh.html", **await _content(request), refreshed=True)
-
-
-async def _content(request: ConsoleRequest) -> dict[str, Any]:
+async def content(request: ConsoleRequest) -> dict[str, Any]:
     state, environment, span = request.state, request.environment, request.span
     bars, bans, pet_counts, busiest = await asyncio.gather(
         total_bars(request.store, SPANS[span], request.now),

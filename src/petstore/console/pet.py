@@ -16,10 +16,6 @@ from petstore.pets import PetChanges
 HISTORY_SIZE = 50
 
 
-async def show(request: ConsoleRequest) -> Response:
-    return await _page(request)
-
-
 async def history(request: ConsoleRequest) -> Response:
     """The next entries of the history."""
     found = await _history(request, _pet_id(request))
@@ -35,9 +31,9 @@ async def edit(request: ConsoleRequest) -> Response:
     except OperatorError:
         raise HTTPException(404) from None
     except InvalidBody as error:
-        return await _page(request, form, error.message, 422)
+        return await page(request, form, error.message, 422)
     except Unavailable:
-        return await _page(request, form, UNCERTAIN, 503)
+        return await page(request, form, UNCERTAIN, 503)
     request.pets_changed()
     request.flash(f"Animal {pet_id} was changed.")
     return request.redirect(f"/animals/{pet_id}")
@@ -52,7 +48,7 @@ async def remove(request: ConsoleRequest) -> Response:
     return request.redirect("/animals")
 
 
-async def _page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
+async def page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
     pet_id = _pet_id(request)
     pet = await request.store.pet(pet_id)
     found = await _history(request, pet_id)

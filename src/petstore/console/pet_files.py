@@ -15,7 +15,7 @@ MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
 async def start_import(request: ConsoleRequest) -> Response:
-    form = await read_form(request.http, max_bytes=UPLOAD_MAX, max_fields=10, max_files=1, seconds=None)
+    form = await read_form(request.http, max_bytes=UPLOAD_MAX, max_files=1, seconds=None)
     upload = form.file("file")
     try:
         if upload is None or not upload.filename:
@@ -63,7 +63,7 @@ async def start_export(request: ConsoleRequest) -> Response:
             after = found.searched_to
 
     async def work(job: Job) -> str:
-        job.total = max(1, sum((await request.store.count()).values()))
+        job.total = sum((await request.store.count()).values())
         with request.state.jobs.new_file(job).open("w", encoding="utf-8", newline="") as target:
             count = await write_pets(page_after, chosen, target, job.advance)
         return f"{count:,} {'animal is' if count == 1 else 'animals are'} ready."

@@ -16,13 +16,9 @@ PAGE_SIZE = 50
 _WHOLE_NUMBER = re.compile("-?[0-9]{1,19}").fullmatch
 
 
-async def show_list(request: ConsoleRequest) -> Response:
-    return await _list_page(request)
-
-
 async def rows(request: ConsoleRequest) -> Response:
     """The next animals of the table."""
-    return request.table_rows("pets/rows.html", "/animals", **await _search(request))
+    return request.loaded_part("pets/rows.html", "/animals", **await _search(request))
 
 
 async def add(request: ConsoleRequest) -> Response:
@@ -30,9 +26,9 @@ async def add(request: ConsoleRequest) -> Response:
     try:
         pet = await request.admin.add_pet(pet_of(form))
     except InvalidBody as error:
-        return await _list_page(request, form, error.message, 422)
+        return await page(request, form, error.message, 422)
     except Unavailable:
-        return await _list_page(request, form, UNCERTAIN, 503)
+        return await page(request, form, UNCERTAIN, 503)
     request.pets_changed()
     request.flash(f"Animal {pet.id} was added.", link=f"/{request.environment}/animals/{pet.id}")
     return request.redirect("/animals")
@@ -46,7 +42,8 @@ async def change_selected(request: ConsoleRequest) -> Response:
         if not selected:
             raise OperatorError("Select animals first.")
         if form.text("action") == "remove":
-            return await _remove(request, selected)
+            removed = await request.admin.remove_pets(selected)
+            return _respond(request, removal_message(request, removed), removed=removed)
         return await _set_status(request, selected, form.text("to"))
     except OperatorError as error:
         return _respond(request, FlashMessage(str(error), ok=False))
@@ -62,12 +59,6 @@ async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: 
     return _respond(request, FlashMessage(text), changed=changed)
 
 
-async def _remove(request: ConsoleRequest, selected: Sequence[int]) -> Response:
-    """Raises OperatorError."""
-    removed = await request.admin.remove_pets(selected)
-    return _respond(request, removal_message(request, removed), removed=removed)
-
-
 def removal_message(request: ConsoleRequest, removed: Sequence[Pet]) -> FlashMessage:
     """The message after a removal, with a button that undoes it."""
     request.pets_changed()
@@ -79,13 +70,12 @@ def removal_message(request: ConsoleRequest, removed: Sequence[Pet]) -> FlashMes
 
 async def undo_removal(request: ConsoleRequest) -> Response:
     token = (await request.form()).text("removal")
-    removal = request.state.removals.find(token, request.environment)
-    if removal is None or removal.is_restored:
-        reason = "was undone already." if removal else "can no longer be undone: the minute is over."
-        request.flash(f"This removal {reason}", ok=False)
+    pets = request.state.removals.find(token, request.environment)
+    if pets is None:
+        request.flash("This removal can no longer be undone: it was undone already, or the minute is over.", ok=False)
         return request.redirect("/animals")
-    restored = await request.admin.restore_pets(removal.pets)
-    request.state.removals.note_restored(token)
+    restored = await request.admin.restore_pets(pets)
+    request.state.removals.forget(token)
     request.pets_changed()
     request.flash(f"{len(restored):,} {'animal was' if len(restored) == 1 else 'animals were'} restored.")
     return request.redirect("/animals")
@@ -100,7 +90,7 @@ def _respond(
     return request.redirect("/animals" + request.query)
 
 
-async def _list_page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
+async def page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
     counts = await request.state.pet_counts[request.environment].latest()
     return request.page(
         "pets/list.html", status, **await _search(request), form=form or Form(), error=error, counts=counts

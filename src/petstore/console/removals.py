@@ -15,7 +15,6 @@ class Removal(NamedTuple):
     environment: Environment
     pets: Sequence[Pet]
     until: float
-    is_restored: bool = False
 
 
 class Removals:
@@ -33,14 +32,11 @@ class Removals:
         self._removals[token] = Removal(environment, pets, now + UNDO_SECONDS)
         return token
 
-    def find(self, token: str, environment: Environment) -> Removal | None:
-        """The removal of a token; None when its time is over."""
+    def find(self, token: str, environment: Environment) -> Sequence[Pet] | None:
+        """The animals of a removal; None when its time is over, or when it was undone."""
         removal = self._removals.get(token)
         is_valid = removal and removal.environment == environment and self._clock() < removal.until
-        return removal if is_valid else None
+        return removal.pets if removal and is_valid else None
 
-    def note_restored(self, token: str) -> None:
-        """Keep the token for the rest of its time, without the animals: a second undo gets a message of its own."""
-        removal = self._removals.get(token)
-        if removal is not None:
-            self._removals[token] = removal._replace(pets=(), is_restored=True)
+    def forget(self, token: str) -> None:
+        self._removals.pop(token, None)

@@ -4,8 +4,7 @@ import datetime
 import hashlib
 import json
 from collections.abc import Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Literal
 
 from jinja2 import Environment as Templates
@@ -17,6 +16,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from petstore.pets import STATUSES
 from petstore.usage import RESPONSE_CLASSES, SPANS, ResponseClass
 
+STATIC = Path(__file__).with_name("static")
 MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 SECTIONS = ("overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health")
@@ -110,15 +110,9 @@ class Renderer:
 def _static_files() -> dict[str, tuple[bytes, str, str]]:
     """The files by name: content, media type, and a version that is a hash of the content."""
     found: dict[str, tuple[bytes, str, str]] = {}
-
-    def collect(directory: Traversable, prefix: str) -> None:
-        for file in directory.iterdir():
-            media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2])
-            if file.is_dir():
-                collect(file, f"{prefix}{file.name}/")
-            elif media_type:
-                body = file.read_bytes()
-                found[prefix + file.name] = (body, media_type, hashlib.sha256(body).hexdigest()[:12])
-
-    collect(resources.files("petstore.console").joinpath("static"), "")
+    for file in STATIC.rglob("*"):
+        if file.suffix in MEDIA_TYPES:
+            body = file.read_bytes()
+            version = hashlib.sha256(body).hexdigest()[:12]
+            found[file.relative_to(STATIC).as_posix()] = (body, MEDIA_TYPES[file.suffix], version)
     return found

@@ -1,5 +1,6 @@
 """A request of a signed-in operator: its parameters, and how to respond to it."""
 
+from collections.abc import Awaitable
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -9,6 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from petstore.console.forms import Form, read_form
 from petstore.console.sessions import FlashMessage, Session
 from petstore.console.state import ConsoleState
+from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
 from petstore.pets import PetStatus, is_status
 from petstore.store import Store
@@ -20,7 +22,7 @@ class ConsoleRequest:
 
     def __init__(self, request: Request) -> None:
         self.http = request
-        self.state: ConsoleState = request.app.state.console
+        self.state: ConsoleState = request.scope["console"]
         self.session: Session = request.scope["session"]
         environment = request.path_params["environment"]
         if environment not in ENVIRONMENTS:
@@ -69,9 +71,9 @@ class ConsoleRequest:
         shared = common_context(self.state, self.session, self.environment)
         return self.state.renderer.html(template, status, **shared, **context)
 
-    def table_rows(self, template: str, path: str, *, first: bool, **context: Any) -> HTMLResponse:
-        """Rows of a table for htmx. A new search also changes the address in the browser, so that it can be shared."""
-        response = self.part(template, first=first, **context)
+    def loaded_part(self, template: str, path: str, *, first: bool = False, **context: Any) -> HTMLResponse:
+        """The part of a page that htmx loads. `first`: the rows of a new search, whose address can be shared."""
+        response = self.part(template, first=first, refreshed=True, **context)
         if first:
             response.headers["hx-replace-url"] = f"/{self.environment}{path}{self.query}"
         return response
@@ -84,6 +86,15 @@ class ConsoleRequest:
         """The operator changed animals: count them again."""
         self.state.pet_counts[self.environment].invalidate()
 
+    async def act(self, action: Awaitable[object], done: str, path: str) -> Response:
+        """Await an action, and show on the page at `path` that it is done, or why it was not possible."""
+        try:
+            await action
+            self.flash(done)
+        except OperatorError as error:
+            self.flash(str(error), ok=False)
+        return self.redirect(path)
+
     def redirect(self, path: str) -> Response:
         """To a page of this environment, after a POST."""
         return RedirectResponse(f"/{self.environment}{path}", 303)
@@ -91,6 +102,13 @@ class ConsoleRequest:
     async def form(self) -> Form:
         """Raises HTTPException."""
         return await read_form(self.http)
+
+    async def key(self) -> ApiKey:
+        """The key of the path. Raises HTTPException and Unavailable."""
+        key = await self.find_key(self.http.path_params["key_id"])
+        if key is None:
+            raise HTTPException(404)
+        return key
 
     async def find_key(self, key_id: str) -> ApiKey | None:
         """Raises Unavailable. A text with other characters than an id has is not looked up: PostgreSQL rejects some."""

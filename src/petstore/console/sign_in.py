@@ -19,7 +19,7 @@ HOME = "/live/overview"
 ANONYMOUS_ACTOR = "anonymous"  # the name in the audit log of a client without a valid token
 
 
-async def find_session(state: ConsoleState, cookie: str, automatic: bool) -> Session | None:
+async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> Session | None:
     """The session of a cookie with its operator's present role, unless the operator was revoked. Raises Unavailable."""
     session = state.sessions.find(cookie, automatic=automatic)
     if session is not None and session.name is not None:
@@ -32,9 +32,7 @@ async def find_session(state: ConsoleState, cookie: str, automatic: bool) -> Ses
     return session
 
 
-def sign_in_page(
-    state: ConsoleState, request: Request, error: str = "", status: int = 401, retry_after: int = 0
-) -> Response:
+def sign_in_page(request: Request, error: str = "", status: int = 401, retry_after: int = 0) -> Response:
     headers = {"hx-refresh": "true"}  # htmx asked for a part of a page: reload the whole page
     if retry_after:
         headers["retry-after"] = str(retry_after)
@@ -43,37 +41,35 @@ def sign_in_page(
         # A browser sends a strict cookie with our own reload, but not when a link on another site is followed.
         headers["refresh"] = "0"
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    state: ConsoleState = request.scope["console"]
     return state.renderer.html("sign_in.html", status, headers, error=error, next=target if asks_for_page else HOME)
 
 
 async def sign_in(request: Request) -> Response:
     """GET with the link's token, or POST with either token."""
-    state: ConsoleState = request.app.state.console
+    state: ConsoleState = request.scope["console"]
     is_post = request.method == "POST"
-    form = await read_form(request, max_fields=10) if is_post else Form(request.query_params.multi_items())
+    form = await read_form(request) if is_post else Form(request.query_params.multi_items())
     token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
     if not token:
-        return sign_in_page(state, request, "Enter a token." if is_post else "", 401)
+        return sign_in_page(request, "Enter a token." if is_post else "")
     if not is_post and (could_be_token(token) or not _is_direct_navigation(request)):
         error = "This link does not sign in from here. Paste it into the address bar, or enter your token."
-        return sign_in_page(state, request, error, 401)
+        return sign_in_page(request, error)
     address = _client_address(state, request)
     if wait := state.sign_in_limits.retry_after(address, token):
-        return sign_in_page(state, request, f"Too many failed sign-ins. Try again in {wait} seconds.", 429, wait)
+        return sign_in_page(request, f"Too many failed sign-ins. Try again in {wait} seconds.", 429, wait)
     try:
         valid, operator = await _authenticate(state, token)
     except Unavailable as error:
         event(logging.ERROR, "unavailable", cause=str(error))
-        return sign_in_page(state, request, "The store does not respond. Try again in a moment.", 503)
+        return sign_in_page(request, "The store does not respond. Try again in a moment.", 503)
     if not valid:
         state.sign_in_limits.add_failure(address, token)
         await _record_failure(state, address)
-        return sign_in_page(state, request, "This token is not valid, or the link was used before.", 401)
+        return sign_in_page(request, "This token is not valid, or the link was used before.")
     response = RedirectResponse(_local_path(form.text("next")), 303)
-    response.set_cookie(
-        state.origin.cookie_name, state.sessions.begin(operator), SESSION_SECONDS, path="/",
-        httponly=True, samesite="strict", secure=state.origin.secure,
-    )  # fmt: skip
+    response.set_cookie(value=state.sessions.begin(operator), max_age=SESSION_SECONDS, **state.origin.cookie)
     return response
 
 
@@ -123,22 +119,18 @@ def _others(count: int) -> str:
 
 
 async def sign_out(request: Request) -> Response:
-    state, session = _open_session(request)
+    state, session = request.scope["console"], request.scope["session"]
     state.sessions.end(request.cookies.get(state.origin.cookie_name, ""))
     return await _signed_out(state, session, "sign out", "")
 
 
 async def sign_out_everywhere(request: Request) -> Response:
     """End all sessions of this operator in this console."""
-    state, session = _open_session(request)
+    state, session = request.scope["console"], request.scope["session"]
     count = state.sessions.end_all_of(session)
     return await _signed_out(
         state, session, "sign out everywhere", f"{count} {'session' if count == 1 else 'sessions'}"
     )
-
-
-def _open_session(request: Request) -> tuple[ConsoleState, Session]:
-    return request.app.state.console, request.scope["session"]
 
 
 async def _signed_out(state: ConsoleState, session: Session, action: str, detail: str) -> Response:
@@ -147,9 +139,7 @@ async def _signed_out(state: ConsoleState, session: Session, action: str, detail
     except Unavailable as error:  # the operator is signed out all the same
         event(logging.ERROR, "unavailable", cause=str(error))
     response = RedirectResponse("/sign-in", 303)
-    response.delete_cookie(
-        state.origin.cookie_name, path="/", httponly=True, samesite="strict", secure=state.origin.secure
-    )
+    response.delete_cookie(**state.origin.cookie)
     return response
 
 

@@ -8,9 +8,9 @@ from petstore.audit import AuditEntry
 from petstore.console.background import BackgroundValue
 from petstore.console.jobs import Jobs
 from petstore.console.node import Node
+from petstore.console.origin import ConsoleOrigin
 from petstore.console.removals import Removals
 from petstore.console.rendering import Renderer
-from petstore.console.security import ConsoleOrigin
 from petstore.console.sessions import Sessions
 from petstore.console.sign_in_limits import FailureThrottle, SignInLimits
 from petstore.errors import Unavailable
@@ -31,12 +31,7 @@ class ConsoleState:
     """Shared by all requests."""
 
     def __init__(
-        self,
-        stores: dict[Environment, Store],
-        gate: Gate,
-        clock: Callable[[], float],
-        settings: Settings,
-        jobs: Jobs,
+        self, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float], settings: Settings, jobs: Jobs
     ) -> None:
         self.stores = stores
         self.gate = gate

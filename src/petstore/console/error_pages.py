@@ -1,0 +1,62 @@
+"""The error pages: within the frame of the console for an operator who is signed in, else without it."""
+
+import logging
+import secrets
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from petstore.console.pet_files import UPLOAD_MAX
+from petstore.console.requests import common_context
+from petstore.console.sessions import UNCERTAIN, Session
+from petstore.console.sign_in import HOME
+from petstore.console.state import ConsoleState
+from petstore.keys import ENVIRONMENTS
+from petstore.observability.logs import event, logger
+
+
+def http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    text = {
+        404: "There is nothing at this address. It may have been removed, or belong to the other environment.",
+        405: "This address does not support that method.",
+        408: "The form did not arrive in time.",
+        413: f"The form or the file is too large: the maximum of a file is {UPLOAD_MAX // 2**20:,} MiB.",
+    }.get(status, "The request is not valid.")
+    response = error_page(request, status, text)
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers.update(error.headers)
+    return response
+
+
+def unavailable(request: Request, error: Exception) -> Response:
+    event(logging.ERROR, "unavailable", path=request.url.path, cause=str(error))
+    reads = request.method in ("GET", "HEAD")
+    text = "The store or the gate does not respond. This page retries by itself." if reads else UNCERTAIN
+    response = error_page(request, 503, text)
+    if reads:
+        response.headers["refresh"] = "5"
+    response.headers["retry-after"] = "5"
+    return response
+
+
+def internal_error(request: Request, error: Exception) -> Response:
+    number = secrets.token_hex(4)
+    logger.error("internal error", exc_info=error, extra={"fields": {"number": number, "path": request.url.path}})
+    return error_page(request, 500, f"An internal error occurred. The log has it under the number {number}.")
+
+
+def error_page(request: Request, status: int, text: str) -> Response:
+    if request.headers.get("hx-request") == "true":
+        return PlainTextResponse(text, status)
+    state: ConsoleState = request.scope["console"]
+    session: Session | None = request.scope.get("session")
+    if session is None:
+        return state.renderer.html("error.html", status, text=text, status=status, home=HOME)
+    environment = next((each for each in ENVIRONMENTS if request.url.path.startswith(f"/{each}/")), ENVIRONMENTS[0])
+    context = common_context(state, session, environment)
+    section = request.url.path.removeprefix(f"/{environment}/").partition("/")[0]
+    return state.renderer.html(
+        "error_in_layout.html", status, **context, text=text, status=status, section=section, messages=[]
+    )  # fmt: skip
