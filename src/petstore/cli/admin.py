@@ -15,7 +15,7 @@ from petstore import data_dir
 from petstore.admin.actions import Admin
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied
-from petstore.cli.options import BACKEND_OPTIONS, backend_options, json_option, settings_from
+from petstore.cli.options import BACKEND_OPTIONS, data_options, settings_from
 from petstore.cli.output import Output, program
 from petstore.errors import OperatorError
 from petstore.keys import ApiKey, Environment
@@ -58,7 +58,7 @@ def on_data(work: Callable[..., Coroutine[Any, Any, Output]], *, create: bool = 
         where = {name: options.pop(name) for name in BACKEND_OPTIONS}
         act(where, lambda backends: work(backends, **options), create=create).print(as_json)
 
-    return backend_options(json_option(command))
+    return data_options(command)
 
 
 def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any, T]], *, create: bool = False) -> T:

@@ -10,10 +10,13 @@ from typing import Any
 
 import click
 
+from petstore.backends import Backends, recover_gate
 from petstore.cli.admin import entry
-from petstore.cli.options import Command, backend_options, json_option, settings_from
+from petstore.cli.options import Command, data_options, settings_from
 from petstore.cli.output import Output, counted, progress
 from petstore.errors import OperatorError
+from petstore.keys import ENVIRONMENTS
+from petstore.maintenance import backup as backups
 from petstore.maintenance.archive import Manifest, Progress
 from petstore.settings import Settings
 
@@ -28,8 +31,7 @@ _file = click.Path(path_type=Path)
 )  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@backend_options
-@json_option
+@data_options
 def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
     """Write both environments and the gate to FILE, while the service runs.
 
@@ -45,12 +47,8 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
     """
     if keep is not None and (verify or force):
         raise OperatorError("--keep goes neither with --verify nor with --force")
-    from petstore.backends import recover_gate
-    from petstore.maintenance.backup import Kept, back_up, back_up_to_directory
-    from petstore.maintenance.backup import verify as verified
-
     if verify:
-        manifest = verified(file)
+        manifest = backups.verify(file)
         sentence = f"{click.format_filename(file)}: is complete; {_summary(manifest)}"
         Output({"ok": True, "manifest": manifest}, sentence).print(as_json)
         return
@@ -59,9 +57,9 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
     recover_gate(settings)
     audit_entry, bar = entry("backup", file.name), _bar("Backing up")
     if keep is None:
-        made = Kept(file, back_up(settings, file, audit_entry, bar, force=force), [])
+        made = backups.Kept(file, backups.back_up(settings, file, audit_entry, bar, force=force), [])
     else:
-        made = back_up_to_directory(settings, file, keep, audit_entry, bar)
+        made = backups.back_up_to_directory(settings, file, keep, audit_entry, bar)
     removed = [str(path) for path in made.removed]
     data = {"file": str(made.file), "bytes": made.file.stat().st_size, "manifest": made.manifest, "removed": removed}
     sentences = [f"{made.file}: {_summary(made.manifest)}", *(f"Removed {path}." for path in removed)]
@@ -71,8 +69,7 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
 @click.command(cls=Command)
 @click.argument("file", type=_file)
 @click.option("--force", is_flag=True, help="Replace existing data; they are kept in DIR/replaced-…")
-@backend_options
-@json_option
+@data_options
 def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     """Replace the data in the data directory by those of FILE, a backup.
 
@@ -84,11 +81,9 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     Example:
       petstore restore /var/backups/petstore/20261115T023412Z.zip --force
     """
-    from petstore.maintenance.backup import restore as replace_data
-
     settings = settings_from(where)
     audit_entry = entry("restore", click.format_filename(file.name))
-    manifest, kept, unreadable = replace_data(settings, file, audit_entry, _bar("Restoring"), force=force)
+    manifest, kept, unreadable = backups.restore(settings, file, audit_entry, _bar("Restoring"), force=force)
     if settings.gate is not None:
         asyncio.run(_raise_versions(settings))
     for name in unreadable:
@@ -102,9 +97,6 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
 
 async def _raise_versions(settings: Settings) -> None:
     """Makes the caches of all nodes that share this gate outdated: the restore has replaced what they read."""
-    from petstore.backends import Backends
-    from petstore.keys import ENVIRONMENTS
-
     async with Backends(settings) as backends:
         for environment in ENVIRONMENTS:
             await backends.gate.raise_version(environment, "catalogue")

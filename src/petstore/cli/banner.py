@@ -58,7 +58,7 @@ def _print_commands(*, first_start: bool) -> None:
     ]
     if first_start:
         lines.append(("pets import FILE", "add animals"))
-    commands = [(f"{program()} {words}{data_options()}", about) for words, about in lines]
+    commands = [(f"{program()} {words}{given_options()}", about) for words, about in lines]
     width = max(len(command) for command, _ in commands)
     click.echo("\nIn another terminal:\n")
     for command, about in commands:
@@ -66,18 +66,16 @@ def _print_commands(*, first_start: bool) -> None:
     click.echo()
 
 
-def data_options() -> str:
+def given_options() -> str:
     """The options that choose the data: other commands need them too, and another terminal lacks our variables."""
     context = click.get_current_context()
     words = ""
     for name in BACKEND_OPTIONS:
-        if context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-            if not context.params[name]:
-                continue
+        is_given = context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+        if is_given and context.params[name]:
             value = str(context.params[name])
-            if name in ("store", "gate"):
-                value = without_password(value)
-            words += f" --{name.replace('_', '-')}" + ("" if name == "pgbouncer" else f" {shlex.quote(value)}")
+            shown = without_password(value) if name in ("store", "gate") else value
+            words += f" --{name.replace('_', '-')}" + ("" if name == "pgbouncer" else f" {shlex.quote(shown)}")
     return words
 
 

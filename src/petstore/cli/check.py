@@ -8,7 +8,7 @@ import click
 
 from petstore import data_dir
 from petstore.cli.options import Command, json_option, settings_from
-from petstore.cli.output import print_json
+from petstore.cli.output import Output
 from petstore.cli.serve import check_settings, serve
 from petstore.errors import OperatorError
 from petstore.maintenance.doctor import Finding, findings
@@ -40,22 +40,19 @@ def check(as_json: bool, **options: Any) -> None:
         raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
     found = [_settings(settings), *asyncio.run(findings(settings))]
     ok = not any(finding.faults for finding in found)
-    if as_json:
-        print_json(
-            {
-                "ok": ok,
-                "findings": {finding.subject: finding.faults for finding in found},
-                "warnings": {finding.subject: finding.warnings for finding in found if finding.warnings},
-                "about": {finding.subject: finding.about for finding in found},
-            }
-        )
-    else:
-        width = max(len(finding.subject) for finding in found)
-        for subject, faults, about, warnings in found:
-            mark = "FAULT" if faults else "WARN " if warnings else "ok   "
-            click.echo(f"{mark}  {subject:<{width}}  {'' if faults else about}".rstrip())
-            for text in (*faults, *warnings):
-                click.echo(f"         {text}")
+    data = {
+        "ok": ok,
+        "findings": {finding.subject: finding.faults for finding in found},
+        "warnings": {finding.subject: finding.warnings for finding in found if finding.warnings},
+        "about": {finding.subject: finding.about for finding in found},
+    }
+    width = max(len(finding.subject) for finding in found)
+    lines = []
+    for subject, faults, about, warnings in found:
+        mark = "FAULT" if faults else "WARN " if warnings else "ok   "
+        lines.append(f"{mark}  {subject:<{width}}  {'' if faults else about}".rstrip())
+        lines += [f"         {text}" for text in (*faults, *warnings)]
+    Output(data, *lines).print(as_json)
     if not ok:
         raise click.exceptions.Exit(1)
 

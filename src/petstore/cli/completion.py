@@ -1,9 +1,7 @@
-"""Shell completion of key ids and of names: read from the data that the options on the line name."""
+"""Shell completion of key ids: read from the data that the options on the line name."""
 
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,7 +17,13 @@ ITEMS_MAX = 100
 
 
 def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Ids of keys whose id or name begins with the incomplete word; a shell replaces a name by the id."""
+    """Ids of keys whose id or name begins with the incomplete word; a shell replaces a name by the id.
+
+    None when the data cannot be read: an error would be printed into the line being typed.
+    """
+    options = {name: ctx.params.get(name) for name in BACKEND_OPTIONS}
+    options["data"] = options["data"] or Settings().data
+    options["pgbouncer"] = bool(options["pgbouncer"])
 
     async def work(backends: Backends) -> list[CompletionItem]:
         start = incomplete.lower()
@@ -30,26 +34,6 @@ def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
             if key.id.lower().startswith(start) or key.name.lower().startswith(start)
         ]
 
-    return _items(ctx, work)
-
-
-def operator_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of operators that are not revoked."""
-
-    async def work(backends: Backends) -> list[CompletionItem]:
-        operators = await backends.stores["live"].operators()
-        return [CompletionItem(o.name) for o in operators if o.revoked is None and o.name.startswith(incomplete)]
-
-    return _items(ctx, work)
-
-
-def _items(
-    ctx: click.Context, work: Callable[[Backends], Coroutine[Any, Any, list[CompletionItem]]]
-) -> list[CompletionItem]:
-    """The items, or none when the data cannot be read: an error would be printed into the line being typed."""
-    options = {name: ctx.params.get(name) for name in BACKEND_OPTIONS}
-    options["data"] = options["data"] or Settings().data
-    options["pgbouncer"] = bool(options["pgbouncer"])
     with contextlib.suppress(PetstoreError, OSError), ctx:
         return act(options, work)
     return []

@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import click
 
 from petstore import service
-from petstore.cli.banner import data_options
+from petstore.cli.banner import given_options
 from petstore.cli.options import Command, backend_options, settings_from
 from petstore.cli.output import program
+from petstore.cli.serve import check_tls_and_networks, is_base_url
 from petstore.errors import OperatorError
 from petstore.observability import logs
 from petstore.server.sockets import check_port
-from petstore.server.tls import tls_context
 from petstore.settings import Settings
 
 PORT = 8081
@@ -55,16 +55,9 @@ def console(**options: Any) -> None:
 
 def _check(settings: Settings) -> None:
     """Raises OperatorError."""
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise OperatorError("--tls-cert and --tls-key go together")
-    tls_context(settings.tls_cert, settings.tls_key)
-    for network in settings.trusted_proxies:
-        try:
-            ipaddress.ip_network(network, strict=False)
-        except ValueError:
-            raise OperatorError(f"--trusted-proxy {network}: give an address or a network like 10.0.0.0/8") from None
+    check_tls_and_networks(settings)
     public = settings.public_base
-    if public and not _is_origin(public):
+    if public and not (is_base_url(public) and public == "{0.scheme}://{0.netloc}".format(urlsplit(public))):
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, with no path")
     if not _is_loopback(settings.host) and not public.startswith("https://"):
         raise OperatorError(
@@ -72,17 +65,6 @@ def _check(settings: Settings) -> None:
             " and --tls-key or by a proxy; or keep 127.0.0.1 and use ssh -L"
         )
     check_port(settings.host, settings.port)
-
-
-def _is_origin(url: str) -> bool:
-    """Whether a URL has a scheme, a host, perhaps a port, and no path: the console is at the root of its address."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises ValueError for an invalid port
-    except ValueError:
-        return False
-    has_nothing_else = url == f"{parts.scheme}://{parts.netloc}" and "@" not in url and " " not in url
-    return has_nothing_else and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _is_loopback(host: str) -> bool:
@@ -94,6 +76,6 @@ def _is_loopback(host: str) -> bool:
 
 def _print_banner(address: str) -> None:
     click.echo(f"The console is ready. Sign in within the hour, once, at\n\n  {address}\n")
-    command = f"{program()} operators add NAME{data_options()}"
+    command = f"{program()} operators add NAME{given_options()}"
     click.echo(f"Next: {command} gives an operator a token and a name in the audit log.")
     sys.stdout.flush()

@@ -23,7 +23,7 @@ from petstore.backends import (
     recover_gate,
 )
 from petstore.cli.admin import OPERATOR_LIMITS, check_data, entry
-from petstore.cli.options import Command, backend_options, json_option, settings_from
+from petstore.cli.options import Command, data_options, settings_from
 from petstore.cli.output import Output, Table, counted, program, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
@@ -31,16 +31,15 @@ from petstore.keys import Environment
 from petstore.maintenance import copy as copying
 from petstore.maintenance.admissions import collect_admissions
 from petstore.settings import Settings, check_url, without_password
-from petstore.store import Store
+from petstore.store import Store, close_stores
 
 
 @click.command(cls=Command)
-@backend_options
 @click.option("--to-store", required=True, metavar="URL|DIR", help="The target: postgresql://…, or a directory.")
 @click.option(
     "--to-gate", metavar="URL", help="The target of the quotas: redis://… [default: the file in the directory]"
 )
-@json_option
+@data_options
 def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
@@ -120,28 +119,19 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
 @contextlib.asynccontextmanager
 async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
     """The target's stores and gate. The gate is None when the stores are in PostgreSQL and no --to-gate was given."""
-    with contextlib.ExitStack() as lock:
+    async with contextlib.AsyncExitStack() as opened:
         if target.store is None:
             prepare(target)
-            lock.enter_context(data_dir.shared_lock(target.data))
+            opened.enter_context(data_dir.shared_lock(target.data))
         gate = None
         if target.gate is not None or target.store is None:
             gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))
+            opened.push_async_callback(gate.close)
         stores = open_stores_for(target, gate, limits=OPERATOR_LIMITS)
-        try:
-            yield stores, gate
-        finally:
-            for store in stores.values():
-                await store.close()
-            if gate is not None:
-                await gate.close()
+        opened.push_async_callback(close_stores, stores.values())
+        yield stores, gate
 
 
 def _options(target: Settings) -> str:
-    if target.store is None:
-        words = ["--data", str(target.data)]
-    else:
-        words = ["--store", without_password(target.store)]
-    if target.gate is not None:
-        words += ["--gate", without_password(target.gate)]
-    return shlex.join(words)
+    data = ["--data", str(target.data)] if target.store is None else ["--store", without_password(target.store)]
+    return shlex.join(data + (["--gate", without_password(target.gate)] if target.gate else []))

@@ -15,17 +15,7 @@ from petstore.audit import AuditEntry
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
-from petstore.cli.key_output import key_values, new_secret, one_key, state_text
-from petstore.cli.options import (
-    Duration,
-    Group,
-    backend_options,
-    confirm,
-    env_option,
-    json_option,
-    limit_option,
-    yes_option,
-)
+from petstore.cli.options import Duration, Group, confirm, data_options, env_option, limit_option, yes_option
 from petstore.cli.output import Output, Table, program, when
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, Scope, secret_in, well_formed
@@ -51,7 +41,6 @@ def keys() -> None:
 
 
 @keys.command()
-@backend_options
 @env_option
 @click.option("--plan", type=_plan, required=True, help="The plan, which sets the limits.")
 @click.option("--name", default="", help="A name for operators; clients never see it.")
@@ -60,7 +49,7 @@ def keys() -> None:
 @click.option("--expires", type=Duration(least=1), metavar="DURATION", help="For example 90d. [default: never]")
 @_per_minute_option
 @_per_day_option
-@json_option
+@data_options
 def create(
     plan: Plan, environment: Environment, name: str, scopes: tuple[Scope, ...], expires: float | None,
     per_minute: int | None, per_day: int | None, as_json: bool, **where: Any,
@@ -83,7 +72,7 @@ def create(
         key, secret = await admin(backends, environment).create_key(
             plan, name=name, scopes=scopes or SCOPES, limits=limits, life=expires
         )
-        return new_secret(await _status(backends, key), secret)
+        return _new_secret(await _status(backends, key), secret)
 
     act(where, work, create=True).print(as_json)
 
@@ -117,7 +106,7 @@ async def list_(
     found = await list_keys(stores, backends.gate, wanted, sort, limit + 1, last, time.time())
     shown = found[:limit]
     rows = [
-        [s.key.id, s.key.environment, s.key.plan, ",".join(s.key.scopes), state_text(s),
+        [s.key.id, s.key.environment, s.key.plan, ",".join(s.key.scopes), _state_text(s),
          f"{s.day_used:,} of {s.key.per_day:,}", when(s.key.last_used), s.key.name]
         for s in shown
     ]  # fmt: skip
@@ -128,7 +117,7 @@ async def list_(
     if len(found) > limit:
         more = f"--before {shown[-1].key.id}" if sort == "created" else "a higher --limit"
     columns = ["id", "env", "plan", "scopes", "state", "today", "last used", "name"]
-    return Output([key_values(status) for status in shown], Table(columns, rows, empty), more=more)
+    return Output([_key_values(status) for status in shown], Table(columns, rows, empty), more=more)
 
 
 @keys.command()
@@ -136,12 +125,11 @@ async def list_(
 @on_data
 async def show(backends: Backends, key_id: str) -> Output:
     """Show one key: its state, its use, its limits. ID is the key's id, as keys list shows it."""
-    return one_key(*await _status_and_rotation(backends, await key_of(backends, key_id)))
+    return _one_key(*await _status_and_rotation(backends, await key_of(backends, key_id)))
 
 
 @keys.command()
-@backend_options
-@json_option
+@data_options
 def identify(as_json: bool, **where: Any) -> None:
     """Show the key that a secret belongs to, for example a leaked one.
 
@@ -165,7 +153,7 @@ def identify(as_json: bool, **where: Any) -> None:
             raise OperatorError("no key has this secret")
         key, until = found
         end = "" if until is None else "ended" if until <= time.time() else f"valid until {when(until)}"
-        return one_key(*await _status_and_rotation(backends, key), secret=end or "valid")
+        return _one_key(*await _status_and_rotation(backends, key), secret=end or "valid")
 
     act(where, work).print(as_json)
 
@@ -208,9 +196,9 @@ async def update(
     key = await (await admin_of_key(backends, key_id)).update_key(key_id, changes)
     status = await _status(backends, key)
     return Output(
-        key_values(status),
+        _key_values(status),
         f"{key.id}: {key.plan}, {key.per_minute:,} a minute, {key.per_day:,} a day, {'+'.join(key.scopes)}.",
-        f"State: {state_text(status)}; expires: {when(key.expires)}.",
+        f"State: {_state_text(status)}; expires: {when(key.expires)}.",
     )
 
 
@@ -220,7 +208,7 @@ async def update(
 async def suspend(backends: Backends, key_id: str) -> Output:
     """Refuse a key until it is resumed. ID is the key's id, as keys list shows it."""
     status = await _status(backends, await (await admin_of_key(backends, key_id)).suspend_key(key_id))
-    return Output(key_values(status), f"{key_id} is suspended: the service refuses it until it is resumed.")
+    return Output(_key_values(status), f"{key_id} is suspended: the service refuses it until it is resumed.")
 
 
 @keys.command()
@@ -229,17 +217,16 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 async def resume(backends: Backends, key_id: str) -> Output:
     """Accept a suspended key again. ID is the key's id, as keys list shows it."""
     status = await _status(backends, await (await admin_of_key(backends, key_id)).resume_key(key_id))
-    return Output(key_values(status), f"{key_id} is resumed, and {state_text(status)}.")
+    return Output(_key_values(status), f"{key_id} is resumed, and {_state_text(status)}.")
 
 
 @keys.command()
 @_key_argument
-@backend_options
 @click.option("--overlap", type=Duration(), metavar="DURATION",
               help="For how long the old secret stays valid, for example 24h. Without it, the command asks first."
               )  # fmt: skip
 @yes_option
-@json_option
+@data_options
 def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where: Any) -> None:
     """Give a key a new secret and print it, once. Id, plan and counters stay.
 
@@ -255,7 +242,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
     async def work(backends: Backends) -> Output:
         key, secret, until = await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap or 0.0)
         end = f"The old secret {f'is valid until {when(until)}' if overlap else f'ended at {when(until)}'}."
-        return new_secret(await _status(backends, key), secret, end, old_secret_until=until)
+        return _new_secret(await _status(backends, key), secret, end, old_secret_until=until)
 
     act(where, work).print(as_json)
 
@@ -266,7 +253,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
 async def revoke(backends: Backends, key_id: str) -> Output:
     """End a key at once, for good. ID is the key's id, as keys list shows it."""
     status = await _status(backends, await (await admin_of_key(backends, key_id)).revoke_key(key_id))
-    return Output(key_values(status), f"{key_id} is revoked: the service refuses it from the next request on.")
+    return Output(_key_values(status), f"{key_id} is revoked: the service refuses it from the next request on.")
 
 
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus:
@@ -276,3 +263,39 @@ async def _status(backends: Backends, key: ApiKey) -> KeyStatus:
 
 async def _status_and_rotation(backends: Backends, key: ApiKey) -> tuple[KeyStatus, AuditEntry | None]:
     return await _status(backends, key), await admin(backends, key.environment).last_rotation(key.id)
+
+
+def _state_text(status: KeyStatus) -> str:
+    """The state, with the end of a ban."""
+    return f"banned until {when(status.banned_until)}" if status.state == "banned" else status.state
+
+
+def _key_values(status: KeyStatus) -> dict[str, Any]:
+    more = {name: value for name, value in status._asdict().items() if name != "key"}
+    return {**msgspec.structs.asdict(status.key), **more}
+
+
+def _one_key(status: KeyStatus, rotation: AuditEntry | None, **secret: str) -> Output:
+    """`secret` describes the secret that the key was identified by."""
+    key = status.key
+    fields = {
+        "id": key.id, "name": key.name, **secret, "state": _state_text(status),
+        "environment": key.environment, "plan": key.plan,
+        "this minute": f"{status.minute_used:,} of {key.per_minute:,}",
+        "today": f"{status.day_used:,} of {key.per_day:,}", "last used": when(key.last_used),
+        "scopes": ", ".join(key.scopes), "created": when(key.created), "expires": when(key.expires),
+        "rotated": f"{when(rotation.at)}, {rotation.detail}" if rotation else "never",
+        "suspended": when(key.suspended), "revoked": when(key.revoked),
+    }  # fmt: skip
+    return Output({**_key_values(status), "rotated": rotation.at if rotation else None, **secret}, fields)
+
+
+def _new_secret(status: KeyStatus, secret: str, *sentences: str, **more: float) -> Output:
+    key = status.key
+    return Output(
+        {**_key_values(status), "key": secret, **more},
+        f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)",
+        f"\n  {secret}\n\nKeep it safe: it is not shown again.",
+        *sentences,
+        remedy=f"{program()} keys rotate {key.id} makes a new one",
+    )

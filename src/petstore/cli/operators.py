@@ -8,7 +8,6 @@ import msgspec
 
 from petstore.backends import Backends
 from petstore.cli.admin import admin, on_data
-from petstore.cli.completion import operator_names
 from petstore.cli.options import Group
 from petstore.cli.output import Output, Table, program, when
 from petstore.operators import ROLES, Role
@@ -59,7 +58,7 @@ async def list_(backends: Backends) -> Output:
 
 
 @operators.command()
-@click.argument("name", shell_complete=operator_names)
+@click.argument("name")
 @on_data
 async def revoke(backends: Backends, name: str) -> Output:
     """End an operator's token and sessions at once. NAME is as operators list shows it."""

@@ -70,6 +70,9 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
 def backend_options(command: F) -> F:
     """--data, --store, --gate and their variants: the data that a command acts on. See `settings_from`."""
     for option in (
@@ -89,6 +92,11 @@ def backend_options(command: F) -> F:
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def data_options(command: F) -> F:
+    """The options of every command that prints data: the backend options, and --json."""
+    return backend_options(json_option(command))
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
@@ -147,4 +155,3 @@ def confirm(question: str, yes: bool) -> None:
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 env_option = click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), default="live", show_default=True,
                           help="The environment.")  # fmt: skip
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

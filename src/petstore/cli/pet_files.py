@@ -15,15 +15,7 @@ from petstore import data_dir
 from petstore.admin.pet_files import BATCH, PetFile, format_of, write_pets
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, check_data
-from petstore.cli.options import (
-    Command,
-    backend_options,
-    confirm,
-    env_option,
-    json_option,
-    settings_from,
-    yes_option,
-)
+from petstore.cli.options import Command, confirm, data_options, env_option, settings_from, yes_option
 from petstore.cli.output import Output, counted, printable, program, progress, use_utf8, when
 from petstore.errors import OperatorError
 from petstore.keys import Environment
@@ -35,11 +27,10 @@ KEPT_IDS_MAX = 1_000  # ids in JSON
 
 @click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@backend_options
 @env_option
 @click.option("--dry-run", is_flag=True, help="Only read FILE: count its animals and list every bad row.")
 @yes_option
-@json_option
+@data_options
 def import_(file: Path, environment: Environment, dry_run: bool, yes: bool, as_json: bool, **where: Any) -> None:
     """Add all animals of FILE, a .jsonl, .ndjson or .csv file. If one row is bad, nothing is added.
 
@@ -135,9 +126,8 @@ class _Undoing(NamedTuple):
 
 @click.command(name="undo-import", cls=Command, short_help="Remove the animals that an import has added.")
 @click.argument("import_id", metavar="IMPORT")
-@backend_options
 @yes_option
-@json_option
+@data_options
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     """Remove the animals that an import has added, but for those that were changed since.
 
@@ -207,10 +197,9 @@ def _interrupted(undoing: _Undoing) -> str:
 
 @click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@backend_options
 @env_option
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@json_option
+@data_options
 def export(file: Path, environment: Environment, force: bool, as_json: bool, **where: Any) -> None:
     """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
     written_as = "jsonl" if str(file) == "-" else format_of(str(file))

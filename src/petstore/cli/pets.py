@@ -8,16 +8,7 @@ import click
 from petstore.admin.pet_files import COLUMNS
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, on_data
-from petstore.cli.options import (
-    Group,
-    Int64,
-    backend_options,
-    confirm,
-    env_option,
-    json_option,
-    limit_option,
-    yes_option,
-)
+from petstore.cli.options import Group, Int64, confirm, data_options, env_option, limit_option, yes_option
 from petstore.cli.output import Output, Table, counted, printable, program
 from petstore.cli.pet_files import export, import_, undo_import
 from petstore.errors import InvalidBody, OperatorError
@@ -78,12 +69,11 @@ async def show(backends: Backends, pet_id: int, environment: Environment) -> Out
 
 
 @pets.command()
-@backend_options
 @env_option
 @click.option("--name", required=True, help="The animal's name.")
 @click.option("--category-id", type=Int64(), required=True, metavar="N", help="The number of its category.")
 @click.option("--status", type=click.Choice(STATUSES), default="available", show_default=True, help="Its status.")
-@json_option
+@data_options
 def add(environment: Environment, name: str, category_id: int, status: PetStatus, as_json: bool, **where: Any) -> None:
     """Add one animal.
 
@@ -142,10 +132,9 @@ async def set_status(
 
 @pets.command()
 @click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
-@backend_options
 @env_option
 @yes_option
-@json_option
+@data_options
 def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_json: bool, **where: Any) -> None:
     """Remove animals for good. ID… are their ids, as pets list shows them. The ids are never used again.
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
 from petstore.cli.admin import OPERATOR_LIMITS
 from petstore.cli.banner import print_banner
-from petstore.cli.options import Command, backend_options, settings_from
+from petstore.cli.options import Command, F, backend_options, settings_from
 from petstore.cli.output import printing_secret, program
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import LIMIT_MAX, Environment, digest_of, mint, new_key
@@ -41,7 +41,6 @@ from petstore.web.paths import leads_to_staging
 
 OPENING_LOGGED_AFTER = 3.0  # seconds that the store may take to open before the log says so
 
-_default = Settings()
 _file = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -50,11 +49,18 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
     return tuple(re.sub("^(http://.+):80$|^(https://.+):443$", r"\1\2", origin.lower()) for origin in origins)
 
 
+def _setting(
+    option: str, value: click.ParamType[Any], about: str, *, show_default: bool | str = True
+) -> Callable[[F], F]:
+    """An option whose default is that of the setting with its name."""
+    default = getattr(Settings(), option.removeprefix("--").replace("-", "_"))
+    return click.option(option, type=value, default=default, show_default=show_default, help=about)
+
+
 @click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE"})
 @backend_options
-@click.option("--host", default=_default.host, show_default=True, help="The address to listen on.")
-@click.option("--port", default=_default.port, show_default=True, type=click.IntRange(1, 65535),
-              help="The port to listen on.")  # fmt: skip
+@_setting("--host", click.STRING, "The address to listen on.")
+@_setting("--port", click.IntRange(1, 65535), "The port to listen on.")
 @click.option("--workers", default=default_count, show_default="one per core, at most 8",
               type=click.IntRange(1, 256), help="Processes.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
@@ -65,35 +71,20 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
               help="Allow a web origin; repeatable.")  # fmt: skip
-@click.option(
-    "--trusted-proxy",
-    "trusted_proxies",
-    multiple=True,
-    metavar="NETWORK",
-    help="Use its X-Forwarded-For; repeatable.",
-)
+@click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
+              help="Use its X-Forwarded-For; repeatable.")  # fmt: skip
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
               help="Allow /metrics from here too, not only from this machine; repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy.")
-@click.option(
-    "--address-per-minute", default=_default.address_per_minute, show_default=True, type=click.IntRange(1, LIMIT_MAX),
-    help="Requests without a valid key, per client address.",
-)  # fmt: skip
-@click.option("--connections-per-address", default=_default.connections_per_address, show_default=True,
-              type=click.IntRange(1, 10**6), help="Connections per client address and worker.")  # fmt: skip
-@click.option("--ban-seconds", default=_default.ban_seconds, show_default=True, type=click.IntRange(1, 10**9),
-              help="Length of a key's first ban; each further ban is twice as long.")  # fmt: skip
-@click.option("--ban-ceiling", default=_default.ban_ceiling, show_default=True, type=click.IntRange(1, 10**9),
-              help="The longest ban, in seconds.")  # fmt: skip
-@click.option("--ban-strikes", default=_default.ban_strikes, show_default="the key's limit per minute, at most 1,000",
-              type=click.IntRange(0, LIMIT_MAX), help="Refused requests in a row before a ban.")  # fmt: skip
-@click.option("--gate-outage", default=_default.gate_outage, show_default=True,
-              type=click.Choice(["degrade", "refuse"]),
-              help="While Redis is away: limits per node, or 503.")  # fmt: skip
-@click.option("--postgres-pool", default=_default.postgres_pool, show_default=True, type=click.IntRange(1, 1000),
-              help="Connections to PostgreSQL, per worker.")  # fmt: skip
-@click.option("--usage-days", default=_default.usage_days, show_default=True, type=click.IntRange(31, 100_000),
-              help="Days for which the usage of keys is kept by the hour.")  # fmt: skip
+@_setting("--address-per-minute", click.IntRange(1, LIMIT_MAX), "Requests without a valid key, per client address.")
+@_setting("--connections-per-address", click.IntRange(1, 10**6), "Connections per client address and worker.")
+@_setting("--ban-seconds", click.IntRange(1, 10**9), "Length of a key's first ban; each further ban is twice as long.")
+@_setting("--ban-ceiling", click.IntRange(1, 10**9), "The longest ban, in seconds.")
+@_setting("--ban-strikes", click.IntRange(0, LIMIT_MAX), "Refused requests in a row before a ban.",
+          show_default="the key's limit per minute, at most 1,000")  # fmt: skip
+@_setting("--gate-outage", click.Choice(["degrade", "refuse"]), "While Redis is away: limits per node, or 503.")
+@_setting("--postgres-pool", click.IntRange(1, 1000), "Connections to PostgreSQL, per worker.")
+@_setting("--usage-days", click.IntRange(31, 100_000), "Days for which the usage of keys is kept by the hour.")
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 @click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
 def serve(demo: bool, **options: Any) -> None:
@@ -123,9 +114,7 @@ def serve(demo: bool, **options: Any) -> None:
     check_port(settings.host, settings.port)
     addresses = activated_addresses()
     asyncio.run(_check_urls(settings))
-    prepare(settings)
-    _warn_of_readable_files(settings.data)
-    recover_gate(settings, thoroughly=True)
+    _prepare_data(settings)
     secrets = asyncio.run(_demo_keys(settings) if demo else _first_key(settings))
     with printing_secret(f"{program()} keys rotate makes a new one") if secrets else contextlib.nullcontext():
         print_banner(settings, secrets, demo=demo, addresses=addresses)
@@ -158,26 +147,24 @@ def asgi() -> service.AsgiService:
         check_settings(settings)
         with ThreadPoolExecutor(1) as thread:  # the server may run its event loop in this thread already
             thread.submit(asyncio.run, _check_urls(settings)).result()
-            prepare(settings)
-            _warn_of_readable_files(settings.data)
-            recover_gate(settings, thoroughly=True)
+            _prepare_data(settings)
             thread.submit(asyncio.run, _check_stores(settings)).result()
         return service.AsgiService(settings)
     except PetstoreError as error:
         raise SystemExit(f"petstore: {error}") from None
 
 
-def _warn_of_readable_files(data: Path) -> None:
-    if found := data_dir.readable_by_others(data):
+def _prepare_data(settings: Settings) -> None:
+    prepare(settings)
+    if found := data_dir.readable_by_others(settings.data):
         names = ", ".join(str(path) for path in found[:3]) + (" …" if len(found) > 3 else "")
-        event(logging.WARNING, "data readable by others", paths=names, hint=f"chmod -R go= {data}")
+        event(logging.WARNING, "data readable by others", paths=names, hint=f"chmod -R go= {settings.data}")
+    recover_gate(settings, thoroughly=True)
 
 
 def check_settings(settings: Settings) -> None:
     """Finds faults of settings before a worker starts. Raises OperatorError."""
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise OperatorError("--tls-cert and --tls-key go together")
-    tls_context(settings.tls_cert, settings.tls_key)
+    check_tls_and_networks(settings)
     if settings.ban_seconds > settings.ban_ceiling:
         raise OperatorError("--ban-seconds may not be more than --ban-ceiling")
     for origin in settings.cors_origins:
@@ -188,7 +175,7 @@ def check_settings(settings: Settings) -> None:
             continue
         if not url.isascii():
             raise OperatorError(f"{option} {url}: write it in ASCII, as xn--… and %…")
-        if not _is_base(url):
+        if not is_base_url(url):
             shown = without_password(url) if "@" in url else url
             raise OperatorError(f"{option} {shown}: give an address like https://api.example.com")
         if url.rstrip("/").endswith("/v1"):
@@ -199,22 +186,30 @@ def check_settings(settings: Settings) -> None:
             raise OperatorError(
                 "--staging-url and --public-url must have different hosts; staging is at /staging/v1 there"
             )
-    named = [("--trusted-proxy", network) for network in settings.trusted_proxies]
-    for option, network in [*named, *(("--metrics-from", network) for network in settings.metrics_from)]:
-        try:
-            ipaddress.ip_network(network, strict=False)
-        except ValueError:
-            raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
 
 
-def _is_base(url: str) -> bool:
+def check_tls_and_networks(settings: Settings) -> None:
+    """The checks that the service and the console share. Raises OperatorError."""
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise OperatorError("--tls-cert and --tls-key go together")
+    tls_context(settings.tls_cert, settings.tls_key)
+    for option, networks in (("--trusted-proxy", settings.trusted_proxies), ("--metrics-from", settings.metrics_from)):
+        for network in networks:
+            try:
+                ipaddress.ip_network(network, strict=False)
+            except ValueError:
+                raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
+
+
+def is_base_url(url: str) -> bool:
+    """Whether a URL has a scheme, a host, perhaps a port and a path, and nothing else."""
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:  # brackets that do not match, or not the number of a port
         return False
     has_only_base = not (parts.query or parts.fragment or "@" in parts.netloc)
-    return parts.scheme in ("http", "https") and bool(parts.netloc) and has_only_base
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_only_base
 
 
 async def _check_stores(settings: Settings) -> None:

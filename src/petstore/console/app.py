@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from petstore.console import audit, bans, deprecated, health, key, keys, operators, overview, pet, pet_files, pets
 from petstore.console.error_pages import http_error, internal_error, unavailable
 from petstore.console.jobs import Jobs
-from petstore.console.requests import ConsoleRequest
+from petstore.console.requests import ConsoleRequest, Handler
 from petstore.console.security import SecurityMiddleware
 from petstore.console.sign_in import HOME, record_other_failures, sign_in, sign_out, sign_out_everywhere
 from petstore.console.state import ConsoleState
@@ -26,7 +26,7 @@ from petstore.settings import Settings
 from petstore.store import Store
 
 
-def _get(path: str, handler: Callable[[ConsoleRequest], Awaitable[Response]], method: str = "GET") -> Route:
+def _get(path: str, handler: Handler, method: str = "GET") -> Route:
     async def endpoint(request: Request) -> Response:
         return await handler(ConsoleRequest(request))
 

@@ -26,7 +26,7 @@ class Job(msgspec.Struct):
     environment: Environment
     title: str
     total: int
-    file_name: str = ""  # of the download
+    file_name: str  # of the upload or the download
     done: int = 0
     state: Literal["running", "finished", "failed"] = "running"
     result: str = ""

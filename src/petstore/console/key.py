@@ -1,16 +1,17 @@
 """One key: its usage and recent refusals; change, rotate, suspend, resume, revoke."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
-from petstore.admin.actions import KeyUpdate
+from petstore.admin.actions import Admin, KeyUpdate
 from petstore.admin.charts import key_bars, recent_refusals
 from petstore.admin.durations import parse_duration
 from petstore.console.forms import Form
 from petstore.console.keys import describe, enterprise_limits, plan_of, scopes_of, statuses_of
-from petstore.console.requests import ConsoleRequest
+from petstore.console.requests import ConsoleRequest, Handler
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ApiKey
 from petstore.plans import PLANS
@@ -47,25 +48,23 @@ async def rotate(request: ConsoleRequest) -> Response:
     return request.redirect(f"/keys/{key_id}")
 
 
-async def suspend(request: ConsoleRequest) -> Response:
-    key_id = (await request.key()).id
-    done = "The key is suspended. The service refuses it from the next request on, until it is resumed."
-    return await request.act(request.admin.suspend_key(key_id), done, f"/keys/{key_id}")
+def _action(action: Callable[[Admin, str], Awaitable[ApiKey]], done: str) -> Handler:
+    async def act(request: ConsoleRequest) -> Response:
+        key_id = (await request.key()).id
+        return await request.act(action(request.admin, key_id), done, f"/keys/{key_id}")
+
+    return act
 
 
-async def resume(request: ConsoleRequest) -> Response:
-    key_id = (await request.key()).id
-    return await request.act(request.admin.resume_key(key_id), "The key is no longer suspended.", f"/keys/{key_id}")
+suspend = _action(
+    Admin.suspend_key, "The key is suspended. The service refuses it from the next request on, until it is resumed."
+)
+resume = _action(Admin.resume_key, "The key is no longer suspended.")
+revoke = _action(Admin.revoke_key, "The key is revoked. The service refuses it from the next request on.")
 
 
 async def confirm_revoke(request: ConsoleRequest) -> Response:
     return request.page("keys/revoke.html", key=await request.key())
-
-
-async def revoke(request: ConsoleRequest) -> Response:
-    key_id = (await request.key()).id
-    done = "The key is revoked. The service refuses it from the next request on."
-    return await request.act(request.admin.revoke_key(key_id), done, f"/keys/{key_id}")
 
 
 async def page(

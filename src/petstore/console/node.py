@@ -1,4 +1,4 @@
-"""The node that the console runs on: response times of store and gate, metrics of the workers, backup, certificate."""
+"""The node that the console runs on: response times of store and gate, metrics of the workers, backup."""
 
 import asyncio
 import shutil
@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from petstore import __version__
 from petstore.console.background import BackgroundValue
 from petstore.data_dir import LAST_BACKUP
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import Unavailable
 from petstore.gate import Gate
 from petstore.keys import Environment
-from petstore.maintenance.certificate import certificate_expiry
 from petstore.observability.multiprocess import render
 from petstore.settings import Settings
 from petstore.store import Store
@@ -63,20 +62,12 @@ class Node:
     def facts(self) -> dict[str, Any]:
         settings = self._settings
         backup = settings.data / LAST_BACKUP
-        expires, error = None, ""
-        if settings.tls_cert and settings.tls_key:
-            try:
-                expires = certificate_expiry(settings.tls_cert, settings.tls_key)
-            except OperatorError as failure:
-                error = str(failure)
         return {
             "version": __version__,
             "store": "SQLite" if settings.store is None else "PostgreSQL",
             "gate": "LMDB" if settings.gate is None else "Redis",
             "free_bytes": shutil.disk_usage(settings.data).free,
             "last_backup": backup.stat().st_mtime if backup.exists() and settings.store is None else None,
-            "certificate_expires": expires,
-            "certificate_error": error,
         }
 
     async def _read_workers(self) -> dict[str, Any]:

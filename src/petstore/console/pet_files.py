@@ -1,5 +1,7 @@
 """Import and export of animals as background jobs, and the pages that show their progress."""
 
+from collections.abc import Awaitable, Callable
+
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
@@ -17,31 +19,20 @@ MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 async def start_import(request: ConsoleRequest) -> Response:
     form = await read_form(request.http, max_bytes=UPLOAD_MAX, max_files=1, seconds=None)
     upload = form.file("file")
-    try:
-        if upload is None or not upload.filename:
-            raise OperatorError("Choose a file first: .jsonl or .csv.")
-        # The audit log keeps the name, and PostgreSQL rejects some control characters.
-        name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
-        format_of(name)
+    if upload is None or not upload.filename:
+        return _refuse(request, "Choose a file first: .jsonl or .csv.")
+    # The audit log keeps the name, and PostgreSQL rejects some control characters.
+    name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
 
-        async def work(job: Job) -> str:
-            with source:
-                file = PetFile(name, source)
-                done = await request.admin.import_pets(name, file.batches(job.advance), file.sha256)
-            request.pets_changed()
-            added = f"{done.count:,} {'animal was' if done.count == 1 else 'animals were'} added"
-            return f"{added} to {request.environment}. To remove them again: petstore pets undo-import {done.id}"
+    async def work(job: Job) -> str:
+        with source:
+            file = PetFile(name, source)
+            done = await request.admin.import_pets(name, file.batches(job.advance), file.sha256)
+        request.pets_changed()
+        added = f"{done.count:,} {'animal was' if done.count == 1 else 'animals were'} added"
+        return f"{added} to {request.environment}. To remove them again: petstore pets undo-import {done.id}"
 
-        job = request.state.jobs.start(Job(request.environment, f"Importing {name}", upload.size or 0), work)
-    except OperatorError as error:
-        if request.is_htmx:
-            return PlainTextResponse(str(error), 422)  # the page keeps the chosen file
-        request.flash(str(error), ok=False)
-        return request.redirect("/animals")
-    response = request.redirect(f"/jobs/{job.id}")
-    if request.is_htmx:
-        response.status_code = 201  # a script cannot see a redirect, so console.js follows `location` itself
-    return response
+    return _start(request, Job(request.environment, f"Importing {name}", upload.size or 0, name), work)
 
 
 async def start_export(request: ConsoleRequest) -> Response:
@@ -69,12 +60,26 @@ async def start_export(request: ConsoleRequest) -> Response:
         return f"{count:,} {'animal is' if count == 1 else 'animals are'} ready."
 
     name = f"animals-{request.environment}.{chosen}"
+    return _start(request, Job(request.environment, f"Exporting {name}", 1, name), work)
+
+
+def _start(request: ConsoleRequest, job: Job, work: Callable[[Job], Awaitable[str]]) -> Response:
     try:
-        job = request.state.jobs.start(Job(request.environment, f"Exporting {name}", 1, name), work)
+        format_of(job.file_name)
+        request.state.jobs.start(job, work)
     except OperatorError as error:
-        request.flash(str(error), ok=False)
-        return request.redirect("/animals")
-    return request.redirect(f"/jobs/{job.id}")
+        return _refuse(request, str(error))
+    response = request.redirect(f"/jobs/{job.id}")
+    if request.is_htmx:
+        response.status_code = 201  # a script cannot see a redirect, so console.js follows `location` itself
+    return response
+
+
+def _refuse(request: ConsoleRequest, text: str) -> Response:
+    if request.is_htmx:
+        return PlainTextResponse(text, 422)  # the page keeps the chosen file
+    request.flash(text, ok=False)
+    return request.redirect("/animals")
 
 
 async def show_job(request: ConsoleRequest) -> Response:

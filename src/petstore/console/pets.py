@@ -99,7 +99,8 @@ async def page(request: ConsoleRequest, form: Form | None = None, error: str = "
 
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
     """The newest animals first. `hits` counts the rows of the pages before: a search may find none for many pages."""
-    text, status, before = request.parameter("q").strip(), request.status, request.number("before")
+    text, before = request.parameter("q").strip(), request.number("before")
+    status = chosen if is_status(chosen := request.parameter("status")) else None
     found = await request.store.newest_pets(before=before or None, limit=PAGE_SIZE, status=status, text=text)
     if not before and is_id(text):  # a number may be an id, or a part of a name
         pet = await request.store.pet(int(text))

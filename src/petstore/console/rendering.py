@@ -32,10 +32,6 @@ CLASS_NAMES: dict[ResponseClass, str] = {
 }
 
 
-def number(value: int) -> str:
-    return f"{value:,}"
-
-
 def timestamp(at: float | None, style: Literal["relative", "absolute", "day"] = "relative") -> str | Markup:
     """A time in UTC. console.js shows it relative to now, or in the zone of the browser; a day stays in UTC."""
     if at is None:
@@ -75,7 +71,7 @@ class Renderer:
             undefined=StrictUndefined,
         )
         self._templates.filters.update(
-            number=number, timestamp=timestamp, duration=duration, at_most=at_most, as_json=json.dumps
+            number="{:,}".format, timestamp=timestamp, duration=duration, at_most=at_most, as_json=json.dumps
         )
         self._templates.globals.update(
             static=self._static_url,

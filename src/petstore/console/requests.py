@@ -1,6 +1,6 @@
 """A request of a signed-in operator: its parameters, and how to respond to it."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -12,7 +12,6 @@ from petstore.console.sessions import FlashMessage, Session
 from petstore.console.state import ConsoleState
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
-from petstore.pets import PetStatus, is_status
 from petstore.store import Store
 from petstore.usage import SPANS, SpanName
 
@@ -37,10 +36,6 @@ class ConsoleRequest:
     @property
     def span(self) -> SpanName:
         return next((name for name in SPANS if name == self.parameter("span")), "day")
-
-    @property
-    def status(self) -> PetStatus | None:
-        return status if is_status(status := self.parameter("status")) else None
 
     @property
     def query(self) -> str:
@@ -113,6 +108,9 @@ class ConsoleRequest:
     async def find_key(self, key_id: str) -> ApiKey | None:
         """Raises Unavailable. A text with other characters than an id has is not looked up: PostgreSQL rejects some."""
         return await self.store.key(key_id) if key_id.isascii() and key_id.isprintable() else None
+
+
+Handler = Callable[[ConsoleRequest], Awaitable[Response]]
 
 
 def common_context(state: ConsoleState, session: Session, environment: Environment) -> dict[str, Any]:

@@ -33,10 +33,8 @@ class Session(msgspec.Struct):
     role: Role
     ends: float
     last_active: float
-    messages: list[FlashMessage] = msgspec.field(default_factory=list)
-    new_secrets: dict[str, str] = msgspec.field(
-        default_factory=dict
-    )  # by key id or "operator NAME"; each is shown once
+    messages: list[FlashMessage] = []
+    new_secrets: dict[str, str] = {}  # by key id or "operator NAME"; each is shown once
 
     @property
     def actor(self) -> str:
@@ -75,13 +73,11 @@ class Sessions:
         self._sessions = {cookie: each for cookie, each in self._sessions.items() if each.is_open(now)}
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
+        owner: tuple[str | None, float, Role] = (None, 0.0, "operator")
+        if operator is not None:
+            owner = (operator.name, operator.created, operator.role)
         cookie = secrets.token_urlsafe(32)
-        ends = now + SESSION_SECONDS
-        if operator is None:
-            session = Session(None, 0.0, "operator", ends, now)
-        else:
-            session = Session(operator.name, operator.created, operator.role, ends, now)
-        self._sessions[_digest(cookie)] = session
+        self._sessions[_digest(cookie)] = Session(*owner, now + SESSION_SECONDS, now)
         return cookie
 
     def find(self, cookie: str, *, automatic: bool = False) -> Session | None:
