@@ -267,7 +267,7 @@ ONE_BY_ONE = (
 )
 
 
-def test_ctrl_c_in_an_undo_says_how_far_it_came_and_the_next_one_goes_on(petstore: Commands, tmp_path: Path) -> None:
+def test_ctrl_c_in_an_undo_says_how_to_go_on_and_the_next_one_does(petstore: Commands, tmp_path: Path) -> None:
     """The interrupted command removes one animal per transaction, so that it takes long enough."""
     count = 10_000
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", *["Rex,1"] * count)))
@@ -280,12 +280,12 @@ def test_ctrl_c_in_an_undo_says_how_far_it_came_and_the_next_one_goes_on(petstor
     command.send_signal(signal.SIGINT)
     _, message = command.communicate(timeout=60)
     assert command.returncode == 130, message
-    told = re.search(r"Interrupted: ([\d,]+) animals? (?:is|are) removed so far, ([\d,]+) are left\. Run the", message)
-    assert told is not None, message
-    removed, left = (int(number.replace(",", "")) for number in told.groups())
-    assert removed > 0 and removed + left == count - 2
+    assert "Interrupted: run the same command again to go on" in message
     asked = answering(petstore, "", *words[:-1]).stderr
-    assert f"removed already. Remove the {left:,} animals of" in asked and "2 stay." in asked
+    found = re.search(r"([\d,]+) animals? removed already\. Remove the ([\d,]+) animals of .* 2 stay\.", asked)
+    assert found is not None, asked
+    removed, left = (int(number.replace(",", "")) for number in found.groups())
+    assert removed > 0 and removed + left == count - 2
     undone = petstore.json(*words)
     assert (undone["removed"], undone["kept"], undone["kept_ids"]) == (count - 2, 2, [7, count])
     assert [pet["id"] for pet in petstore.json("pets", "list")] == [7, count]

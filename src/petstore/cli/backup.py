@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,9 @@ _file = click.Path(path_type=Path)
 
 @click.command(cls=Command)
 @click.argument("file", type=_file)
-@click.option(
-    "--keep", type=click.IntRange(1, 100_000), metavar="N",
-    help="FILE is a directory: name the backup by its time, verify it, then remove the oldest. N remain.",
-)  # fmt: skip
+@click.option("--keep", type=click.IntRange(1, 100_000), metavar="N",
+              help="FILE is a directory: name the backup by its time, verify it, then remove the oldest. N remain.",
+              )  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
@@ -55,7 +55,7 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
     signal.signal(signal.SIGTERM, _stop)
     settings = settings_from(where)
     recover_gate(settings)
-    audit_entry, bar = entry("backup", file.name), _bar("Backing up")
+    audit_entry, bar = entry("backup", file.name), partial(_bar, "Backing up")
     if keep is None:
         made = backups.Kept(file, backups.back_up(settings, file, audit_entry, bar, force=force), [])
     else:
@@ -83,7 +83,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     """
     settings = settings_from(where)
     audit_entry = entry("restore", click.format_filename(file.name))
-    manifest, kept, unreadable = backups.restore(settings, file, audit_entry, _bar("Restoring"), force=force)
+    manifest, kept, unreadable = backups.restore(settings, file, audit_entry, partial(_bar, "Restoring"), force=force)
     if settings.gate is not None:
         asyncio.run(_raise_versions(settings))
     for name in unreadable:
@@ -109,13 +109,10 @@ def _stop(number: int, frame: object) -> None:
     sys.exit(128 + number)
 
 
-def _bar(label: str) -> Callable[[int], contextlib.AbstractContextManager[Progress]]:
-    @contextlib.contextmanager
-    def bar(size: int) -> Iterator[Progress]:
-        with progress(label, size) as shown:
-            yield shown.update
-
-    return bar
+@contextlib.contextmanager
+def _bar(label: str, size: int) -> Iterator[Progress]:
+    with progress(label, size) as bar:
+        yield bar.update
 
 
 def _summary(manifest: Manifest) -> str:

@@ -11,7 +11,6 @@ import msgspec
 from petstore.admin.actions import KeyUpdate
 from petstore.admin.key_listing import SORTS, KeyFilter, list_keys
 from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
-from petstore.audit import AuditEntry
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
@@ -72,7 +71,7 @@ def create(
         key, secret = await admin(backends, environment).create_key(
             plan, name=name, scopes=scopes or SCOPES, limits=limits, life=expires
         )
-        return _new_secret(await _status(backends, key), secret)
+        return await _new_secret(backends, key, secret)
 
     act(where, work, create=True).print(as_json)
 
@@ -125,7 +124,7 @@ async def list_(
 @on_data
 async def show(backends: Backends, key_id: str) -> Output:
     """Show one key: its state, its use, its limits. ID is the key's id, as keys list shows it."""
-    return _one_key(*await _status_and_rotation(backends, await key_of(backends, key_id)))
+    return await _one_key(backends, await key_of(backends, key_id))
 
 
 @keys.command()
@@ -153,7 +152,7 @@ def identify(as_json: bool, **where: Any) -> None:
             raise OperatorError("no key has this secret")
         key, until = found
         end = "" if until is None else "ended" if until <= time.time() else f"valid until {when(until)}"
-        return _one_key(*await _status_and_rotation(backends, key), secret=end or "valid")
+        return await _one_key(backends, key, secret=end or "valid")
 
     act(where, work).print(as_json)
 
@@ -222,9 +221,8 @@ async def resume(backends: Backends, key_id: str) -> Output:
 
 @keys.command()
 @_key_argument
-@click.option("--overlap", type=Duration(), metavar="DURATION",
-              help="For how long the old secret stays valid, for example 24h. Without it, the command asks first."
-              )  # fmt: skip
+@click.option("--overlap", type=Duration(), metavar="DURATION", help="For how long the old secret stays valid,"
+              " for example 24h. Without it, the command asks first.")  # fmt: skip
 @yes_option
 @data_options
 def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where: Any) -> None:
@@ -242,7 +240,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
     async def work(backends: Backends) -> Output:
         key, secret, until = await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap or 0.0)
         end = f"The old secret {f'is valid until {when(until)}' if overlap else f'ended at {when(until)}'}."
-        return _new_secret(await _status(backends, key), secret, end, old_secret_until=until)
+        return await _new_secret(backends, key, secret, end, old_secret_until=until)
 
     act(where, work).print(as_json)
 
@@ -261,10 +259,6 @@ async def _status(backends: Backends, key: ApiKey) -> KeyStatus:
     return status
 
 
-async def _status_and_rotation(backends: Backends, key: ApiKey) -> tuple[KeyStatus, AuditEntry | None]:
-    return await _status(backends, key), await admin(backends, key.environment).last_rotation(key.id)
-
-
 def _state_text(status: KeyStatus) -> str:
     """The state, with the end of a ban."""
     return f"banned until {when(status.banned_until)}" if status.state == "banned" else status.state
@@ -275,9 +269,10 @@ def _key_values(status: KeyStatus) -> dict[str, Any]:
     return {**msgspec.structs.asdict(status.key), **more}
 
 
-def _one_key(status: KeyStatus, rotation: AuditEntry | None, **secret: str) -> Output:
+async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     """`secret` describes the secret that the key was identified by."""
-    key = status.key
+    status = await _status(backends, key)
+    rotation = await admin(backends, key.environment).last_rotation(key.id)
     fields = {
         "id": key.id, "name": key.name, **secret, "state": _state_text(status),
         "environment": key.environment, "plan": key.plan,
@@ -290,10 +285,9 @@ def _one_key(status: KeyStatus, rotation: AuditEntry | None, **secret: str) -> O
     return Output({**_key_values(status), "rotated": rotation.at if rotation else None, **secret}, fields)
 
 
-def _new_secret(status: KeyStatus, secret: str, *sentences: str, **more: float) -> Output:
-    key = status.key
+async def _new_secret(backends: Backends, key: ApiKey, secret: str, *sentences: str, **more: float) -> Output:
     return Output(
-        {**_key_values(status), "key": secret, **more},
+        {**_key_values(await _status(backends, key)), "key": secret, **more},
         f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)",
         f"\n  {secret}\n\nKeep it safe: it is not shown again.",
         *sentences,

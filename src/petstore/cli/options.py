@@ -24,14 +24,10 @@ class Command(click.Command):
     """A command whose help page has the backend options, which all commands share, at its end."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own: list[tuple[str, str]] = []
-        backend: list[tuple[str, str]] = []
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None and isinstance(param, click.Option):
-                (backend if param.name in BACKEND_OPTIONS else own).append(record)
-        for title, records in (("Options", own), ("Backend options", backend)):
-            if records:
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        for title, is_backend in (("Options", False), ("Backend options", True)):
+            shown = [option for option in options if (option.name in BACKEND_OPTIONS) == is_backend]
+            if records := [record for option in shown if (record := option.get_help_record(ctx))]:
                 with formatter.section(title):
                     formatter.write_dl(records)
 

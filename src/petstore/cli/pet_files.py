@@ -89,18 +89,17 @@ def _dry_run(file: Path, earlier: Import | None, as_json: bool) -> None:
     """Prints each bad row as it is found: there may be millions."""
 
     async def work() -> tuple[int, int, list[dict[str, Any]]]:
-        good, faults, bad = 0, 0, []
+        good, rows, bad = 0, 0, []
         with file.open("rb") as source:
             async for line, row in PetFile(str(file), source).rows():
+                rows += 1
                 if not isinstance(row, str):
                     good += 1
-                    continue
-                faults += 1
-                if as_json:
+                elif as_json:
                     bad.append({"line": line, "reason": row})
                 else:
                     click.echo(f"line {line}: {row}")
-        return good, faults, bad
+        return good, rows - good, bad
 
     good, faults, bad = asyncio.run(work())
     data = {
@@ -145,10 +144,8 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     try:
         after = act(where, work)
     except KeyboardInterrupt:
-        after = act(where, lambda backends: _undoing(backends, import_id))
-        if after.imported.state != "undone":
-            click.echo(f"\n{_interrupted(after)}", err=True)
-            raise
+        click.echo("\nInterrupted: run the same command again to go on; a running service goes on by itself.", err=True)
+        raise
     removed, kept, _ = after.counts
     data = {
         "import": import_id, "environment": after.environment, "removed": removed, "kept": kept,
@@ -182,17 +179,6 @@ def _question(undoing: _Undoing) -> str:
     stay = f" {kept:,} stay{'s' if kept == 1 else ''}." if kept else ""
     of_import = f"of {imported.id} ({printable(imported.name)}, {environment})"
     return f"{begun}Remove the {counted(left, 'animal')} {of_import} that were not changed since?{stay}"
-
-
-def _interrupted(undoing: _Undoing) -> str:
-    if undoing.imported.state != "undoing":
-        return "Interrupted: nothing was removed."
-    removed, _, left = undoing.counts
-    is_removed = f"{counted(removed, 'animal')} {'is' if removed == 1 else 'are'} removed so far"
-    return (
-        f"Interrupted: {is_removed}, {left:,} {'is' if left == 1 else 'are'} left."
-        " Run the same command again to go on; a running service goes on by itself."
-    )
 
 
 @click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")

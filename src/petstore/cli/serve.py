@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from petstore.server.sockets import activated_addresses, check_port
 from petstore.server.tls import tls_context
 from petstore.server.workers import default_count
 from petstore.settings import Settings, without_password
-from petstore.store import Store, close_stores
+from petstore.store import close_stores
 from petstore.store.schema import COUNTERS
 from petstore.web.paths import leads_to_staging
 
@@ -302,7 +302,10 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
     async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
         await _wait_for_schema(backends)
         empty = [name for name, store in backends.stores.items() if not await demo_data.has_data(store)]
-        await _check_demo(settings, [store for name, store in backends.stores.items() if name not in empty])
+        for name, store in backends.stores.items():
+            if name not in empty and not await demo_data.is_demo(store):
+                place = without_password(settings.store) if settings.store else settings.data
+                raise OperatorError(f"--demo: {place} has other data already; give another --data, or leave --demo out")
         if not empty:
             return {}
         added: dict[Environment, str] = {}
@@ -312,7 +315,6 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
                 for name in empty:
                     if await backends.stores[name].put_all(await demo_data.content_of(made.stores[name])):
                         added[name] = secrets[name]
-        await _check_demo(settings, backends.stores.values())  # another process may have added something else
         return added
 
 
@@ -324,11 +326,3 @@ def _demo_directory(data: Path) -> Iterator[Path]:
             shutil.rmtree(path, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="demo-", suffix=".part", dir=data) as name:
         yield Path(name)
-
-
-async def _check_demo(settings: Settings, stores: Iterable[Store]) -> None:
-    """Raises OperatorError when a store has other data than a demo's, and Unavailable."""
-    for store in stores:
-        if not await demo_data.is_demo(store):
-            place = without_password(settings.store) if settings.store else settings.data
-            raise OperatorError(f"--demo: {place} has other data already; give another --data, or leave --demo out")

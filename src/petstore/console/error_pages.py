@@ -17,16 +17,15 @@ from petstore.observability.logs import event, logger
 
 
 def http_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
+    assert isinstance(error, HTTPException)
     text = {
         404: "There is nothing at this address. It may have been removed, or belong to the other environment.",
         405: "This address does not support that method.",
         408: "The form did not arrive in time.",
         413: f"The form or the file is too large: the maximum of a file is {UPLOAD_MAX // 2**20:,} MiB.",
-    }.get(status, "The request is not valid.")
-    response = error_page(request, status, text)
-    if isinstance(error, HTTPException) and error.headers:
-        response.headers.update(error.headers)
+    }.get(error.status_code, "The request is not valid.")
+    response = error_page(request, error.status_code, text)
+    response.headers.update(error.headers or {})
     return response
 
 

@@ -10,8 +10,8 @@ from petstore.admin.actions import Admin, KeyUpdate
 from petstore.admin.charts import key_bars, recent_refusals
 from petstore.admin.durations import parse_duration
 from petstore.console.forms import Form
-from petstore.console.keys import describe, enterprise_limits, plan_of, scopes_of, statuses_of
-from petstore.console.requests import ConsoleRequest, Handler
+from petstore.console.keys import enterprise_limits, plan_of, scopes_of, statuses_of
+from petstore.console.requests import ConsoleRequest, Handler, describe
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ApiKey
 from petstore.plans import PLANS
@@ -72,7 +72,7 @@ async def page(
 ) -> Response:
     """`form` and `overlap` are the values of a change or a rotation that failed; its panel is open."""
     key = await request.key()
-    status, message = describe(error) if error else (200, "")
+    status, message = describe(error)
     secrets = request.session.new_secrets if request.http.method != "HEAD" else {}  # HEAD shows nothing to the operator
     return request.page(
         "keys/show.html", status, **await _content(request, key), form=form or _form_of(key), error=message,

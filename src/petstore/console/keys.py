@@ -10,8 +10,7 @@ from petstore.admin.charts import key_bars
 from petstore.admin.durations import parse_duration
 from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
 from petstore.console.forms import Form
-from petstore.console.requests import ConsoleRequest
-from petstore.console.sessions import UNCERTAIN
+from petstore.console.requests import ConsoleRequest, describe
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ENVIRONMENTS, KEY_SORTS, SCOPES, ApiKey, KeyQuery, KeySort, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
@@ -95,15 +94,8 @@ async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[K
     """None while the gate does not respond: the page shows the rest."""
     with contextlib.suppress(Unavailable):
         if await request.state.gate_responds():
-            return [*await statuses(request.gate, keys, request.now)]
+            return [*await statuses(request.state.gate, keys, request.now)]
     return [None] * len(keys)
-
-
-def describe(error: Exception) -> tuple[int, str]:
-    """The status and the message of a failed change."""
-    if isinstance(error, Unavailable):
-        return 503, UNCERTAIN
-    return 422, str(error)
 
 
 def plan_of(form: Form) -> Plan:

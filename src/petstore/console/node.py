@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,9 +80,9 @@ class Node:
             self._history.popleft()  # too old, or of a service that has started again since
         self._history.append((now, buckets))
         return {
-            "running": int(sums.get("petstore_workers", 0)),
-            "starts": int(sums.get("petstore_worker_starts_total", 0)),
-            "memory_bytes": int(sums.get("process_resident_memory_bytes", 0)),
+            "running": int(sums["petstore_workers"]),
+            "starts": int(sums["petstore_worker_starts_total"]),
+            "memory_bytes": int(sums["process_resident_memory_bytes"]),
             "certificate_expires": sums.get("petstore_certificate_expiry_timestamp_seconds"),
             "latency": latency_between(self._history[0][1] if len(self._history) > 1 else {}, buckets),
         }
@@ -106,16 +106,15 @@ def _read_metrics(directory: Path) -> tuple[dict[str, float], Buckets]:
     """The sum of each metric over its labels, and the histogram of response times. Both are empty without a service."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    sums: dict[str, float] = {}
-    buckets: Buckets = {}
+    sums: dict[str, float] = defaultdict(float)
+    buckets: Buckets = defaultdict(float)
     _, text = render(directory, "")
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             if sample.name == DURATION:
-                bound = float(sample.labels["le"])
-                buckets[bound] = buckets.get(bound, 0) + sample.value
+                buckets[float(sample.labels["le"])] += sample.value
             else:
-                sums[sample.name] = sums.get(sample.name, 0) + sample.value
+                sums[sample.name] += sample.value
     return sums, buckets
 
 

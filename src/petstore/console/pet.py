@@ -8,8 +8,7 @@ from starlette.responses import Response
 from petstore.audit import PET_ACTIONS, FoundEntries
 from petstore.console.forms import Form
 from petstore.console.pets import is_id, pet_of, removal_message
-from petstore.console.requests import ConsoleRequest
-from petstore.console.sessions import UNCERTAIN
+from petstore.console.requests import ConsoleRequest, describe
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import PetChanges
 
@@ -30,10 +29,8 @@ async def edit(request: ConsoleRequest) -> Response:
         await request.admin.update_pet(pet_id, changes)
     except OperatorError:
         raise HTTPException(404) from None
-    except InvalidBody as error:
-        return await page(request, form, error.message, 422)
-    except Unavailable:
-        return await page(request, form, UNCERTAIN, 503)
+    except (InvalidBody, Unavailable) as error:
+        return await page(request, form, error)
     request.pets_changed()
     request.flash(f"Animal {pet_id} was changed.")
     return request.redirect(f"/animals/{pet_id}")
@@ -48,13 +45,13 @@ async def remove(request: ConsoleRequest) -> Response:
     return request.redirect("/animals")
 
 
-async def page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
-    pet_id = _pet_id(request)
+async def page(request: ConsoleRequest, form: Form | None = None, error: Exception | None = None) -> Response:
+    (status, message), pet_id = describe(error), _pet_id(request)
     pet = await request.store.pet(pet_id)
     found = await _history(request, pet_id)
     if pet is None and not found.entries:
         raise HTTPException(404)
-    context: dict[str, Any] = {"pet": pet, "pet_id": pet_id, "found": found, "first": True, "error": error}
+    context: dict[str, Any] = {"pet": pet, "pet_id": pet_id, "found": found, "first": True, "error": message}
     if form is None and pet is not None:
         form = Form([("name", pet.name), ("categoryId", str(pet.category_id)), ("status", pet.status)])
     return request.page("pets/show.html", 404 if pet is None else status, **context, form=form or Form())

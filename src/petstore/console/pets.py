@@ -7,8 +7,8 @@ from typing import Any
 from starlette.responses import Response
 
 from petstore.console.forms import Form
-from petstore.console.requests import ConsoleRequest
-from petstore.console.sessions import UNCERTAIN, FlashMessage
+from petstore.console.requests import ConsoleRequest, describe
+from petstore.console.sessions import FlashMessage
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import INT64_MAX, NewPet, Pet, is_status, new_pet
 
@@ -25,10 +25,8 @@ async def add(request: ConsoleRequest) -> Response:
     form = await request.form()
     try:
         pet = await request.admin.add_pet(pet_of(form))
-    except InvalidBody as error:
-        return await page(request, form, error.message, 422)
-    except Unavailable:
-        return await page(request, form, UNCERTAIN, 503)
+    except (InvalidBody, Unavailable) as error:
+        return await page(request, form, error)
     request.pets_changed()
     request.flash(f"Animal {pet.id} was added.", link=f"/{request.environment}/animals/{pet.id}")
     return request.redirect("/animals")
@@ -90,10 +88,11 @@ def _respond(
     return request.redirect("/animals" + request.query)
 
 
-async def page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
+async def page(request: ConsoleRequest, form: Form | None = None, error: Exception | None = None) -> Response:
+    status, message = describe(error)
     counts = await request.state.pet_counts[request.environment].latest()
     return request.page(
-        "pets/list.html", status, **await _search(request), form=form or Form(), error=error, counts=counts
+        "pets/list.html", status, **await _search(request), form=form or Form(), error=message, counts=counts
     )  # fmt: skip
 
 

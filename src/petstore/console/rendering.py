@@ -46,13 +46,13 @@ def timestamp(at: float | None, style: Literal["relative", "absolute", "day"] = 
 
 def duration(seconds: float) -> str:
     """A length of time in at most two units: 1 d 3 h."""
-    whole = max(0, int(seconds))
-    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if whole >= unit:
-            rest = whole % unit // (unit // 24 if unit == 86_400 else 60)
-            smaller = {"d": "h", "h": "min", "min": "s"}[name]
-            return f"{whole // unit} {name}" + (f" {rest} {smaller}" if rest and name != "min" else "")
-    return f"{whole} s"
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    days, hours = divmod(minutes // 60, 24)
+    if days:
+        return f"{days} d {hours} h" if hours else f"{days} d"
+    if hours:
+        return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
+    return f"{minutes} min" if minutes else f"{rest} s"
 
 
 def at_most(milliseconds: float) -> str:

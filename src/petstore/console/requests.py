@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from petstore.console.forms import Form, read_form
-from petstore.console.sessions import FlashMessage, Session
+from petstore.console.sessions import UNCERTAIN, FlashMessage, Session
 from petstore.console.state import ConsoleState
-from petstore.errors import OperatorError
+from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
 from petstore.store import Store
 from petstore.usage import SPANS, SpanName
@@ -28,7 +28,6 @@ class ConsoleRequest:
             raise HTTPException(404)
         self.environment: Environment = environment
         self.store: Store = self.state.stores[self.environment]
-        self.gate = self.state.gate
         self.admin = self.state.admin(self.environment, self.session.actor)
         self.live_admin = self.state.admin("live", self.session.actor)  # for operators, which only live has
         self.now = self.state.clock()
@@ -111,6 +110,13 @@ class ConsoleRequest:
 
 
 Handler = Callable[[ConsoleRequest], Awaitable[Response]]
+
+
+def describe(error: Exception | None) -> tuple[int, str]:
+    """The status and the message of a page whose form was sent, and failed by this error."""
+    if error is None:
+        return 200, ""
+    return (503, UNCERTAIN) if isinstance(error, Unavailable) else (422, str(error))
 
 
 def common_context(state: ConsoleState, session: Session, environment: Environment) -> dict[str, Any]:

@@ -53,10 +53,13 @@ async def sign_in(request: Request) -> Response:
     token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
     if not token:
         return sign_in_page(request, "Enter a token." if is_post else "")
-    if not is_post and (could_be_token(token) or not _is_direct_navigation(request)):
+    # Whether the user opened this address. Requests that another site's page makes must not count as failures.
+    is_direct = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    if not is_post and (could_be_token(token) or not is_direct):
         error = "This link does not sign in from here. Paste it into the address bar, or enter your token."
         return sign_in_page(request, error)
-    address = _client_address(state, request)
+    peer = request.client.host if request.client else ""
+    address = client_address(peer, ",".join(request.headers.getlist("x-forwarded-for")), state.trusted_proxies)
     if wait := state.sign_in_limits.retry_after(address, token):
         return sign_in_page(request, f"Too many failed sign-ins. Try again in {wait} seconds.", 429, wait)
     try:
@@ -71,11 +74,6 @@ async def sign_in(request: Request) -> Response:
     response = RedirectResponse(_local_path(form.text("next")), 303)
     response.set_cookie(value=state.sessions.begin(operator), max_age=SESSION_SECONDS, **state.origin.cookie)
     return response
-
-
-def _is_direct_navigation(request: Request) -> bool:
-    """Whether the user opened this address. Requests that another site's page makes must not count as failures."""
-    return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
 async def _authenticate(state: ConsoleState, token: str) -> tuple[bool, Operator | None]:
@@ -147,9 +145,3 @@ def _local_path(target: str) -> str:
     """The target if it is a path of this console, else the home page: a sign-in must not lead to another site."""
     is_local = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
     return target if is_local else HOME
-
-
-def _client_address(state: ConsoleState, request: Request) -> str:
-    """The address of the client, behind trusted proxies too."""
-    peer = request.client.host if request.client else ""
-    return client_address(peer, ",".join(request.headers.getlist("x-forwarded-for")), state.trusted_proxies)
