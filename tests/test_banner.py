@@ -52,15 +52,25 @@ def test_curl_does_not_check_a_certificate_that_is_for_another_name(
     assert f"curl -ik https://127.0.0.1:8080/v1/pets -H 'Authorization: Bearer {SECRET}'" in lines
 
 
-def test_addresses_are_those_of_the_sockets_that_systemd_has_opened(capsys: pytest.CaptureFixture[str]) -> None:
+def banner_of_sockets(capsys: pytest.CaptureFixture[str], *addresses: Address) -> list[str]:
     with serve.make_context("petstore", ["--port", "1"]) as context:
         context.params.pop("demo")
-        addresses: list[Address] = [("unix:/run/petstore.sock", None), ("::", 443), ("10.0.0.7", 8000)]
         print_banner(settings_from(context.params), {"live": SECRET}, demo=False, addresses=addresses)
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    return [line.strip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_addresses_are_those_of_the_sockets_that_systemd_has_opened(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = banner_of_sockets(capsys, ("unix:/run/petstore.sock", None), ("::", 443), ("10.0.0.7", 8000))
     assert lines[0] == "Petstore listens on unix:/run/petstore.sock, http://[::]:443, http://10.0.0.7:8000"
     assert "live       http://localhost:443/v1" in lines
     assert f"curl -i http://localhost:443/v1/pets -H 'Authorization: Bearer {SECRET}'" in lines
+
+
+def test_curl_connects_to_a_unix_socket(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = banner_of_sockets(capsys, ("unix:/run/petstore.sock", None))
+    assert lines[0] == "Petstore listens on unix:/run/petstore.sock"
+    curl = "curl -i --unix-socket /run/petstore.sock http://localhost/v1/pets"
+    assert f"{curl} -H 'Authorization: Bearer {SECRET}'" in lines
 
 
 @pytest.mark.parametrize("secrets", [True, False], ids=["first start", "later start"])

@@ -22,19 +22,22 @@ def print_banner(
     """`secrets` are those of new keys, which are never shown again. `addresses`: where systemd listens for us."""
     listening = [*addresses] or [(settings.host, settings.port)]
     host, port = next((each for each in listening if each[1] is not None), listening[0])
-    origin = _origin(settings, _reachable(host), port)
+    if port is None:  # behind a Unix socket any host will do
+        origin, curl = "http://localhost", f"curl -i --unix-socket {shlex.quote(host.removeprefix('unix:'))}"
+    else:  # the certificate is for the name that clients use, not for this address
+        origin, curl = _origin(settings, _reachable(host), port), "curl -ik" if settings.tls_cert else "curl -i"
     shown = settings.public_base or origin
     click.echo(f"Petstore listens on {', '.join(_origin(settings, *each) for each in listening)}")
     click.echo(f"  live       {shown}{BASES['live']}")
     click.echo(f"  staging    {settings.base_url('staging') if settings.staging_url else shown + BASES['staging']}")
     click.echo(f"  reference  {shown}/docs")
     if secrets:
-        _print_secrets(secrets, origin, demo=demo)
+        _print_secrets(secrets, curl, origin, demo=demo)
     _print_commands(first_start=bool(secrets) and not demo)
     sys.stdout.flush()
 
 
-def _print_secrets(secrets: Mapping[Environment, str], origin: str, *, demo: bool) -> None:
+def _print_secrets(secrets: Mapping[Environment, str], curl: str, origin: str, *, demo: bool) -> None:
     if demo:
         click.echo("\nThe data are a demo's: example animals, keys of every plan and a day of usage.")
         click.echo("Your API keys (free plan; they are not shown again):\n")
@@ -44,10 +47,8 @@ def _print_secrets(secrets: Mapping[Environment, str], origin: str, *, demo: boo
         click.echo(f"  {environment:<9}{secret}" if demo else f"  {secret}")
     click.echo("\nTry it:\n")
     for environment, secret in sorted(secrets.items()):
-        # The certificate is for the name that clients use, not for this address.
-        options = "-ik" if origin.startswith("https:") else "-i"
         url = shlex.quote(f"{origin}{BASES[environment]}/pets")
-        click.echo(f"  curl {options} {url} -H 'Authorization: Bearer {secret}'")
+        click.echo(f"  {curl} {url} -H 'Authorization: Bearer {secret}'")
 
 
 def _print_commands(*, first_start: bool) -> None:
