@@ -83,9 +83,7 @@ class FaultyLink:
     def __init__(self, link: Link) -> None:
         self.run_script: Callable[..., Coroutine[Any, Any, ScriptReply]] = link.run_script
         self.names: Callable[[str], AsyncIterator[list[bytes]]] = link.names
-        self.values = link.values
-        self.hashes = link.hashes
-        self.put = link.put
+        self.send = link.send
         self.close = link.close
 
 

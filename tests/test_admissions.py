@@ -6,7 +6,6 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +135,7 @@ def test_a_node_counts_what_it_admits_while_redis_is_down(own_redis: Redis, tmp_
 
     def gate_of() -> FallbackGate:
         shared = RedisGate(open_link(own_redis.url().rpartition("/")[0] + "/0"), REFUSE)
-        return FallbackGate(shared, partial(LmdbGate, path, GatePolicy()), path.exists)
+        return FallbackGate(shared, path, GatePolicy())
 
     async def before() -> None:
         gate = gate_of()

@@ -7,7 +7,6 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, bans_in_force, open_gate
 from petstore.gate.fallback import FallbackGate
-from petstore.gate.lmdb import LmdbGate
 from petstore.gate.redis import RedisGate
 from petstore.gate.redis_link import SingleLink
 from petstore.gate.redis_script import (
@@ -58,20 +56,21 @@ def test_the_script_decides_random_requests_as_the_rules_do(redis: Redis) -> Non
             limits = [Limits(dice.randint(1, 12), dice.randint(1, 60)) for _ in range(50)]
             records = [key_record(f"key_{number}") for number in range(50)]
             expected = [Windows()] * 50
-            now, version = 1_800_000_000_000, (await link.run_script("", policy, 0, [])).versions[1]
+            now, version = 1_800_000_000_000, (await link.run_script("", policy, 0, []))[0][1]
             pace = dice.choice([5, 500, 8_000, 70_000, 4_000_000])
             for _ in range(125):
                 now += dice.choice(EDGES) if dice.random() < 0.1 else dice.randint(0, pace)
                 keys = [dice.randrange(50) for _ in range(400)]
                 future = asyncio.get_running_loop().create_future()  # no call awaits it
                 calls = [ScriptCall(records[key], KEY_LIVE, version, *limits[key], future) for key in keys]
-                reply = await link.run_script(str(now), policy, 0, calls)
-                for key, result in zip(keys, reply.results, strict=True):
+                _, results = await link.run_script(str(now), policy, 0, calls)
+                for key, result in zip(keys, results, strict=True):
                     expected[key], decision = admit(expected[key], limits[key], policy, now)
                     assert not isinstance(result, Unavailable)
                     assert decision_of(result) == decision
                 compared += len(keys)
-            assert [unpack_windows(value) for value in await link.values(records)] == expected
+            values = await link.send([("GET", record) for record in records])
+            assert [unpack_windows(value) for value in values] == expected
             await link.close()
         return compared
 
@@ -247,15 +246,10 @@ def test_while_redis_is_down_a_node_goes_on_without_caches(own_redis: Redis, tmp
 
 def test_the_fallback_counts_addresses_and_is_swept_and_closed(own_redis: Redis, tmp_path: Path) -> None:
     async def work() -> None:
-        opened: list[LmdbGate] = []
-
-        def open_fallback() -> Gate:
-            opened.append(LmdbGate(tmp_path / "gate.mdb", GatePolicy()))
-            return opened[0]
-
-        gate = FallbackGate(RedisGate(open_link(own_redis.url()), GatePolicy()), open_fallback)
+        policy = GatePolicy()
+        gate = FallbackGate(RedisGate(open_link(own_redis.url()), policy), tmp_path / "gate.mdb", policy)
         await gate.sweep(NOW)
-        assert opened == []  # it is not needed yet
+        assert gate.fallback is None  # it is not needed yet
         own_redis.kill()
         counted = [(await gate.admit_address("live", "192.0.2.7", NOW)).remaining for _ in range(3)]
         assert counted == [599, 598, 597]
@@ -263,10 +257,10 @@ def test_the_fallback_counts_addresses_and_is_swept_and_closed(own_redis: Redis,
         before = await gate.keys_version("live")
         await gate.raise_version("live", "keys")
         assert await gate.keys_version("live") == before + 1
-        assert len(opened) == 1
-        records = opened[0].records
+        assert gate.fallback is not None
+        records = gate.fallback.records
         await gate.sweep(NOW + 60)
-        assert opened[0].records == records - 1
+        assert gate.fallback.records == records - 1
         await gate.close()
         assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
@@ -276,7 +270,7 @@ def test_the_fallback_counts_addresses_and_is_swept_and_closed(own_redis: Redis,
 def test_a_fallback_that_cannot_be_opened_is_an_outage(own_redis: Redis, tmp_path: Path) -> None:
     async def work() -> None:
         path = tmp_path / "no such folder" / "gate.mdb"
-        gate = FallbackGate(RedisGate(open_link(own_redis.url()), REFUSE), partial(LmdbGate, path, REFUSE))
+        gate = FallbackGate(RedisGate(open_link(own_redis.url()), REFUSE), path, REFUSE)
         own_redis.kill()
         with pytest.raises(Unavailable, match="cannot be opened"):
             await gate.admit_address("live", "192.0.2.7", NOW)

@@ -6,7 +6,6 @@ the catalogue. Under a new version a worker asks the store what has changed befo
 
 import ipaddress
 from collections.abc import AsyncIterator, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -132,10 +131,8 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     if policy.outage == "refuse":
         return shared
     from petstore.gate.fallback import FallbackGate
-    from petstore.gate.lmdb import LmdbGate
 
-    path = gate_file(url, data)
-    return FallbackGate(shared, partial(LmdbGate, path, policy), path.exists)
+    return FallbackGate(shared, gate_file(url, data), policy)
 
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:

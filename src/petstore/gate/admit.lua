@@ -6,7 +6,8 @@
 -- ARGV[5]   the versions to raise, as bits: 1 live catalogue, 2 live keys, 4 staging catalogue, 8 staging keys.
 --           Empty in Redis Cluster, where the versions are in another slot and the worker has compared them already.
 -- ARGV[6]   the calls, 40 bytes each: what to do, keys' version under which the limits were read, per minute, per day,
---           and the place of the operation in the totals of a key, from 1 on
+--           and the place of the operation in the totals of a key, from 1 on. For a MARK, the milliseconds for which it is
+--           kept stand in the place of the limit per minute; 0 removes it.
 -- KEYS      the versions, unless ARGV[5] is empty; then the record of each call, in order; then the totals of each key,
 --           which the script names itself: they are in KEYS because Redis Cluster must know them
 --
@@ -17,7 +18,7 @@ local MINUTE, DAY = 60000, 86400000
 local STRIKES_MAX = 1000
 local ADMITTED, LIMITED, BANNED, OUTDATED = 0, 1, 2, 3
 local IN_MINUTE, IN_DAY = 0, 1
-local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT = 0, 1, 2, 3, 4
+local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = 0, 1, 2, 3, 4, 5, 6
 
 local VERSIONS = '<i8i8i8i8'
 local CALL = '<i8i8i8i8i8'
@@ -168,6 +169,13 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
     local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })
     differs, outcome, window, limit, remaining, reset = w[9] > 0, ADMITTED, IN_MINUTE, 0, w[9], now
     if differs then w[6], w[7], w[8], w[9] = 0, 0, 0, 0 end
+  elseif operation == MARK or operation == IS_MARKED then
+    if operation == MARK and per_minute > 0 then
+      redis.call('SET', name, '1', 'PX', per_minute)
+    elseif operation == MARK then
+      redis.call('DEL', name)
+    end
+    differs, outcome, window, limit, remaining, reset = false, ADMITTED, IN_MINUTE, 0, redis.call('EXISTS', name), now
   else
     local w = record(name, WINDOW, { 0, 0 })
     local start, used = w[1], w[2]

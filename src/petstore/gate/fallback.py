@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from petstore.errors import Unavailable
-from petstore.gate import Gate, Subject
-from petstore.gate.redis import RedisGate
-from petstore.gate.redis_errors import QueueFull
+from petstore.gate import Gate, GatePolicy, Subject
+from petstore.gate.lmdb import LmdbGate
+from petstore.gate.redis import QueueFull, RedisGate
 from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.rate_limits import Decision, Windows
@@ -26,17 +27,11 @@ class FallbackGate:
     When a single shard of a Cluster fails, the file decides for the keys of this shard only.
     """
 
-    def __init__(
-        self,
-        shared: RedisGate,
-        open_fallback: Callable[[], Gate],
-        fallback_exists: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """The fallback is opened when it is first needed; `fallback_exists`: it has been needed before."""
+    def __init__(self, shared: RedisGate, path: Path, policy: GatePolicy) -> None:
         self._shared = shared
-        self._open_fallback = open_fallback
-        self._fallback_exists = fallback_exists
-        self._fallback: Gate | None = None
+        self._path = path
+        self._policy = policy
+        self.fallback: LmdbGate | None = None  # opened when it is first needed
         self._unique_version = itertools.count(-2, -1)
 
     async def admit(
@@ -101,10 +96,8 @@ class FallbackGate:
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
         """First those of the file: they are there also while Redis is down."""
-        if self._fallback is None and self._fallback_exists():
-            self._fallback = self._open_fallback()
-        if self._fallback is not None:
-            async for totals in self._fallback.admissions(key_ids):
+        if self._path.exists():
+            async for totals in self._open_fallback().admissions(key_ids):
                 yield totals
         async for totals in self._shared.admissions(key_ids):
             yield totals
@@ -113,20 +106,23 @@ class FallbackGate:
         return self._shared.down
 
     async def sweep(self, now: float) -> None:
-        if self._fallback is not None:
-            await self._fallback.sweep(now)
+        if self.fallback is not None:
+            await self.fallback.sweep(now)
 
     async def close(self) -> None:
         try:
             await self._shared.close()
         finally:
-            if self._fallback is not None:
-                await self._fallback.close()
+            if self.fallback is not None:
+                await self.fallback.close()
 
     def _fallback_after(self, error: Unavailable) -> Gate:
         """Raises `error` when Redis answers and only its queue is full."""
         if isinstance(error, QueueFull):
             raise error
-        if self._fallback is None:
-            self._fallback = self._open_fallback()
-        return self._fallback
+        return self._open_fallback()
+
+    def _open_fallback(self) -> Gate:
+        if self.fallback is None:
+            self.fallback = LmdbGate(self._path, self._policy)
+        return self.fallback

@@ -8,38 +8,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
 
 from petstore.errors import Unavailable
-from petstore.gate import GatePolicy, Subject
-from petstore.gate.redis_errors import QueueFull, time_limit
-from petstore.gate.redis_link import Link
-from petstore.gate.redis_marks import ValidMarks
-from petstore.gate.redis_script import (
-    ADDRESS,
-    ALL_VERSIONS,
-    KEY_OPERATION,
-    LIFT,
-    OUTDATED,
-    PEEK,
-    VERSION_NUMBER,
-    ScriptCall,
-    ScriptResult,
-    Versions,
-    address_record,
-    decision_of,
-    key_id_of,
-    key_record,
-    pack_windows,
-    totals_in,
-    totals_record,
-    unpack_windows,
-)
+from petstore.gate import VALID_SECONDS, GatePolicy, Subject
+from petstore.gate import redis_script as script
+from petstore.gate.redis_link import Link, time_limit
+from petstore.gate.redis_script import VERSION_NUMBER, ScriptCall, ScriptResult, Versions, decision_of
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.observability.logs import logger
 from petstore.observability.metrics import GATE_BATCH, GATE_QUEUE
 from petstore.plans import Limits
-from petstore.rate_limits import DAY, MINUTE, SECOND, Decision, Windows
+from petstore.rate_limits import SECOND, Decision, Windows
 from petstore.usage import AdmissionTotal, Operation
 
 BATCH_TIMEOUT = 1.0  # seconds
@@ -48,8 +29,24 @@ BATCH_MAX = 500  # calls in one batch: Redis serves no other client meanwhile
 QUEUE_MAX = 20_000
 NO_LIMITS = Limits(0, 0)
 
-CallFuture = asyncio.Future[tuple[Versions, ScriptResult]]
-VersionsFuture = asyncio.Future[Versions]
+
+class QueueFull(Unavailable):
+    """Redis answers, but too many calls wait for it. The fallback must not decide: a limit of N would admit more."""
+
+
+class Batch:
+    """Calls and changes of versions that go to Redis together."""
+
+    def __init__(self, calls: list[ScriptCall]) -> None:
+        self.calls = calls
+        self.raise_bits = 0  # of the versions to raise
+        self.versions: list[asyncio.Future[Versions]] = []  # of the callers that wait for the versions
+
+    def fail(self, error: Exception) -> None:
+        futures: list[asyncio.Future[Any]] = [*(call.future for call in self.calls), *self.versions]
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
 
 
 class RedisGate:
@@ -59,7 +56,6 @@ class RedisGate:
         self, link: Link, policy: GatePolicy, *, probe_interval: float = PROBE_INTERVAL, queue_max: int = QUEUE_MAX
     ) -> None:
         self._link = link
-        self._marks = ValidMarks(link)
         self._bans = tuple(policy.bans)
         self._address_limits = Limits(policy.address_per_minute, 0)
         self._given_clock = policy.given_clock
@@ -67,11 +63,9 @@ class RedisGate:
         self._queue_max = queue_max
         self._health = Health("gate")
         self._loop = asyncio.get_running_loop()
-        self._calls: list[ScriptCall] = []
-        self._raises: list[tuple[int, VersionsFuture]] = []  # bits of the versions to raise
+        self._next = Batch([])
         self._now = 0.0  # of the latest call; used only with a given clock
         self._batches: asyncio.Task[None] | None = None
-        self._batches_scheduled = False
         self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
         # A cached value may be from before an outage or a failover, in which versions were lost.
         self._raise_all = True
@@ -88,25 +82,19 @@ class RedisGate:
         now: float,
         operation: Operation = "other",
     ) -> tuple[Decision, int] | None:
-        versions, result = await self._call(
-            key_record(key_id),
-            KEY_OPERATION[environment],
-            now,
-            keys_version=keys_version,
-            limits=limits,
-            counted_as=operation,
-        )
-        if result[0] == OUTDATED:  # admit.lua has compared the versions of the keys
+        record, what = script.key_record(key_id), script.KEY_OPERATION[environment]
+        versions, result = await self._call(record, what, now, limits, keys_version, operation)
+        if result[0] == script.OUTDATED:  # admit.lua has compared the versions of the keys
             return None
         return decision_of(result), versions[VERSION_NUMBER[environment, "catalogue"]]
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
-        record = address_record(environment, address)
-        return decision_of((await self._call(record, ADDRESS, now, limits=self._address_limits))[1])
+        record = script.address_record(environment, address)
+        return decision_of((await self._call(record, script.ADDRESS, now, self._address_limits))[1])
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
-        record = address_record(environment, address)
-        return decision_of((await self._call(record, PEEK, now, limits=self._address_limits))[1])
+        record = script.address_record(environment, address)
+        return decision_of((await self._call(record, script.PEEK, now, self._address_limits))[1])
 
     async def keys_version(self, environment: Environment) -> int:
         return (await self._raise(0))[VERSION_NUMBER[environment, "keys"]]
@@ -115,56 +103,57 @@ class RedisGate:
         await self._raise(1 << VERSION_NUMBER[environment, subject])
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
-        self._check_up()
-        await self._marks.put(digest, valid=valid)
+        kept_for = Limits(VALID_SECONDS * SECOND if valid else 0, 0)
+        await self._call(script.mark_record(digest), script.MARK, now, kept_for)
 
     async def was_valid(self, digest: bytes) -> bool:
-        self._check_up()
-        return await self._marks.has(digest)
+        return (await self._call(script.mark_record(digest), script.IS_MARKED, self._now))[1][3] > 0
 
     # For operators
 
     async def lift(self, key_id: str) -> bool:
-        return (await self._call(key_record(key_id), LIFT, time.time()))[1][3] > 0
+        return (await self._call(script.key_record(key_id), script.LIFT, time.time()))[1][3] > 0
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        async with time_limit(BATCH_TIMEOUT):
-            values = await self._link.values([key_record(key_id) for key_id in key_ids])
-        return [unpack_windows(value) for value in values]
+        values = await self._send([("GET", script.key_record(key_id)) for key_id in key_ids])
+        return [script.unpack_windows(value) for value in values]
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        async for names in self._all_names(key_record("*")):
-            async with time_limit(BATCH_TIMEOUT):
-                values = await self._link.values(names)
-            yield [(key_id_of(name), unpack_windows(value)) for name, value in zip(names, values, strict=True) if value]
+        async for key_ids in self._key_ids(script.key_record("*")):
+            yield list(zip(key_ids, await self.windows(key_ids), strict=True))
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
-        records = [(key_record(key_id), pack_windows(w), _expiry(w)) for key_id, w in rows]
-        for start in range(0, len(records), BATCH_MAX):
-            async with time_limit(BATCH_TIMEOUT):
-                await self._link.put(records[start : start + BATCH_MAX])
+        await self._send([script.put_command(key_id, w) for key_id, w in rows])
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        if key_ids is None:
-            async for names in self._all_names(totals_record("*")):
-                yield await self._totals([key_id_of(name) for name in names])
+        if key_ids is not None:
+            yield await self._totals(key_ids)
             return
-        for start in range(0, len(key_ids), BATCH_MAX):
-            yield await self._totals(key_ids[start : start + BATCH_MAX])
+        async for found in self._key_ids(script.totals_record("*")):
+            yield await self._totals(found)
 
     async def _totals(self, key_ids: Sequence[str]) -> list[AdmissionTotal]:
-        async with time_limit(BATCH_TIMEOUT):
-            found = await self._link.hashes([totals_record(key_id) for key_id in key_ids])
-        return [total for key_id, fields in zip(key_ids, found, strict=True) for total in totals_in(key_id, fields)]
+        replies = await self._send([script.totals_command(key_id) for key_id in key_ids])
+        return [
+            total for key_id, reply in zip(key_ids, replies, strict=True) for total in script.totals_in(key_id, reply)
+        ]
 
-    async def _all_names(self, pattern: str) -> AsyncIterator[list[bytes]]:
+    async def _key_ids(self, pattern: str) -> AsyncIterator[list[str]]:
+        """The keys that have a record of this name, some at a time."""
         names_in_turn = aiter(self._link.names(pattern))
         while True:
             async with time_limit(BATCH_TIMEOUT):
                 names = await anext(names_in_turn, None)
             if names is None:
                 return
-            yield names
+            yield [script.key_id_of(name) for name in names]
+
+    async def _send(self, commands: Sequence[script.Command]) -> list[Any]:
+        replies = []
+        for start in range(0, len(commands), BATCH_MAX):
+            async with time_limit(BATCH_TIMEOUT):
+                replies += await self._link.send(commands[start : start + BATCH_MAX])
+        return replies
 
     def degraded(self) -> bool:
         return False
@@ -183,8 +172,7 @@ class RedisGate:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        self._fail(Unavailable("the gate is closed"), *self._take_all())
-        await self._marks.close()
+        self._fail_waiting(Unavailable("the gate is closed"))
         await self._link.close()
 
     # Batches
@@ -192,29 +180,29 @@ class RedisGate:
     async def _call(
         self,
         record: str,
-        operation: int,
+        what: int,
         now: float,
-        *,
-        keys_version: int = 0,
         limits: Limits = NO_LIMITS,
+        keys_version: int = 0,
         counted_as: Operation = "other",
     ) -> tuple[Versions, ScriptResult]:
         self._check_up()
-        if len(self._calls) >= self._queue_max:
+        if len(self._next.calls) >= self._queue_max:
             raise QueueFull("too many requests wait for the gate")
         self._now = now
-        future: CallFuture = self._loop.create_future()
-        self._calls.append(ScriptCall(record, operation, keys_version, *limits, future, counted_as))
-        self._schedule_batches()
-        return await future
+        call = ScriptCall(record, what, keys_version, *limits, self._loop.create_future(), counted_as)
+        self._next.calls.append(call)
+        self._start_batches()
+        return await call.future
 
     async def _raise(self, bits: int) -> Versions:
         """Raise versions with the next batch. The queue has no limit here: all of these calls are one number in it."""
         self._check_up()
-        future: VersionsFuture = self._loop.create_future()
-        self._raises.append((bits, future))
-        self._schedule_batches()
-        return await future
+        versions: asyncio.Future[Versions] = self._loop.create_future()
+        self._next.raise_bits |= bits
+        self._next.versions.append(versions)
+        self._start_batches()
+        return await versions
 
     def _check_up(self) -> None:
         if self._closed:
@@ -222,56 +210,46 @@ class RedisGate:
         if self._probe is not None:
             raise Unavailable("the gate is down")
 
-    def _schedule_batches(self) -> None:
-        if self._batches is None and not self._batches_scheduled:
-            # Not at once, so that all calls of this turn of the loop are in the batch.
-            self._batches_scheduled = True
-            self._loop.call_soon(self._start_batches)
-
     def _start_batches(self) -> None:
-        self._batches_scheduled = False
-        if not self._closed:
+        if (
+            self._batches is None
+        ):  # the task begins in the next turn of the loop: all calls of this turn are in the batch
             self._batches = self._loop.create_task(self._run_batches())
 
     async def _run_batches(self) -> None:
-        calls: list[ScriptCall] = []
-        raises: list[tuple[int, VersionsFuture]] = []
         try:
-            while self._calls or self._raises:
-                calls, self._calls = self._calls[:BATCH_MAX], self._calls[BATCH_MAX:]
-                raises, self._raises = self._raises, []
-                GATE_QUEUE.set(len(calls) + len(self._calls))
+            while self._next.calls or self._next.versions:
+                batch, self._next = self._next, Batch(self._next.calls[BATCH_MAX:])
+                GATE_QUEUE.set(len(batch.calls))
+                del batch.calls[BATCH_MAX:]
                 try:
-                    await self._run_batch(calls, raises)
+                    await self._run_batch(batch)
                 except Unavailable as error:
-                    self._raise_all = True
-                    self._fail(error, calls, raises)
+                    batch.fail(error)
                     self._go_down(error)
+                except asyncio.CancelledError:  # by close()
+                    batch.fail(Unavailable("the gate is closed"))
+                    raise
                 except Exception as error:  # a bug, and no outage: its callers get the exception itself
-                    self._raise_all = True
                     logger.exception("gate failed")
-                    self._fail(error, calls, raises)
-        except asyncio.CancelledError:  # by close()
-            self._fail(Unavailable("the gate is closed"), calls, raises)
-            raise
+                    batch.fail(error)
         finally:
             GATE_QUEUE.set(0)
             self._batches = None
 
-    async def _run_batch(self, calls: list[ScriptCall], raises: list[tuple[int, VersionsFuture]]) -> None:
-        bits = ALL_VERSIONS if self._raise_all else 0
-        for bit, _ in raises:
-            bits |= bit
+    async def _run_batch(self, batch: Batch) -> None:
+        bits = script.ALL_VERSIONS if self._raise_all else batch.raise_bits
+        self._raise_all = True  # unless this batch is answered
         now = str(int(self._now * SECOND)) if self._given_clock else ""
         async with time_limit(BATCH_TIMEOUT):
-            versions, results = await self._link.run_script(now, self._bans, bits, calls)
+            versions, results = await self._link.run_script(now, self._bans, bits, batch.calls)
         self._raise_all = False
-        if calls:
-            GATE_BATCH.observe(len(calls))
-        for _, raised in raises:
-            if not raised.done():
-                raised.set_result(versions)
-        for call, result in zip(calls, results, strict=True):
+        if batch.calls:
+            GATE_BATCH.observe(len(batch.calls))
+        for waiting in batch.versions:
+            if not waiting.done():
+                waiting.set_result(versions)
+        for call, result in zip(batch.calls, results, strict=True):
             if call.future.done():
                 continue  # the caller was cancelled
             if isinstance(result, Unavailable):
@@ -280,22 +258,13 @@ class RedisGate:
             else:
                 call.future.set_result((versions, result))
 
-    def _take_all(self) -> tuple[list[ScriptCall], list[tuple[int, VersionsFuture]]]:
-        calls, raises = self._calls, self._raises
-        self._calls, self._raises = [], []
-        return calls, raises
-
-    def _fail(self, error: Exception, calls: list[ScriptCall], raises: list[tuple[int, VersionsFuture]]) -> None:
-        for call in calls:
-            if not call.future.done():
-                call.future.set_exception(error)
-        for _, raised in raises:
-            if not raised.done():
-                raised.set_exception(error)
+    def _fail_waiting(self, error: Exception) -> None:
+        failed, self._next = self._next, Batch([])
+        failed.fail(error)
 
     def _go_down(self, outage: Unavailable) -> None:
         """Fail every call at once, rather than after a timeout each, until a probe is answered."""
-        self._fail(outage, *self._take_all())
+        self._fail_waiting(outage)
         self._health.failed(outage)
         if self._probe is None:
             self._probe = self._loop.create_task(self._run_probe())
@@ -306,15 +275,10 @@ class RedisGate:
             while not answered:
                 await asyncio.sleep(self._probe_interval)
                 with contextlib.suppress(Unavailable):
-                    await self._run_batch([], [])
+                    await self._run_batch(Batch([]))
                     answered = True
         except Exception:  # a bug, and no outage: the next call meets it, and gets the exception itself
             logger.exception("gate failed")
         finally:
             self._probe = None
         self._health.worked(surely=True)
-
-
-def _expiry(w: Windows) -> int:
-    """In milliseconds, and at least what `admit.lua` chooses: after it nothing in the record can matter."""
-    return DAY + w.ban_end - w.ban_start + MINUTE

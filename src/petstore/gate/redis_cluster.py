@@ -14,23 +14,9 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from petstore.errors import Unavailable
-from petstore.gate.redis_errors import time_limit, unavailable
-from petstore.gate.redis_link import IfNew, SingleLink, fields_of
-from petstore.gate.redis_script import (
-    ALL_VERSIONS,
-    LOAD_SCRIPT,
-    OUTDATED,
-    VERSIONS_RECORD,
-    Command,
-    ScriptCall,
-    ScriptReply,
-    ScriptResult,
-    Versions,
-    is_outdated,
-    script_command,
-    unpack_results,
-    unpack_versions,
-)
+from petstore.gate import redis_script as script
+from petstore.gate.redis_link import IfNew, SingleLink, time_limit, unavailable
+from petstore.gate.redis_script import Command, ScriptCall, ScriptReply, ScriptResult, Versions
 from petstore.observability.logs import event, logger
 
 SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard: the results of the other shards wait for it
@@ -41,7 +27,7 @@ REDIRECTS_MAX = 3  # that one command follows: a slot that has moved may be movi
 
 ServerAddress = tuple[str, int]  # host and port
 
-_OUTDATED: ScriptResult = (OUTDATED,) * 6  # only the outcome is read
+_OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the outcome is read
 
 
 class ClusterLink:
@@ -72,7 +58,7 @@ class ClusterLink:
     ) -> ScriptReply:
         await self._ensure_slots()
         versions = await self._run_on_versions(now, bans, raise_bits)
-        return ScriptReply(versions, await self._run_on_records(now, bans, versions, calls))
+        return versions, await self._run_on_records(now, bans, versions, calls)
 
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         await self._ensure_slots()
@@ -80,15 +66,13 @@ class ClusterLink:
             async for names in self._link(server).names(pattern):
                 yield names
 
-    async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]:
-        return await self._send_all([("GET", name) for name in names], names)
-
-    async def hashes(self, names: Sequence[bytes | str]) -> list[dict[bytes, bytes]]:
-        return [fields_of(reply) for reply in await self._send_all([("HGETALL", name) for name in names], names)]
-
-    async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
-        commands = [("SET", name, value, "PX", expiry) for name, value, expiry in records]
-        await self._send_all(commands, [name for name, _, _ in records])
+    async def send(self, commands: Sequence[Command]) -> list[Any]:
+        await self._ensure_slots()
+        replies = await self._send(commands, [command[1] for command in commands])
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise unavailable(reply)
+        return replies
 
     async def servers(self) -> dict[str, SingleLink]:
         """The servers that keep records, with a name for messages. Raises Unavailable."""
@@ -107,19 +91,20 @@ class ClusterLink:
     # The two parts of a batch
 
     async def _run_on_versions(self, now: str, bans: Sequence[int], raise_bits: int) -> Versions:
-        server = self._owners[_slot(VERSIONS_RECORD)]
+        server = self._owners[_slot(script.VERSIONS_RECORD)]
         if server is None:
             self._refresh_soon()
             raise Unavailable("no shard of the gate owns the slot of the versions")
         command, raise_all = (
-            script_command([VERSIONS_RECORD], now, bans, bits, []) for bits in (raise_bits, ALL_VERSIONS)
+            script.script_command([script.VERSIONS_RECORD], now, bans, bits, [])
+            for bits in (raise_bits, script.ALL_VERSIONS)
         )
         (reply,) = await self._exchange(server, [command], if_new=lambda: [raise_all])
         if isinstance(reply, AskError):
             reply = await self._follow_redirects(server, reply, command, if_moved=raise_all)
         if isinstance(reply, Exception):
             raise unavailable(reply)
-        return unpack_versions(reply)
+        return script.unpack_versions(reply)
 
     async def _run_on_records(
         self, now: str, bans: Sequence[int], versions: Versions, calls: Sequence[ScriptCall]
@@ -127,10 +112,10 @@ class ClusterLink:
         results: list[ScriptResult | Unavailable] = [_OUTDATED] * len(calls)
         calls_of: dict[str, list[int]] = {}  # of each record, by their numbers
         for number, call in enumerate(calls):
-            if not is_outdated(call, versions):
+            if not script.is_outdated(call, versions):
                 calls_of.setdefault(call.record, []).append(number)
         commands = [
-            script_command([record] * len(numbers), now, bans, "", [calls[n] for n in numbers])
+            script.script_command([record] * len(numbers), now, bans, "", [calls[n] for n in numbers])
             for record, numbers in calls_of.items()
         ]
         replies = await self._send(commands, list(calls_of))
@@ -138,21 +123,12 @@ class ClusterLink:
             if isinstance(reply, Exception):
                 found: Sequence[ScriptResult | Unavailable] = [unavailable(reply)] * len(numbers)
             else:
-                found = unpack_results(reply)
+                found = script.unpack_results(reply)
             for number, result in zip(numbers, found, strict=True):
                 results[number] = result
         return results
 
     # Exchanges
-
-    async def _send_all(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
-        """The reply to each command. Raises Unavailable when one command fails."""
-        await self._ensure_slots()
-        replies = await self._send(commands, names)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise unavailable(reply)
-        return replies
 
     async def _send(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
         """The reply to each command, or its error, from one exchange with each shard at the same time."""
@@ -207,9 +183,9 @@ class ClusterLink:
             if isinstance(reply, MovedError):
                 self._refresh_soon()
                 command = if_moved or command
-                commands = [LOAD_SCRIPT, command]
+                commands = [script.LOAD_SCRIPT, command]
             else:
-                commands = [LOAD_SCRIPT, ("ASKING",), command]
+                commands = [script.LOAD_SCRIPT, ("ASKING",), command]
             reply = (await self._exchange(server, commands))[-1]
         return reply
 
@@ -301,7 +277,7 @@ class ClusterLink:
         """Run the script on no records: a shard that takes no writes, as in a failover, still answers a PING."""
         with contextlib.suppress(Unavailable):
             async with time_limit(SLOTS_TIMEOUT):
-                (reply,) = await self._link(server).replies([script_command([], "", (0, 0, 0), "", [])])
+                (reply,) = await self._link(server).replies([script.script_command([], "", (0, 0, 0), "", [])])
             if isinstance(reply, Exception):
                 return
             self._down.discard(server)

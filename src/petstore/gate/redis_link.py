@@ -11,22 +11,16 @@ from typing import Any, Protocol
 import redis
 from redis.asyncio.connection import Connection
 from redis.asyncio.sentinel import Sentinel
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from petstore.gate.redis_errors import DRIVER_ERRORS, unavailable
-from petstore.gate.redis_script import (
-    ALL_VERSIONS,
-    LOAD_SCRIPT,
-    VERSIONS_RECORD,
-    Command,
-    ScriptCall,
-    ScriptReply,
-    script_command,
-    unpack_reply,
-)
+from petstore.errors import Unavailable
+from petstore.gate import redis_script as script
+from petstore.gate.redis_script import Command, ScriptCall, ScriptReply
 
 CONNECT_TIMEOUT = 0.8  # seconds
 SCAN_COUNT = 1_000
+# TimeoutError is an OSError. IncompleteReadError is neither: the server closed the connection within a reply.
+DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
 IfNew = Callable[[], Sequence[Command]]
 
@@ -42,15 +36,32 @@ class Link(Protocol):
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """The names of records, some at a time. A name may come twice."""
 
-    async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]: ...
-
-    async def hashes(self, names: Sequence[bytes | str]) -> list[dict[bytes, bytes]]:
-        """The fields of each record of totals; none where there is no such record."""
-
-    async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
-        """Names, values, and the milliseconds after which they expire."""
+    async def send(self, commands: Sequence[Command]) -> list[Any]:
+        """The reply to each command. The second word of a command is the name of its record."""
 
     async def close(self) -> None: ...
+
+
+def unavailable(error: Exception) -> Unavailable:
+    """The one place where errors of redis-py and the network become Unavailable, by their type.
+
+    Raises the error itself when it comes from neither: a bug is logged with its traceback and answered 500.
+    """
+    if isinstance(error, Unavailable):
+        return error
+    if not isinstance(error, DRIVER_ERRORS):
+        raise error
+    return Unavailable(f"the gate failed: {type(error).__name__}: {error}")
+
+
+@contextlib.asynccontextmanager
+async def time_limit(seconds: float) -> AsyncIterator[None]:
+    """Raises Unavailable when the block takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unavailable("the gate did not answer in time") from None
 
 
 class SingleLink:
@@ -73,13 +84,13 @@ class SingleLink:
     async def run_script(
         self, now: str, bans: Sequence[int], raise_bits: int, calls: Sequence[ScriptCall]
     ) -> ScriptReply:
-        records = [VERSIONS_RECORD, *[call.record for call in calls]]
+        records = [script.VERSIONS_RECORD, *[call.record for call in calls]]
 
         def command(bits: int) -> Command:
-            return script_command(records, now, bans, bits, calls)
+            return script.script_command(records, now, bans, bits, calls)
 
-        (reply,) = await self.replies([command(raise_bits)], if_new=lambda: [command(ALL_VERSIONS)])
-        return unpack_reply(await self._checked(reply))
+        (reply,) = await self.replies([command(raise_bits)], if_new=lambda: [command(script.ALL_VERSIONS)])
+        return script.unpack_reply(await self._checked(reply))
 
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         cursor = b"0"
@@ -90,16 +101,8 @@ class SingleLink:
             if cursor == b"0":
                 return
 
-    async def values(self, names: Sequence[bytes | str]) -> list[bytes | None]:
-        return await self.command("MGET", *names) if names else []
-
-    async def hashes(self, names: Sequence[bytes | str]) -> list[dict[bytes, bytes]]:
-        replies = await self.replies([("HGETALL", name) for name in names])
-        return [fields_of(await self._checked(reply)) for reply in replies]
-
-    async def put(self, records: Sequence[tuple[str, bytes, int]]) -> None:
-        for reply in await self.replies([("SET", name, value, "PX", expiry) for name, value, expiry in records]):
-            await self._checked(reply)
+    async def send(self, commands: Sequence[Command]) -> list[Any]:
+        return [await self._checked(reply) for reply in await self.replies(commands)]
 
     async def servers(self) -> "dict[str, SingleLink]":
         """The servers that keep records, with a name for messages. Raises Unavailable."""
@@ -111,8 +114,8 @@ class SingleLink:
 
     async def command(self, *words: Any) -> Any:
         """The reply to one command. Raises Unavailable."""
-        (reply,) = await self.replies([words])
-        return await self._checked(reply)
+        (reply,) = await self.send([words])
+        return reply
 
     async def replies(self, commands: Sequence[Command], if_new: IfNew | None = None) -> list[Any]:
         """The reply to each command, in one exchange. An error that the server replies is returned, not raised.
@@ -128,7 +131,7 @@ class SingleLink:
                 replies = await self._exchange(commands)
                 missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
                 if missing:  # such a server has executed nothing, so the commands can be sent again
-                    repeated = await self._exchange([LOAD_SCRIPT, *(commands[number] for number in missing)])
+                    repeated = await self._exchange([script.LOAD_SCRIPT, *(commands[number] for number in missing)])
                     for number, reply in zip(missing, repeated[1:], strict=True):
                         replies[number] = reply
             except DRIVER_ERRORS as error:
@@ -182,11 +185,6 @@ class SingleLink:
         if connection is not None:
             with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.disconnect(nowait=nowait)
-
-
-def fields_of(reply: Any) -> dict[bytes, bytes]:
-    """From the reply to HGETALL, which is a map in the newer protocol and a list in the older one."""
-    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _is_closed(reader: asyncio.StreamReader) -> bool:

@@ -8,21 +8,23 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from petstore.errors import Unavailable
-from petstore.gate import Subject, bucket_of
+from petstore.gate import DIGEST_LENGTH, Subject, bucket_of
 from petstore.keys import Environment
-from petstore.rate_limits import WINDOWS_LAYOUT, Decision, Outcome, Window, Windows
+from petstore.rate_limits import DAY, MINUTE, WINDOWS_LAYOUT, Decision, Outcome, Window, Windows
 from petstore.usage import OPERATIONS, AdmissionTotal, Operation
 
 Command = tuple[Any, ...]  # the words of one Redis command
 Versions = tuple[int, int, int, int]  # live catalogue, live keys, staging catalogue, staging keys
 ScriptResult = tuple[int, int, int, int, int, int]  # outcome, window, limit, remaining, reset, wait
+# The versions, and a result for each call. Unavailable is the result where only one shard fails.
+ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 LOAD_SCRIPT: Command = ("SCRIPT", "LOAD", SCRIPT)
 _SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis names a script by it
 
 # What the script can do with a record.
-KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT = range(5)
+KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = range(7)
 KEY_OPERATION: dict[Environment, int] = {"live": KEY_LIVE, "staging": KEY_STAGING}
 _KEY_ENVIRONMENT = {operation: environment for environment, operation in KEY_OPERATION.items()}
 OUTDATED = 3  # the outcome of a call that was made under an old version of the keys
@@ -57,13 +59,6 @@ class ScriptCall(NamedTuple):
     counted_as: Operation = "other"
 
 
-class ScriptReply(NamedTuple):
-    """The versions, and a result for each call. Unavailable is the result where only one shard fails."""
-
-    versions: Versions
-    results: Sequence[ScriptResult | Unavailable]
-
-
 def key_record(key_id: str) -> str:
     """The record's name. The braces are Redis' hash tag, which selects the slot."""
     return f"petstore:key:{{{key_id}}}"
@@ -80,6 +75,10 @@ def totals_record(key_id: str) -> str:
 
 def _totals_record_of(record: str) -> str:
     return "petstore:admitted:" + record.removeprefix("petstore:key:")
+
+
+def mark_record(digest: bytes) -> str:
+    return f"petstore:valid:{digest[:DIGEST_LENGTH].hex()}"
 
 
 def address_record(environment: Environment, address: str) -> str:
@@ -102,7 +101,7 @@ def script_command(
 
 
 def unpack_reply(reply: bytes) -> ScriptReply:
-    return ScriptReply(unpack_versions(reply), unpack_results(memoryview(reply)[_versions.size :]))
+    return unpack_versions(reply), unpack_results(memoryview(reply)[_versions.size :])
 
 
 def unpack_versions(reply: bytes) -> Versions:
@@ -125,19 +124,24 @@ def is_outdated(call: ScriptCall, versions: Versions) -> bool:
     return environment is not None and call.keys_version != versions[VERSION_NUMBER[environment, "keys"]]
 
 
-def pack_windows(w: Windows) -> bytes:
-    return _windows.pack(*w)
+def put_command(key_id: str, w: Windows) -> Command:
+    """The record expires no sooner than `admit.lua` chooses: then nothing in it can matter any more."""
+    return ("SET", key_record(key_id), _windows.pack(*w), "PX", DAY + w.ban_end - w.ban_start + MINUTE)
 
 
-def totals_in(key_id: str, fields: dict[bytes, bytes]) -> list[AdmissionTotal]:
-    """From the fields of a record of totals."""
-    if not fields:
+def totals_command(key_id: str) -> Command:
+    return ("HMGET", totals_record(key_id), "environment", "epoch", *_PLACE.values())
+
+
+def totals_in(key_id: str, reply: Sequence[bytes | None]) -> list[AdmissionTotal]:
+    """From the reply to `totals_command`."""
+    environment, epoch, *counts = reply
+    if environment is None or epoch is None:
         return []
-    environment, epoch = _KEY_ENVIRONMENT[int(fields[b"environment"])], int(fields[b"epoch"])
     return [
-        AdmissionTotal(environment, key_id, operation, epoch, int(fields[b"%d" % place]))
-        for operation, place in _PLACE.items()
-        if b"%d" % place in fields
+        AdmissionTotal(_KEY_ENVIRONMENT[int(environment)], key_id, operation, int(epoch), int(count))
+        for operation, count in zip(OPERATIONS, counts, strict=True)
+        if count is not None
     ]
 
 
