@@ -44,7 +44,7 @@ async def _snapshots(path: Path, dice: random.Random) -> list[bytes]:
     moments = []
     for number in range(REQUESTS):
         now = 1e6 + number / 10
-        await gate.admit("live", f"key{dice.randrange(1_500)}", LIMITS, keys, now)
+        await gate.admit("live", f"key{dice.randrange(1_500)}", LIMITS, keys, now, "other")
         await gate.admit_address("live", f"10.{dice.randrange(200)}.{dice.randrange(250)}.1", now)
         if number % 50 == 0:
             await gate.sweep(now)
@@ -71,7 +71,7 @@ async def _decides(path: Path) -> bool:
     gate = LmdbGate(path, GatePolicy())
     keys = await gate.keys_version("live")
     for number in range(1, LIMITS.per_minute + 1):
-        admitted = await gate.admit("live", "key1", LIMITS, keys, 2e6)
+        admitted = await gate.admit("live", "key1", LIMITS, keys, 2e6, "other")
         if admitted is None or admitted[0].remaining != LIMITS.per_minute - number:
             return False
     return True

@@ -26,7 +26,7 @@ REFUSE = GatePolicy(outage="refuse")
 
 
 async def ask(gate: Gate, key_id: str, limits: Limits, now: float = NOW) -> Decision:
-    admitted = await gate.admit("live", key_id, limits, await gate.keys_version("live"), now)
+    admitted = await gate.admit("live", key_id, limits, await gate.keys_version("live"), now, "other")
     assert admitted is not None
     return admitted[0]
 
@@ -35,7 +35,7 @@ async def all_versions(gate: Gate) -> dict[tuple[Environment, Subject], int]:
     found: dict[tuple[Environment, Subject], int] = {}
     for environment in ENVIRONMENTS:
         keys = await gate.keys_version(environment)
-        admitted = await gate.admit(environment, "key_v", PLENTY, keys, NOW)
+        admitted = await gate.admit(environment, "key_v", PLENTY, keys, NOW, "other")
         assert admitted is not None
         found[environment, "catalogue"], found[environment, "keys"] = admitted[1], keys
     return found

@@ -204,7 +204,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         await admin.identify_key(secret)
         version = await backends.gate.keys_version("live")
         for _ in range(6):
-            await backends.gate.admit("live", key.id, Limits(2, 2), version, time.time())
+            await backends.gate.admit("live", key.id, Limits(2, 2), version, time.time(), "other")
         await admin.lift_ban(key.id)
         await admin.revoke_key(key.id)
         pet = await admin.add_pet(NewPet("Rex", 1))

@@ -32,7 +32,7 @@ def test_nothing_is_counted_under_an_outdated_version_of_the_keys(gate_at: GateP
         for environment in ENVIRONMENTS:
             version = await gate.keys_version(environment)
             await gate.raise_version(environment, "keys")
-            assert await gate.admit(environment, "key_a", Limits(2, 2), version, NOW) is None
+            assert await gate.admit(environment, "key_a", Limits(2, 2), version, NOW, "other") is None
         assert (await ask(gate, "key_a", Limits(2, 2))).remaining == 1
 
     gate_at.use(work)
@@ -150,7 +150,7 @@ def test_random_requests_are_decided_as_the_naive_model_decides_them(gate_at: Ga
         version, compared = await gate.keys_version("live"), 0
         for now in random_times(dice, 48):
             asking = dice.choices(list(naive), k=250)
-            calls = (gate.admit("live", key_id, limits[key_id], version, now / SECOND) for key_id in asking)
+            calls = (gate.admit("live", key_id, limits[key_id], version, now / SECOND, "other") for key_id in asking)
             for key_id, admitted in zip(asking, await asyncio.gather(*calls), strict=True):
                 assert admitted is not None and admitted[0] == naive[key_id].ask(limits[key_id], now)
             compared += len(asking)

@@ -113,9 +113,11 @@ def test_the_fallback_decides_for_a_shard_that_takes_no_writes(redis_cluster: Re
 
     async def work(gate: Gate) -> list[int]:
         version = await gate.keys_version("live")
-        admitted = [await gate.admit("live", key_id, Limits(9, 9), version, NOW) for _ in range(2)]
+        admitted = [await gate.admit("live", key_id, Limits(9, 9), version, NOW, "other") for _ in range(2)]
         assert await gate.keys_version("live") == version and not gate.degraded()
-        assert await gate.admit("live", key_id, Limits(9, 9), version - 1, NOW) is None  # a key has changed since
+        assert (
+            await gate.admit("live", key_id, Limits(9, 9), version - 1, NOW, "other") is None
+        )  # a key has changed since
         versions = {a[1] for a in admitted if a}
         assert len(versions) == 2 and max(versions) < 0  # so no cached page is used
         return [a[0].remaining for a in admitted if a]
@@ -141,7 +143,7 @@ def test_a_shard_that_is_down_fails_its_own_keys_only(
         cluster.nodes[down].kill() if fault == "killed" else cluster.nodes[down].hang()
         for number in range(rounds):
             began = time.monotonic()
-            asked = [gate.admit("live", name, PLENTY, version, NOW) for name in KEY_IDS]
+            asked = [gate.admit("live", name, PLENTY, version, NOW, "other") for name in KEY_IDS]
             answers = await asyncio.gather(*asked, return_exceptions=True)
             assert [name for name, answer in zip(KEY_IDS, answers, strict=True) if isinstance(answer, tuple)] == well
             assert all(isinstance(answer, Unavailable | tuple) for answer in answers), answers

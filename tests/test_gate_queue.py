@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 from redis import Redis as Client
-from redis.asyncio.connection import Connection
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
 from petstore.gate.fallback import FallbackGate
 from petstore.gate.redis import QueueFull, RedisGate
-from petstore.gate.redis_link import SingleLink
 from petstore.gate.redis_script import ScriptReply
-from petstore.gate.redis_url import connection_options, open_link
+from petstore.gate.redis_url import open_link
 from petstore.observability.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
 from tests.backends import Redis
@@ -35,7 +33,7 @@ def test_calls_of_one_turn_of_the_loop_are_one_batch(redis: Redis, tmp_path: Pat
     async def work(gate: Gate) -> int:
         version = await gate.keys_version("live")
         before = batches()
-        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(300)))
+        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW, "other") for i in range(300)))
         return batches() - before
 
     assert GatePlace(tmp_path, redis.url()).use(work) == 1
@@ -60,10 +58,10 @@ def test_one_batch_is_in_flight_at_a_time(redis: Redis) -> None:
             return reply
 
         link.run_script = delayed
-        calls = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, version, NOW)) for i in range(2)]
+        calls = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, version, NOW, "other")) for i in range(2)]
         await begun.wait()
         for number in range(2, 5):  # each in a turn of its own, while the first batch is in flight
-            calls.append(asyncio.ensure_future(gate.admit("live", f"key_{number}", PLENTY, version, NOW)))
+            calls.append(asyncio.ensure_future(gate.admit("live", f"key_{number}", PLENTY, version, NOW, "other")))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         free.set()
@@ -86,7 +84,7 @@ def test_a_batch_has_at_most_500_calls_and_the_queue_is_measured(redis: Redis) -
 
         link.run_script = recorded
         before = [*GATE_BATCH.cell()]
-        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW) for i in range(1_200)))
+        await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW, "other") for i in range(1_200)))
         assert GATE_QUEUE.cells[()] == 0
         await gate.keys_version("live")  # a batch without calls is not observed
         grown = [new - old for new, old in zip(GATE_BATCH.cell(), before, strict=True)]
@@ -106,7 +104,7 @@ async def two_calls(gate: RedisGate, link: FaultyLink, change: Callable[[Any], A
         return versions, change(results)
 
     link.run_script = changed
-    calls = [gate.admit("live", name, PLENTY, version, NOW) for name in ("key_a", "key_b")]
+    calls = [gate.admit("live", name, PLENTY, version, NOW, "other") for name in ("key_a", "key_b")]
     try:
         return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
     finally:
@@ -133,7 +131,7 @@ def test_a_bug_is_no_outage_and_reaches_the_callers_as_itself(redis: Redis, capl
             raise ValueError("a bug")
 
         link.run_script = broken
-        calls = [gate.admit("live", "key_a", PLENTY, version, NOW), gate.raise_version("live", "keys")]
+        calls = [gate.admit("live", "key_a", PLENTY, version, NOW, "other"), gate.raise_version("live", "keys")]
         errors = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
         assert [repr(error) for error in errors] == ["ValueError('a bug')"] * 2
         assert not gate.down
@@ -198,38 +196,10 @@ def test_a_missing_result_is_a_bug_and_every_caller_gets_a_reply(redis: Redis) -
     use_link(redis.url(), work)
 
 
-class WithoutReader:
-    """A connection of a redis-py that keeps its stream under another name."""
-
-    def __init__(self, **options: Any) -> None:
-        self._connection = Connection(**options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_reader":
-            raise AttributeError(name)
-        return getattr(self._connection, name)
-
-
-def test_a_redis_py_without_reader_is_a_bug_and_no_outage(redis: Redis, tmp_path: Path) -> None:
-    """Without its stream the gate could not tell a closed connection from an open one."""
-
-    async def work() -> None:
-        link = SingleLink({**connection_options(redis.url()), "connection_class": WithoutReader})
-        gate = FallbackGate(RedisGate(link, GatePolicy()), tmp_path / "gate.mdb", GatePolicy())
-        for _ in range(2):
-            with pytest.raises(TypeError, match=r"redis .* is not supported: Connection\._reader"):
-                await gate.keys_version("live")
-        assert not gate.degraded()
-        await gate.close()
-
-    asyncio.run(work())
-    assert not (tmp_path / "gate.mdb").exists()
-
-
 def test_at_most_20_000_calls_wait_for_the_gate(redis: Redis, tmp_path: Path) -> None:
     async def work(gate: Gate) -> None:
         version = await gate.keys_version("live")
-        calls = (gate.admit("live", "key_a", PLENTY, version, NOW) for _ in range(20_020))
+        calls = (gate.admit("live", "key_a", PLENTY, version, NOW, "other") for _ in range(20_020))
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 20_000 + [True] * 20
         assert {str(outcome) for outcome in outcomes[20_000:]} == {"too many requests wait for the gate"}
@@ -243,7 +213,7 @@ def test_the_fallback_does_not_decide_when_the_queue_is_full(redis: Redis, tmp_p
     url, policy = redis.url(), GatePolicy(given_clock=True)
 
     async def catalogue(gate: Gate) -> int:
-        admitted = await gate.admit("live", "key_other", PLENTY, await gate.keys_version("live"), NOW)
+        admitted = await gate.admit("live", "key_other", PLENTY, await gate.keys_version("live"), NOW, "other")
         assert admitted is not None
         return admitted[1]
 
@@ -251,9 +221,11 @@ def test_the_fallback_does_not_decide_when_the_queue_is_full(redis: Redis, tmp_p
         gate = FallbackGate(RedisGate(open_link(url), policy, queue_max=100), file, policy)
         other = RedisGate(open_link(url), policy)
         before, version = await catalogue(other), await gate.keys_version("live")
-        waiting = [asyncio.ensure_future(gate.admit("live", "key_a", PLENTY, version, NOW)) for _ in range(100)]
+        waiting = [
+            asyncio.ensure_future(gate.admit("live", "key_a", PLENTY, version, NOW, "other")) for _ in range(100)
+        ]
         late = [  # in the same turn of the event loop
-            gate.admit("live", "key_a", PLENTY, version, NOW),
+            gate.admit("live", "key_a", PLENTY, version, NOW, "other"),
             gate.admit_address("live", "192.0.2.1", NOW),
             gate.peek_address("live", "192.0.2.1", NOW),
             gate.was_valid(bytes(32)),
@@ -313,7 +285,7 @@ def test_calls_that_wait_at_closing_fail_at_once(redis: Redis, turns: int) -> No
             raise AssertionError
 
         link.run_script = never
-        calls = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, 0, NOW)) for i in range(600)]
+        calls = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, 0, NOW, "other")) for i in range(600)]
         calls.append(asyncio.ensure_future(gate.keys_version("live")))  # type: ignore[arg-type]  # only its error counts
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -331,7 +303,7 @@ def test_cancelled_calls_never_shift_the_replies_of_others(redis: Redis, tmp_pat
 
     async def one(gate: Gate, number: int) -> int:
         version = await gate.keys_version("live")
-        admitted = await gate.admit("live", f"key_{number}", Limits(1_000 + number, 10**6), version, NOW)
+        admitted = await gate.admit("live", f"key_{number}", Limits(1_000 + number, 10**6), version, NOW, "other")
         assert admitted is not None and admitted[0].limit == 1_000 + number
         return 1
 

@@ -181,7 +181,7 @@ def test_calls_fail_at_once_in_an_outage_which_ends_by_itself(own_redis: Redis, 
             with pytest.raises(Unavailable, match="down"):
                 await gate.keys_version("live")
             with pytest.raises(Unavailable, match="down"):
-                await gate.admit("live", "key_a", PLENTY, version, NOW)
+                await gate.admit("live", "key_a", PLENTY, version, NOW, "other")
         assert not gate.degraded()  # it has no fallback
         own_redis.go_on() if fault == "hung" else own_redis.start()
         assert await answers_again(gate)
@@ -223,22 +223,22 @@ def test_while_redis_is_down_a_node_goes_on_without_caches(own_redis: Redis, tmp
     async def work(gate: Gate) -> None:
         limits = Limits(3, 100)
         before = await gate.keys_version("live")
-        first = await gate.admit("live", "key_a", limits, before, NOW)
+        first = await gate.admit("live", "key_a", limits, before, NOW, "other")
         own_redis.kill()
-        assert await gate.admit("live", "key_a", limits, before, NOW) is None  # read the key again
+        assert await gate.admit("live", "key_a", limits, before, NOW, "other") is None  # read the key again
         assert gate.degraded()
         version = await gate.keys_version("live")
-        admitted = [await gate.admit("live", "key_a", limits, version, NOW) for _ in range(4)]
+        admitted = [await gate.admit("live", "key_a", limits, version, NOW, "other") for _ in range(4)]
         assert [a and a[0].outcome for a in admitted] == [ADMITTED] * 3 + [LIMITED]
         versions = [a[1] for a in [first, *admitted] if a]
         assert len(set(versions)) == len(versions) == 5  # so no cached page is used
         await gate.raise_version("live", "catalogue")
         own_redis.start()
         assert await eventually(lambda: not gate.degraded())
-        assert await gate.admit("live", "key_a", limits, version, NOW) is None
+        assert await gate.admit("live", "key_a", limits, version, NOW, "other") is None
         after = await gate.keys_version("live")
         assert after > before
-        back = await gate.admit("live", "key_a", limits, after, NOW)
+        back = await gate.admit("live", "key_a", limits, after, NOW, "other")
         assert back is not None and back[0].remaining == 1
 
     GatePlace(tmp_path, own_redis.url()).use(work)

@@ -37,7 +37,7 @@ def test_the_first_to_show_a_new_animal_raises_the_version_once(tmp_path: Path, 
     async def work(running: Running) -> None:
         async def version() -> int:
             keys = await running.gate.keys_version("live")
-            passed = await running.gate.admit("live", "key_of_a_witness", Limits(10**6, 10**6), keys, NOW)
+            passed = await running.gate.admit("live", "key_of_a_witness", Limits(10**6, 10**6), keys, NOW, "other")
             assert passed is not None
             return passed[1]
 

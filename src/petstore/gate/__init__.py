@@ -37,13 +37,7 @@ class Gate(Protocol):
     """Every method but `close` raises Unavailable when the gate cannot answer. `now` is in Unix seconds."""
 
     async def admit(
-        self,
-        environment: Environment,
-        key_id: str,
-        limits: Limits,
-        keys_version: int,
-        now: float,
-        operation: Operation = "other",
+        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
     ) -> tuple[Decision, int] | None:
         """Decide one request of a key, and return the version of the catalogue at that instant.
 

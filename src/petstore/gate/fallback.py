@@ -35,13 +35,7 @@ class FallbackGate:
         self._unique_version = itertools.count(-2, -1)
 
     async def admit(
-        self,
-        environment: Environment,
-        key_id: str,
-        limits: Limits,
-        keys_version: int,
-        now: float,
-        operation: Operation = "other",
+        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
     ) -> tuple[Decision, int] | None:
         try:
             return await self._shared.admit(environment, key_id, limits, keys_version, now, operation)

@@ -24,7 +24,7 @@ import msgspec
 from petstore.errors import Unavailable
 from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, GatePolicy, Subject, bucket_of, lmdb_totals
 from petstore.gate.lmdb_steps import Steps
-from petstore.gate.lmdb_totals import COUNTABLE, MARK, ONE, TOTALS, pack_key, unpack_key
+from petstore.gate.lmdb_totals import COUNTABLE, KEY, MARK, ONE, TOTALS, pack_key, unpack_key
 from petstore.gate.recovery import mark_in_use
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability.health import Health
@@ -48,7 +48,7 @@ SWEEP_BATCHES_MAX = 40  # in one sweep
 SWEEP_PERIOD = 120  # seconds, and sweeps, in which each record is checked once
 READ_BATCH = 1_000
 
-KEY, ADDRESS, VERSION, VALID = b"k", b"a", b"v", b"s"  # the first byte of a record's name is its kind
+ADDRESS, VERSION, VALID = b"a", b"v", b"s"  # the first byte of a record's name is its kind; as KEY and TOTALS
 _windows = struct.Struct(WINDOWS_LAYOUT)
 _address = struct.Struct("<2q")
 _versions = struct.Struct("<2Q")
@@ -88,16 +88,8 @@ class LmdbGate:
             path.touch(0o600)
             with size_lock(path) as file:
                 size = max(initial_size, os.fstat(file).st_size)
-                self._env = lmdb.open(
-                    str(path),
-                    subdir=False,
-                    map_size=size,
-                    sync=False,
-                    metasync=False,
-                    writemap=True,
-                    map_async=True,
-                    mode=0o600,
-                )
+                unsynced = {"sync": False, "metasync": False, "writemap": True, "map_async": True}
+                self._env = lmdb.open(str(path), subdir=False, map_size=size, mode=0o600, **unsynced)
                 os.posix_fallocate(file, 0, size)
                 with self._env.begin(write=True) as txn:
                     for name in self._version_names.values():
@@ -111,13 +103,7 @@ class LmdbGate:
         self._begin: Callable[..., Any] = self._env.begin
 
     async def admit(
-        self,
-        environment: Environment,
-        key_id: str,
-        limits: Limits,
-        keys_version: int,
-        now: float,
-        operation: Operation = "other",
+        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
     ) -> tuple[Decision, int] | None:
         name = KEY + key_id.encode()
         return await self._steps.take(
@@ -215,10 +201,8 @@ class LmdbGate:
         return self._transact(work, write=False)
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        start = KEY
-        while rows := self._transact(partial(_some_records, KEY, start), write=False):
+        for rows in self._records(KEY):
             yield [(name[1:].decode(), Windows._make(_windows.unpack(value))) for name, value in rows]
-            start = rows[-1][0] + b"\0"
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
         packed = [(KEY + key_id.encode(), _windows.pack(*w)) for key_id, w in rows]
@@ -230,18 +214,26 @@ class LmdbGate:
         self._transact(work)
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
+        batches: Iterable[list[bytes]] = ([name[1:] for name, _ in rows] for rows in self._records(TOTALS))
         if key_ids is not None:
-            for start in range(0, len(key_ids), READ_BATCH):
-                yield self._totals([KEY + key_id.encode() for key_id in key_ids[start : start + READ_BATCH]])
-            return
-        start_name = TOTALS
-        while rows := self._transact(partial(_some_records, TOTALS, start_name), write=False):
-            yield self._totals([KEY + name[1:] for name, _ in rows])
-            start_name = rows[-1][0] + b"\0"
+            keys = [key_id.encode() for key_id in key_ids]
+            batches = (keys[start : start + READ_BATCH] for start in range(0, len(keys), READ_BATCH))
+        for batch in batches:
+            yield self._transact(partial(lmdb_totals.totals_of, batch), write=False)
             await asyncio.sleep(0)  # requests come between two batches
 
-    def _totals(self, key_names: Sequence[bytes]) -> list[AdmissionTotal]:
-        return self._transact(lambda txn: list(lmdb_totals.totals_of(txn, key_names)), write=False)
+    def _records(self, kind: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The records of a kind, some at a time."""
+        start = kind
+
+        def work(txn: Any) -> list[tuple[bytes, bytes]]:
+            with txn.cursor() as cursor:
+                rows = itertools.islice(cursor, READ_BATCH) if cursor.set_range(start) else ()
+                return [(name, value) for name, value in rows if name[:1] == kind]
+
+        while rows := self._transact(work, write=False):
+            yield rows
+            start = rows[-1][0] + b"\0"
 
     def degraded(self) -> bool:
         return False
@@ -300,13 +292,6 @@ class LmdbGate:
 
 def _address_name(environment: Environment, address: str) -> bytes:
     return ADDRESS + environment.encode() + bucket_of(address)
-
-
-def _some_records(kind: bytes, start: bytes, txn: Any) -> list[tuple[bytes, bytes]]:
-    """The next records of a kind, from a name on."""
-    with txn.cursor() as cursor:
-        rows = itertools.islice(cursor, READ_BATCH) if cursor.set_range(start) else ()
-        return [(name, value) for name, value in rows if name[:1] == kind]
 
 
 def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:

@@ -7,14 +7,14 @@ calls of LMDB took 3.8 µs instead of 2.5. The mark tells counters from what ear
 
 import secrets
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.rate_limits import WINDOWS_LAYOUT
 from petstore.usage import OPERATIONS, AdmissionTotal, Operation
 
-TOTALS = b"t"  # the kind of these records
+KEY, TOTALS = b"k", b"t"  # the kinds of the records of windows and of totals
 BITS = 14
 MARK = 0xA << BITS * len(OPERATIONS)
 MARK_BITS = 0xFF << BITS * len(OPERATIONS)
@@ -58,18 +58,19 @@ def has_counts(recent: int) -> bool:
     return _is_marked(recent) and recent != MARK
 
 
-def totals_of(txn: Any, key_names: Iterable[bytes]) -> Iterator[AdmissionTotal]:
-    """What was counted for these keys; `key_names` are those of their records."""
-    for name in key_names:
-        key, stored = name[1:], txn.get(TOTALS + name[1:])
+def totals_of(keys: Iterable[bytes], txn: Any) -> list[AdmissionTotal]:
+    """What was counted for these keys."""
+    found = []
+    for key in keys:
+        stored, record = txn.get(TOTALS + key), txn.get(KEY + key)
         if stored is None:
             continue
-        record = txn.get(name)
         counts = _counts(recent_in(record)) if record else _NO_COUNTS
         number, epoch, *totals = _totals.unpack(stored)
         for operation, total, count in zip(OPERATIONS, totals, counts, strict=True):
             if total + count:
-                yield AdmissionTotal(ENVIRONMENTS[number], key.decode(), operation, epoch, total + count)
+                found.append(AdmissionTotal(ENVIRONMENTS[number], key.decode(), operation, epoch, total + count))
+    return found
 
 
 def _is_marked(recent: int) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import lmdb
 
+from petstore.data_dir import sync
 from petstore.errors import OperatorError
 from petstore.observability.logs import event
 
@@ -32,8 +33,7 @@ def mark_in_use(path: Path) -> None:
 def mark_clean(path: Path) -> None:
     """Sync the file and note it. Must be called only when no process uses the file any more."""
     with contextlib.suppress(OSError):  # without this note the next start recovers the file, which is safe
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
+        sync(path)
         _write_note(path, SYNCED)
 
 
@@ -63,8 +63,7 @@ def recover(path: Path) -> Path | None:
         return None
     damaged = path.with_name(f"{path.name}.damaged-{int(time.time())}")
     path.rename(damaged)
-    with contextlib.suppress(FileNotFoundError):
-        path.with_name(path.name + "-lock").unlink()
+    path.with_name(path.name + "-lock").unlink(missing_ok=True)
     event(logging.ERROR, "gate file damaged", set_aside=str(damaged), effect="counters start anew")
     return damaged
 
@@ -109,15 +108,9 @@ def _write_note(path: Path, text: str) -> None:
             return
     part = note.with_name(f"{note.name}.{os.getpid()}")
     try:
-        with part.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        part.write_text(text)
+        sync(part)
         part.rename(note)
     finally:
         part.unlink(missing_ok=True)  # it still exists when the disk is full
-    directory = os.open(note.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync(note.parent)

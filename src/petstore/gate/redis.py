@@ -74,13 +74,7 @@ class RedisGate:
     # For requests
 
     async def admit(
-        self,
-        environment: Environment,
-        key_id: str,
-        limits: Limits,
-        keys_version: int,
-        now: float,
-        operation: Operation = "other",
+        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
     ) -> tuple[Decision, int] | None:
         record, what = script.key_record(key_id), script.KEY_OPERATION[environment]
         versions, result = await self._call(record, what, now, limits, keys_version, operation)

@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
-import redis
 from redis.asyncio.connection import Connection
 from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -169,7 +168,8 @@ class SingleLink:
 
     async def _ensure_connection(self) -> None:
         if self._connection is not None:
-            if self._connection.is_connected and not _is_closed(reader_of(self._connection)):
+            reader = self._connection._reader  # redis-py has no public way to tell that the server closed an idle one
+            if self._connection.is_connected and not reader.at_eof() and reader.exception() is None:
                 return
             await self._disconnect()
         options = dict(self._options)
@@ -177,7 +177,6 @@ class SingleLink:
             options["host"], options["port"] = await self._sentinels.discover_master(self._service)
         self._connection = self._connection_class(**options)
         await self._connection.connect()
-        reader_of(self._connection)
 
     async def _disconnect(self, *, nowait: bool = True) -> None:
         connection, self._connection = self._connection, None
@@ -185,18 +184,3 @@ class SingleLink:
         if connection is not None:
             with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.disconnect(nowait=nowait)
-
-
-def _is_closed(reader: asyncio.StreamReader) -> bool:
-    return reader.at_eof() or reader.exception() is not None
-
-
-def reader_of(connection: Any) -> asyncio.StreamReader:
-    """The stream of a connection: redis-py has no public way to tell that the server closed an idle one.
-
-    Raises TypeError when a version of redis-py keeps its stream elsewhere.
-    """
-    reader = getattr(connection, "_reader", None)
-    if not isinstance(reader, asyncio.StreamReader):
-        raise TypeError(f"redis {redis.__version__} is not supported: Connection._reader is no StreamReader")
-    return reader

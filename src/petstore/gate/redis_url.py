@@ -31,7 +31,7 @@ def open_link(url: str) -> SingleLink | ClusterLink:
     try:
         if scheme == "redis+sentinel":
             _check_options(url, ())
-            return SingleLink(_login(url), _sentinels(url), _sentinel_service(url))
+            return SingleLink(_login(url), *_sentinels(url))
         if scheme == "redis+cluster":
             _check_options(url, ())
             return ClusterLink(_servers(url), _login(url))
@@ -75,20 +75,12 @@ def _servers(url: str) -> list[ServerAddress]:
     return servers
 
 
-def _sentinel_service(url: str) -> str:
-    """Raises ValueError."""
+def _sentinels(url: str) -> tuple[Sentinel, str]:
+    """The Sentinels, and the service that they are asked for. Raises ValueError."""
     service = urlsplit(url).path.strip("/")
     if not service:
         raise ValueError("name the service: redis+sentinel://host:26379,host:26379/name")
-    return service
-
-
-def _sentinels(url: str) -> Sentinel:
-    """Raises ValueError."""
     # Without a limit redis-py waits for seconds for a Sentinel that does not answer, and retries it.
-    options: Any = {
-        "socket_timeout": SENTINEL_TIMEOUT,
-        "socket_connect_timeout": SENTINEL_TIMEOUT,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    return Sentinel(_servers(url), sentinel_kwargs=options)  # type: ignore[no-untyped-call]  # redis-py has no types here
+    limits = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
+    options: Any = {**limits, "retry": Retry(NoBackoff(), 0)}
+    return Sentinel(_servers(url), sentinel_kwargs=options), service  # type: ignore[no-untyped-call]  # redis-py's
