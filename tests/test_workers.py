@@ -158,7 +158,7 @@ def second():
         os.kill(os.getpid(), signal.SIGTERM)
 
 os.register_at_fork(before=second)
-raise SystemExit(Supervisor("127.0.0.1", 0, 2, lambda sockets, ready: time.sleep(60), None).run())
+raise SystemExit(Supervisor("127.0.0.1", 0, 2, lambda own, others, ready: time.sleep(60), None).run())
 """
 
 
@@ -189,7 +189,7 @@ from petstore.server.workers import Supervisor
 logs.configure()
 restarts.PAUSE_MAX = restarts.PAUSE_MIN  # a test does not wait for 30 seconds
 
-def work(sockets, ready):
+def work(own, others, ready):
     if pathlib.Path(sys.argv[1]).exists():
         raise ValueError("cannot start")
     ready()
@@ -241,7 +241,7 @@ def retired(number, frame):
     (directory / "retired").touch()
     os._exit(0)
 
-def work(sockets, ready):
+def work(own, others, ready):
     try:
         (directory / "first").touch(exist_ok=False)
     except FileExistsError:
@@ -253,7 +253,8 @@ def work(sockets, ready):
     (directory / "ready").touch()
     time.sleep(60)
 
-left = Handover(worker_sockets("127.0.0.1", 0, 2), {previous: 0}, set(), {}, False)
+sockets = worker_sockets("127.0.0.1", 0, 2)
+left = Handover([[each.detach() for each in group] for group in sockets], {previous: 0}, set(), {}, False)
 raise SystemExit(Supervisor("127.0.0.1", 0, 2, work, left).run())
 """
 

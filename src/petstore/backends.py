@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import TracebackType
 
 from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
 from petstore.errors import OperatorError
@@ -38,27 +36,22 @@ class Backends:
         """
         self._settings = settings
         self._locked = locked
-        self._lock = contextlib.ExitStack()
-        if locked:
-            recover_gate(settings)
-            self._lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
-        try:
+        with contextlib.ExitStack() as lock:
+            if locked:
+                recover_gate(settings)
+                lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
             self.gate = open_gate_for(settings)
             try:
                 self.stores = open_stores_for(settings, self.gate, serving=serving, limits=limits)
             except BaseException:
                 _close_soon(self.gate)
                 raise
-        except BaseException:
-            self._lock.close()
-            raise
+            self._lock = lock.pop_all()
 
     async def __aenter__(self) -> "Backends":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -154,11 +147,11 @@ def clock_of(settings: Settings) -> Callable[[], float]:
     file = settings.clock_file
     if file is None:
         return time.time
-    return lambda: time.time() + _seconds_in(file)
 
+    def moved() -> float:
+        try:
+            return time.time() + float(file.read_text())
+        except (OSError, ValueError):
+            return time.time()
 
-def _seconds_in(file: Path) -> float:
-    try:
-        return float(file.read_text())
-    except (OSError, ValueError):
-        return 0.0
+    return moved

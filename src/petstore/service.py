@@ -31,9 +31,8 @@ from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.handover import Handover, running_digests
 from petstore.server.http_server import Application, HttpServer
 from petstore.server.serving import serve_connections
-from petstore.server.sockets import open_sockets
+from petstore.server.sockets import Sockets, open_sockets
 from petstore.server.tls import tls_context
-from petstore.server.worker_process import WorkerSockets
 from petstore.server.workers import Supervisor
 from petstore.settings import Settings
 from petstore.web import asgi
@@ -189,7 +188,7 @@ def keep_previous_workers(error: Exception) -> None:
     if predecessor is None:
         raise error
 
-    def fail(_: WorkerSockets, __: Callable[[], None]) -> None:
+    def fail(*_: object) -> None:
         raise error
 
     code = Supervisor("", 0, max(len(predecessor.workers), len(predecessor.sockets)), fail, predecessor).run()
@@ -220,7 +219,8 @@ def _work(
     settings: Settings,
     tls: ssl.SSLContext | None,
     certificate_expires: float | None,
-    sockets: WorkerSockets,
+    own: Sockets,
+    others: Sockets,
     ready: Callable[[], None],
 ) -> None:
     """One worker process, from start to end."""
@@ -230,7 +230,7 @@ def _work(
         service = Service(settings, supervised=True, certificate_expires=certificate_expires)
         server = http_server(settings, await service.start(), FIELDS)
         service.every_second.append(server.tick)
-        await serve_connections(server, sockets.own, tls, ready, sockets.others)
+        await serve_connections(server, own, tls, ready, others)
         await service.stop()
 
     uvloop.run(run())

@@ -22,8 +22,8 @@ from petstore.observability.logs import event, logger
 SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard: the results of the other shards wait for it
 SLOTS_TIMEOUT = 0.3  # seconds for asking one server for the slots, or whether it answers
 REFRESH_INTERVAL = 0.2  # seconds between two refreshes while a shard is down or a slot has no owner
-TRY_INTERVAL, TRIES_MAX = 0.02, 10  # seconds between two tries, and tries, for records that are moving
-REDIRECTS_MAX = 3  # that one command follows: a slot that has moved may be moving again
+TRY_INTERVAL = 0.02  # seconds between two tries for records that are moving
+STEPS_MAX = 20  # redirects and tries of one command: a slot that has moved may be moving again
 
 ServerAddress = tuple[str, int]  # host and port
 
@@ -101,7 +101,7 @@ class ClusterLink:
         )
         (reply,) = await self._exchange(server, [command], if_new=lambda: [raise_all])
         if isinstance(reply, AskError):
-            reply = await self._follow_redirects(server, reply, command, if_moved=raise_all)
+            reply = await self._follow(server, reply, command, if_moved=raise_all)
         if isinstance(reply, Exception):
             raise unavailable(reply)
         return script.unpack_versions(reply)
@@ -149,44 +149,35 @@ class ClusterLink:
         return replies
 
     async def _exchange_and_follow(self, server: ServerAddress, commands: Sequence[Command]) -> list[Any]:
-        replies = await self._exchange_and_follow_once(server, commands)
-        for _ in range(TRIES_MAX):
-            # A key has two records, its windows and its totals. While their slot moves they may be on two servers.
-            apart = [number for number, reply in enumerate(replies) if isinstance(reply, TryAgainError)]
-            if not apart:
-                break
-            await asyncio.sleep(TRY_INTERVAL)
-            again = await self._exchange_and_follow_once(server, [commands[number] for number in apart])
-            for number, reply in zip(apart, again, strict=True):
-                replies[number] = reply
-        return replies
-
-    async def _exchange_and_follow_once(self, server: ServerAddress, commands: Sequence[Command]) -> list[Any]:
         replies = await self._exchange(server, commands)
-        redirected = [number for number, reply in enumerate(replies) if isinstance(reply, AskError)]
-        followed = (self._follow_redirects(server, replies[number], commands[number]) for number in redirected)
-        for number, reply in zip(redirected, await asyncio.gather(*followed), strict=True):
+        moving = [number for number, reply in enumerate(replies) if isinstance(reply, AskError | TryAgainError)]
+        followed = (self._follow(server, replies[number], commands[number]) for number in moving)
+        for number, reply in zip(moving, await asyncio.gather(*followed), strict=True):
             replies[number] = reply
         return replies
 
-    async def _follow_redirects(
-        self, server: ServerAddress, reply: Any, command: Command, if_moved: Command | None = None
-    ) -> Any:
+    async def _follow(self, owner: ServerAddress, reply: Any, command: Command, if_moved: Command | None = None) -> Any:
         """The reply of the server that owns the slot now. The servers before it have executed nothing.
 
         `if_moved` is sent in place of `command` to a new owner of the versions, which may not have the newest.
         """
-        for _ in range(REDIRECTS_MAX):
-            if not isinstance(reply, AskError):
-                break
-            server = (_host(reply.host, server[0]), reply.port)
-            if isinstance(reply, MovedError):
-                self._refresh_soon()
-                command = if_moved or command
-                commands = [script.LOAD_SCRIPT, command]
+        server = owner
+        for _ in range(STEPS_MAX):
+            before: list[Command] = [script.LOAD_SCRIPT]
+            if isinstance(reply, TryAgainError):
+                # A key has two records, its windows and its totals. While their slot moves they may be on two servers.
+                await asyncio.sleep(TRY_INTERVAL)
+                server = owner
+            elif isinstance(reply, AskError):  # or a MovedError, which is one
+                server = (_host(reply.host, server[0]), reply.port)
+                if isinstance(reply, MovedError):
+                    self._refresh_soon()
+                    owner, command = server, if_moved or command
+                else:
+                    before.append(("ASKING",))
             else:
-                commands = [script.LOAD_SCRIPT, ("ASKING",), command]
-            reply = (await self._exchange(server, commands))[-1]
+                break
+            reply = (await self._exchange(server, [*before, command]))[-1]
         return reply
 
     async def _exchange(

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from petstore.server.bodies import BrokenOff
 from petstore.server.messages import Request
@@ -18,14 +18,13 @@ AsgiApp = Callable[
 logger = logging.getLogger("petstore")
 
 
-class AsgiResponse:
+class AsgiResponse(NamedTuple):
     """A response of the application. With a `stream`, its headers say how long it is."""
 
-    def __init__(self, status: int, headers: str, body: bytes, stream: AsyncIterator[bytes] | None = None) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-        self.stream = stream
+    status: int
+    headers: str
+    body: bytes
+    stream: AsyncIterator[bytes] | None = None
 
 
 class AsgiBridge:

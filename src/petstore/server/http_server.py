@@ -78,52 +78,46 @@ class HttpServer:
     def accept(self, connection: Connection) -> bool:
         """Whether there is room for one more connection."""
         self.end_handshake(connection)
-        if not self._has_room(connection.peer):
-            return False
-        self.connections.add(connection)
         self._drained.clear()  # it may be set while a handshake of the drain is under way
-        self._of_address[self._group_of(connection.peer)] += 1
-        return True
+        return self._enter(self.connections, connection)
 
     def begin_handshake(self, connection: Connection) -> bool:
         """Whether there is room for one more connection, which counts from now on."""
-        if not self._has_room(connection.peer):
-            return False
-        self._handshaking.add(connection)
-        self._of_address[self._group_of(connection.peer)] += 1
-        return True
+        return self._enter(self._handshaking, connection)
 
     def end_handshake(self, connection: Connection) -> None:
-        if connection in self._handshaking:
-            self._handshaking.remove(connection)
-            self._count_down(connection.peer)
+        self._leave(self._handshaking, connection)
 
-    def _has_room(self, address: str) -> bool:
+    def forget(self, connection: Connection) -> None:
+        self._leave(self.connections, connection)
+        if self.closing and not self.connections:
+            self._drained.set()
+
+    def _enter(self, connections: set[Connection], connection: Connection) -> bool:
+        address = connection.peer
+        group = self._group_of(address)
         if len(self.connections) + len(self._handshaking) >= self._connections_max:
             self.refuse("total", "too many connections", address)
             return False
-        if self._of_address[self._group_of(address)] >= self._per_address_max and not self._is_exempt(address):
+        if self._of_address[group] >= self._per_address_max and not self._is_exempt(address):
             self.refuse("per_address", "too many connections from one address", address)
             return False
+        connections.add(connection)
+        self._of_address[group] += 1
         return True
+
+    def _leave(self, connections: set[Connection], connection: Connection) -> None:
+        if connection in connections:
+            connections.remove(connection)
+            group = self._group_of(connection.peer)
+            self._of_address[group] -= 1
+            if not self._of_address[group]:
+                del self._of_address[group]
 
     def refuse(self, reason: str, cause: str, address: str) -> None:
         """Count a connection that is closed at once, and log it."""
         REFUSED_CONNECTIONS.add(reason)
         self._refusals.event(time.monotonic(), cause, address=address)
-
-    def forget(self, connection: Connection) -> None:
-        if connection in self.connections:
-            self.connections.remove(connection)
-            self._count_down(connection.peer)
-        if self.closing and not self.connections:
-            self._drained.set()
-
-    def _count_down(self, address: str) -> None:
-        group = self._group_of(address)
-        self._of_address[group] -= 1
-        if not self._of_address[group]:
-            del self._of_address[group]
 
     def tick(self) -> None:
         """Called once a second."""

@@ -10,12 +10,9 @@ class Restarts:
     """A slot is the place of one worker. `now` is in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._due: dict[int, float] = {}  # slots without a worker, and when each gets its next one
+        self.due: dict[int, float] = {}  # slots without a worker, and when each gets its next one
         self._crashes_of: dict[int, int] = {}  # of each slot, in a row
         self._crashes = 0  # of all slots, since a worker died that had really started
-
-    def __bool__(self) -> bool:
-        return bool(self._due)
 
     def worked(self, slot: int) -> None:
         """A worker died that had really started."""
@@ -27,26 +24,20 @@ class Restarts:
         self._crashes += 1
         crashes = self._crashes_of[slot] = self._crashes_of.get(slot, 0) + 1
         pause = min(PAUSE_MAX, PAUSE_MIN * 2.0 ** min(crashes - 1, 16))
-        self._due[slot] = now + pause
+        self.due[slot] = now + pause
         return pause
 
     @property
     def keep_failing(self) -> bool:
         return self._crashes >= CRASHES_MAX
 
-    def add(self, slots: set[int], now: float) -> None:
-        self._due.update(dict.fromkeys(slots, now))
-
     def take_due(self, now: float) -> list[int]:
         """The slots that get a worker now."""
-        due = [slot for slot, at in self._due.items() if at <= now]
+        due = [slot for slot, at in self.due.items() if at <= now]
         for slot in due:
-            del self._due[slot]
+            del self.due[slot]
         return due
 
     def seconds_to_next(self, now: float) -> float:
         """Infinite when no slot waits."""
-        return max(0.0, min(self._due.values(), default=math.inf) - now)
-
-    def clear(self) -> None:
-        self._due.clear()
+        return max(0.0, min(self.due.values(), default=math.inf) - now)

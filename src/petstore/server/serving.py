@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from petstore.server.connection import Connection
-from petstore.server.handover import Sockets
 from petstore.server.http_server import HttpServer
 from petstore.server.restarts import PAUSE_MAX
-from petstore.server.sockets import BACKLOG
+from petstore.server.sockets import BACKLOG, Sockets
 from petstore.server.tls_listener import TlsListener
 from petstore.server.worker_process import COVER, RETIRE
 

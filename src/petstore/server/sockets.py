@@ -12,6 +12,7 @@ from petstore.errors import OperatorError
 BACKLOG = 4096
 FIRST_ACTIVATED = 3  # the first descriptor that systemd passes
 
+Sockets = list[socket.socket]
 Address = tuple[str, int | None]  # a host and a port, or a name that begins with `unix:`
 
 
@@ -20,19 +21,20 @@ def check_port(host: str, port: int) -> None:
 
     Listening itself would not tell: with SO_REUSEPORT a second service could start and take half of the connections.
     """
-    if not _activated_count():
+    if not _activated():
         with _reported(host, port):
             for family, address in _addresses(host, port):
                 _listening(family, address, shared=False).close()
 
 
-def worker_sockets(host: str, port: int, count: int) -> list[list[socket.socket]]:
+def worker_sockets(host: str, port: int, count: int) -> list[Sockets]:
     """The sockets of each of `count` workers, or those of systemd, which serve all alike. Raises OperatorError."""
-    activated = activated_sockets()
-    return [activated] if activated else open_sockets(host, port, count)
+    if activated_addresses():
+        return [[inherited(fd) for fd in _activated()]]
+    return open_sockets(host, port, count)
 
 
-def open_sockets(host: str, port: int, count: int) -> list[list[socket.socket]]:
+def open_sockets(host: str, port: int, count: int) -> list[Sockets]:
     """For each of `count` workers a socket on every address of `host`. Raises OperatorError.
 
     Each worker has a socket of its own, so that the kernel spreads connections evenly. The main process keeps all of
@@ -81,45 +83,33 @@ def _listening(family: int, address: Any, *, shared: bool) -> socket.socket:
     return made
 
 
-def activated_sockets() -> list[socket.socket]:
-    """The sockets that systemd has opened for this process; empty without socket activation. Raises OperatorError."""
-    activated_addresses()
-    return [inherited(fd) for fd in _activated_descriptors()]
-
-
 def activated_addresses() -> list[Address]:
-    """The addresses of these sockets. Raises OperatorError when one of them cannot be served."""
-    return [_address_of(fd) for fd in _activated_descriptors()]
+    """The addresses of the sockets that systemd has opened for this process; empty without socket activation.
+
+    Raises OperatorError when one of the sockets cannot be served.
+    """
+    return [_address_of(fd) for fd in _activated()]
 
 
-def _activated_descriptors() -> range:
-    return range(FIRST_ACTIVATED, FIRST_ACTIVATED + _activated_count())
-
-
-def _activated_count() -> int:
-    """Raises OperatorError."""
-    if os.environ.get("LISTEN_PID") != str(os.getpid()):
-        return 0
-    given = os.environ.get("LISTEN_FDS", "0")
+def _activated() -> range:
+    """The descriptors of these sockets. Raises OperatorError."""
+    ours = os.environ.get("LISTEN_PID") == str(os.getpid())
+    given = os.environ.get("LISTEN_FDS", "0") if ours else "0"
     if not (given.isascii() and given.isdigit() and len(given) < 5):
         raise OperatorError(f"LISTEN_FDS={given}: must be the number of sockets that systemd passes")
-    return int(given)
+    return range(FIRST_ACTIVATED, FIRST_ACTIVATED + int(given))
 
 
 def _address_of(fd: int) -> Address:
     """Raises OperatorError."""
-    found = None
     try:
-        found = socket.socket(fileno=fd)
-        if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            raise OperatorError(f"LISTEN_FDS: descriptor {fd} is a socket that does not listen")
-        name = found.getsockname()
-        return (str(name[0]), int(name[1])) if isinstance(name, tuple) else (f"unix:{os.fsdecode(name)}", None)
+        with socket.socket(fileno=os.dup(fd)) as found:
+            if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                raise OperatorError(f"LISTEN_FDS: descriptor {fd} is a socket that does not listen")
+            name = found.getsockname()
     except OSError as error:
         raise OperatorError(f"LISTEN_FDS: descriptor {fd} is no socket: {error.strerror}") from None
-    finally:
-        if found is not None:
-            found.detach()  # the descriptor stays open
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else (f"unix:{os.fsdecode(name)}", None)
 
 
 def inherited(fd: int) -> socket.socket:

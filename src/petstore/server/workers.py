@@ -8,6 +8,7 @@ A worker that cannot be replaced is tried again and again while others serve. Th
 """
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -16,23 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from petstore.observability.logs import event
-from petstore.server.handover import Digests, Handover, Sockets, trial_environment
+from petstore.server.handover import Digests, Handover, trial_environment
 from petstore.server.restarts import Restarts
-from petstore.server.sockets import worker_sockets
-from petstore.server.worker_process import (
-    COVER,
-    RETIRE,
-    SIGNALS,
-    Work,
-    Worker,
-    WorkerSockets,
-    run_worker,
-    unblock_signals,
-)
+from petstore.server.sockets import Sockets, inherited, worker_sockets
+from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Work, Worker, run_worker
 
 STOP_TIMEOUT = 4.5
 WORKERS_MAX = 8  # by default
@@ -60,8 +53,8 @@ class Supervisor:
         self._digests = digests or {}
         self._running_digests = predecessor.digests if predecessor else self._digests
         self._workers: dict[int, Worker] = {}
-        self._previous = dict(predecessor.workers) if predecessor else {}
-        self._retired = set(predecessor.retired) if predecessor else set()
+        self._previous = predecessor.workers if predecessor else {}
+        self._retired = predecessor.retired if predecessor else set()
         self._taking_over = predecessor is not None
         self._reload_again = predecessor is not None and predecessor.reload_again
         self._stopping = False
@@ -69,7 +62,11 @@ class Supervisor:
         self._restarts = Restarts()
         self._trial: subprocess.Popen[bytes] | None = None
         self._reload_deadline = time.monotonic() + READY_TIMEOUT
-        self._sockets = predecessor.sockets if predecessor else worker_sockets(host, port, count)
+        self._sockets: list[Sockets]
+        if predecessor is None:
+            self._sockets = worker_sockets(host, port, count)
+        else:
+            self._sockets = [[inherited(fd) for fd in group] for group in predecessor.sockets]
 
     def run(self) -> int:
         """Until SIGTERM or SIGINT. Returns the exit code: 1 when no worker is ready and new ones keep dying."""
@@ -78,7 +75,7 @@ class Supervisor:
         for slot in range(self._count):
             self._start(slot)
         self._reap()  # SIG_DFL has discarded the signal of a worker that died during the `exec`
-        while self._workers or self._restarts or self._previous or self._retired:
+        while self._workers or self._restarts.due or self._previous or self._retired:
             received = signal.sigtimedwait(SIGNALS, self._wait())
             if received is not None:
                 self._handle(received.si_signo)
@@ -107,7 +104,7 @@ class Supervisor:
             self._start(slot)
         for worker in self._workers.values():
             worker.check_ready()
-        if self._taking_over and not self._restarts and all(worker.is_ready for worker in self._workers.values()):
+        if self._taking_over and not self._restarts.due and all(worker.is_ready for worker in self._workers.values()):
             self._finish_reload()
         elif self._previous and now > self._reload_deadline and not self._stopping:
             self._give_up_reload("the new workers were not ready in time")
@@ -134,19 +131,17 @@ class Supervisor:
             return
         if pid == 0:
             os.close(ready)
-            run_worker(self._work, self._sockets_of(slot), written)
+            own, others = self._sockets_of(slot)
+            run_worker(self._work, own, others, written)
         os.close(written)
         self._workers[pid] = Worker(pid, slot, ready)
 
-    def _sockets_of(self, slot: int) -> WorkerSockets:
-        """Every socket has a worker, also when a reload changes the number of workers."""
+    def _sockets_of(self, slot: int) -> Iterator[Sockets]:
+        """Those of a worker, and all others. Every socket has a worker, also when a reload changes their number."""
         groups = len(self._sockets)
         mine = [slot % groups] if slot >= groups else range(slot, groups, self._count)
         others = [number for number in range(groups) if number not in mine]
-        return WorkerSockets(self._sockets_in(mine), self._sockets_in(others))
-
-    def _sockets_in(self, groups: Iterable[int]) -> Sockets:
-        return [each for number in groups for each in self._sockets[number]]
+        return ([each for number in numbers for each in self._sockets[number]] for numbers in (mine, others))
 
     def _reap(self) -> None:
         while True:
@@ -205,7 +200,7 @@ class Supervisor:
     def _stop(self) -> None:
         self._stopping = True
         self._taking_over = self._reload_again = False
-        self._restarts.clear()
+        self._restarts.due.clear()
         self._stop_deadline = time.monotonic() + STOP_TIMEOUT
         self._signal({*self._workers, *self._previous, *self._retired}, signal.SIGTERM)
 
@@ -238,27 +233,28 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._trial_output,
-                preexec_fn=unblock_signals,
+                preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, SIGNALS),
             )
         except OSError as error:
-            self._refuse_reload(f"the new code cannot be tried: {error.strerror}")
+            _log_refusal(f"the new code cannot be tried: {error.strerror}")
 
     def _end_trial(self, trial: subprocess.Popen[bytes]) -> None:
         self._trial = None
         with self._trial_output as output:
             output.seek(0)
             said = output.read(64 * 1024).decode(errors="replace").strip().splitlines()
-        if self._stopping:
-            return
-        if trial.returncode != 0:
-            self._refuse_reload(said[-1].removeprefix("petstore: ") if said else f"exit code {trial.returncode}")
-            return
-        self._exec()
+        if trial.returncode != 0 and not self._stopping:
+            _log_refusal(said[-1].removeprefix("petstore: ") if said else f"exit code {trial.returncode}")
+        elif not self._stopping:
+            self._exec()
 
     def _exec(self) -> None:
         """Replace this process by the program on disk. Returns only when that fails."""
         workers = {pid: worker.slot for pid, worker in self._workers.items()}
-        handover = Handover(self._sockets, workers, self._retired, self._running_digests, self._reload_again)
+        descriptors = [[each.fileno() for each in group] for group in self._sockets]
+        for descriptor in itertools.chain(*descriptors):
+            os.set_inheritable(descriptor, True)
+        handover = Handover(descriptors, workers, self._retired, self._running_digests, self._reload_again)
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -266,10 +262,7 @@ class Supervisor:
                 sys.executable, [sys.executable, *sys.orig_argv[1:]], handover.in_environment()
             )
         except OSError as error:
-            self._refuse_reload(f"the new code cannot be started: {error.strerror}")
-
-    def _refuse_reload(self, cause: str) -> None:
-        event(logging.ERROR, "reload failed", cause=cause, effect="the present workers stay")
+            _log_refusal(f"the new code cannot be started: {error.strerror}")
 
     def _finish_reload(self) -> None:
         self._retire(set(self._previous))
@@ -280,7 +273,7 @@ class Supervisor:
 
     def _give_up_reload(self, cause: str) -> None:
         """The old workers stay, and the new ones go."""
-        event(logging.ERROR, "reload failed", cause=cause, effect="the previous workers stay")
+        _log_refusal(cause)
         for worker in self._workers.values():
             worker.check_ready()
         ready = {worker.pid for worker in self._workers.values() if worker.is_ready}
@@ -289,9 +282,14 @@ class Supervisor:
         self._retired |= set(self._workers)
         for worker in self._workers.values():
             worker.close()
-        self._workers = {pid: Worker.kept(pid, slot) for pid, slot in self._previous.items()}
+        self._workers = {pid: Worker(pid, slot, None) for pid, slot in self._previous.items()}
         # A previous worker that died meanwhile has no successor yet.
-        self._restarts.clear()
-        self._restarts.add(set(range(self._count)) - set(self._previous.values()), time.monotonic())
+        self._restarts.due.clear()
+        missing = set(range(self._count)) - set(self._previous.values())
+        self._restarts.due = dict.fromkeys(missing, time.monotonic())
         self._previous = {}
         self._taking_over = False
+
+
+def _log_refusal(cause: str) -> None:
+    event(logging.ERROR, "reload failed", cause=cause, effect="the present workers stay")
