@@ -172,7 +172,6 @@ async def run(folder: Path, rows: list[str], rounds: int, *, profiling: bool) ->
     await seed.fill(settings, ANIMALS, keys, mint("live"))
     service = Service(settings, supervised=False)
     server = HttpServer(await service.start(), FIELDS)
-    service.every_second.append(server.tick)
     clients, messages = Clients(server), Messages(keys)
     taken: dict[str, list[float]] = {row: [] for row in rows}
     profiles = {row: cProfile.Profile() if profiling else None for row in rows}

@@ -91,7 +91,7 @@ def redis_alone(step: int, steps: int) -> float:
 
     async def ask() -> None:
         link = open_link(backends.redis().url())
-        version = (await link.run_script("", BanPolicy(), 0, [])).versions[1]
+        version = (await link.run_script("", BanPolicy(), 0, []))[0][1]
         nobody: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         for number in range(steps):
             keys = range(number * step % KEYS, number * step % KEYS + step)

@@ -12,7 +12,7 @@ import shutil
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from petstore.keys import ENVIRONMENTS
 from petstore.maintenance.admissions import collect_admissions
 from petstore.maintenance.certificate import served_expiry
 from petstore.observability import metrics
-from petstore.observability.logs import event, logger
+from petstore.observability.logs import bugs_logged, event, logger
 from petstore.observability.monitoring import Monitoring
 from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.handover import Handover, running_digests
@@ -56,7 +56,6 @@ class Service:
         self._supervised = supervised
         self._certificate_expires = certificate_expires
         self._clock = clock_of(settings)
-        self.every_second: list[Callable[[], None]] = []
 
     async def start(self) -> App:
         self._monitoring = Monitoring(self._settings.data / "metrics", partial(measure_node, self._settings))
@@ -105,12 +104,11 @@ class Service:
                 event(logging.ERROR, "supervisor gone")
                 os._exit(1)
             now = time.perf_counter()
-            settle, measure = partial(self.app.settle, now), partial(self._monitoring.tick, now - due)
-            chores: list[Callable[[], None]] = [*self.every_second, settle, measure]
-            for chore in chores:
-                with _bugs_logged():
-                    chore()
-            with _bugs_logged(), contextlib.suppress(Unavailable):
+            with bugs_logged():
+                self.app.settle(now)
+            with bugs_logged():
+                self._monitoring.tick(now - due)
+            with bugs_logged(), contextlib.suppress(Unavailable):
                 await self._backends.gate.sweep(self._clock())
             self._collect_all = self._collect_all or tick % COLLECT_ALL_EVERY == 0
             if tick % FLUSH_EVERY == 0 and self._flushing.done():
@@ -122,26 +120,18 @@ class Service:
         """First what was admitted, of which the counters then move errors to their own class."""
         of_all, self._collect_all = self._collect_all, False
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
-        with _bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps it for the next time
+        with bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps it for the next time
             await collect_admissions(self._backends.gate, self._backends.stores, self._clock(), seen)
             of_all = False
         self._collect_all |= of_all  # again the next time, if it failed
         for counters in self.app.counters:
-            with _bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
+            with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
                 await counters.flush(self._clock())
 
     async def _tidy_stores(self) -> None:
         for store in self._backends.stores.values():
-            with _bugs_logged(), contextlib.suppress(Unavailable):  # the next time comes in a minute
+            with bugs_logged(), contextlib.suppress(Unavailable):  # the next time comes in a minute
                 await store.tidy()
-
-
-@contextlib.contextmanager
-def _bugs_logged() -> Iterator[None]:
-    try:
-        yield
-    except Exception:
-        logger.exception("housekeeping failed")
 
 
 def measure_node(settings: Settings) -> None:
@@ -229,7 +219,6 @@ def _work(
     async def run() -> None:
         service = Service(settings, supervised=True, certificate_expires=certificate_expires)
         server = http_server(settings, await service.start(), FIELDS)
-        service.every_second.append(server.tick)
         await serve_connections(server, own, tls, ready, others)
         await service.stop()
 
@@ -283,22 +272,13 @@ def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
             scheme = "https" if tls else "http"
             app = AsgiBridge(console.app, scheme=scheme, host=settings.host, port=settings.port)
             server = http_server(settings, app, None)
-            ticking = asyncio.create_task(_tick(server))
             await serve_connections(server, sockets, tls, lambda: greet(console.sign_in_url))
-            ticking.cancel()
 
     try:
         uvloop.run(run())
     finally:
         for each in sockets:
             each.close()
-
-
-async def _tick(server: HttpServer) -> None:
-    while True:
-        await asyncio.sleep(1)
-        with _bugs_logged():
-            server.tick()
 
 
 class AsgiService:

@@ -113,7 +113,8 @@ class RedisGate:
         return [script.unpack_windows(value) for value in values]
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        async for key_ids in self._key_ids(script.key_record("*")):
+        async for names in self._link.names(script.key_record("*")):
+            key_ids = [script.key_id_of(name) for name in names]
             yield list(zip(key_ids, await self.windows(key_ids), strict=True))
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
@@ -123,24 +124,14 @@ class RedisGate:
         if key_ids is not None:
             yield await self._totals(key_ids)
             return
-        async for found in self._key_ids(script.totals_record("*")):
-            yield await self._totals(found)
+        async for names in self._link.names(script.totals_record("*")):
+            yield await self._totals([script.key_id_of(name) for name in names])
 
     async def _totals(self, key_ids: Sequence[str]) -> list[AdmissionTotal]:
         replies = await self._send([script.totals_command(key_id) for key_id in key_ids])
         return [
             total for key_id, reply in zip(key_ids, replies, strict=True) for total in script.totals_in(key_id, reply)
         ]
-
-    async def _key_ids(self, pattern: str) -> AsyncIterator[list[str]]:
-        """The keys that have a record of this name, some at a time."""
-        names_in_turn = aiter(self._link.names(pattern))
-        while True:
-            async with time_limit(BATCH_TIMEOUT):
-                names = await anext(names_in_turn, None)
-            if names is None:
-                return
-            yield [script.key_id_of(name) for name in names]
 
     async def _send(self, commands: Sequence[script.Command]) -> list[Any]:
         replies = []

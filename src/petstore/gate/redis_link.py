@@ -17,7 +17,7 @@ from petstore.gate import redis_script as script
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply
 
 CONNECT_TIMEOUT = 0.8  # seconds
-SCAN_COUNT = 1_000
+SCAN_COUNT, SCAN_TIMEOUT = 1_000, 1.0  # names that one command looks at, and seconds for it
 # TimeoutError is an OSError. IncompleteReadError is neither: the server closed the connection within a reply.
 DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
@@ -94,7 +94,8 @@ class SingleLink:
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         cursor = b"0"
         while True:
-            cursor, found = await self.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            async with time_limit(SCAN_TIMEOUT):
+                cursor, found = await self.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
             if found:
                 yield found
             if cursor == b"0":

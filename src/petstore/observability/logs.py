@@ -1,9 +1,11 @@
 """Logs: one line per event on standard error, readable on a terminal and JSON otherwise."""
 
+import contextlib
 import datetime
 import logging
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -15,6 +17,15 @@ logger.addHandler(logging.NullHandler())  # commands print what they have to say
 def event(level: int, name: str, **fields: Any) -> None:
     """Log one event. No field holds a secret: a key is named by its id."""
     logger.log(level, name, extra={"fields": fields})
+
+
+@contextlib.contextmanager
+def bugs_logged() -> Iterator[None]:
+    """For a task of each second: a bug in it is logged and ends no other task."""
+    try:
+        yield
+    except Exception:
+        logger.exception("housekeeping failed")
 
 
 class Throttled:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from petstore.observability.logs import bugs_logged
 from petstore.server.connection import Connection
 from petstore.server.http_server import HttpServer
 from petstore.server.restarts import PAUSE_MAX
@@ -50,7 +51,8 @@ async def serve_connections(
         return await loop.create_server(lambda: Connection(server), sock=each, backlog=BACKLOG)  # its default is 100
 
     listeners = [await listen(each) for each in sockets]
-    covering = asyncio.ensure_future(_cover(others, listen, cover))
+    ticking = asyncio.create_task(_tick(server))
+    covering = asyncio.create_task(_cover(others, listen, cover))
     ready()
     await _first(stop.wait(), retire.wait())
     if stop.is_set():
@@ -62,6 +64,14 @@ async def serve_connections(
     if not stop.is_set():
         await _first(server.drain(RETIRE_TIMEOUT, idle=RETIRE_IDLE), stop.wait())
     await server.drain()
+    ticking.cancel()
+
+
+async def _tick(server: HttpServer) -> None:
+    while True:
+        await asyncio.sleep(1)
+        with bugs_logged():
+            server.tick()
 
 
 async def _cover(

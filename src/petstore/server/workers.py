@@ -36,7 +36,7 @@ POLL = 0.02  # seconds, while a worker is starting
 
 def default_count() -> int:
     """One worker per core that this process may use, by its affinity and its cgroup's quota; at most 8."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" is no number: no quota
@@ -51,22 +51,20 @@ class Supervisor:
         self._work = work
         self._count = count
         self._digests = digests or {}
-        self._running_digests = predecessor.digests if predecessor else self._digests
+        found = predecessor or Handover([], {}, set(), self._digests, reload_again=False)
+        self._running_digests = found.digests
         self._workers: dict[int, Worker] = {}
-        self._previous = predecessor.workers if predecessor else {}
-        self._retired = predecessor.retired if predecessor else set()
+        self._previous = found.workers
+        self._retired = found.retired
         self._taking_over = predecessor is not None
-        self._reload_again = predecessor is not None and predecessor.reload_again
+        self._reload_again = found.reload_again
         self._stopping = False
         self._failed = False
         self._restarts = Restarts()
         self._trial: subprocess.Popen[bytes] | None = None
         self._reload_deadline = time.monotonic() + READY_TIMEOUT
-        self._sockets: list[Sockets]
-        if predecessor is None:
-            self._sockets = worker_sockets(host, port, count)
-        else:
-            self._sockets = [[inherited(fd) for fd in group] for group in predecessor.sockets]
+        sockets = [[inherited(fd) for fd in group] for group in found.sockets]
+        self._sockets = sockets or worker_sockets(host, port, count)
 
     def run(self) -> int:
         """Until SIGTERM or SIGINT. Returns the exit code: 1 when no worker is ready and new ones keep dying."""
