@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 from redis import Redis as Client
+from redis.asyncio.connection import Connection
 
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
 from petstore.gate.fallback import FallbackGate
 from petstore.gate.redis import QueueFull, RedisGate
+from petstore.gate.redis_link import SingleLink
 from petstore.gate.redis_script import ScriptReply
-from petstore.gate.redis_url import open_link
+from petstore.gate.redis_url import connection_options, open_link
 from petstore.observability.metrics import GATE_BATCH, GATE_ERRORS, GATE_QUEUE
 from petstore.plans import Limits
 from tests.backends import Redis
@@ -194,6 +196,34 @@ def test_a_missing_result_is_a_bug_and_every_caller_gets_a_reply(redis: Redis) -
         assert isinstance(good, tuple) and isinstance(bad, ValueError)
 
     use_link(redis.url(), work)
+
+
+class WithoutReader:
+    """A connection of a redis-py that keeps its stream under another name."""
+
+    def __init__(self, **options: Any) -> None:
+        self._connection = Connection(**options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_reader":
+            raise AttributeError(name)
+        return getattr(self._connection, name)
+
+
+def test_a_redis_py_without_reader_is_a_bug_and_no_outage(redis: Redis, tmp_path: Path) -> None:
+    """Without its stream the gate could not tell a closed connection from an open one."""
+
+    async def work() -> None:
+        link = SingleLink({**connection_options(redis.url()), "connection_class": WithoutReader})
+        gate = FallbackGate(RedisGate(link, GatePolicy()), tmp_path / "gate.mdb", GatePolicy())
+        for _ in range(2):
+            with pytest.raises(AttributeError, match="_reader"):
+                await gate.keys_version("live")
+        assert not gate.degraded()
+        await gate.close()
+
+    asyncio.run(work())
+    assert not (tmp_path / "gate.mdb").exists()
 
 
 def test_at_most_20_000_calls_wait_for_the_gate(redis: Redis, tmp_path: Path) -> None:

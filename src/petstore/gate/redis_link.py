@@ -169,8 +169,7 @@ class SingleLink:
 
     async def _ensure_connection(self) -> None:
         if self._connection is not None:
-            reader = self._connection._reader  # redis-py has no public way to tell that the server closed an idle one
-            if self._connection.is_connected and not reader.at_eof() and reader.exception() is None:
+            if self._connection.is_connected and not self._reader.at_eof() and self._reader.exception() is None:
                 return
             await self._disconnect()
         options = dict(self._options)
@@ -178,6 +177,8 @@ class SingleLink:
             options["host"], options["port"] = await self._sentinels.discover_master(self._service)
         self._connection = self._connection_class(**options)
         await self._connection.connect()
+        # redis-py has no public way to tell that the server closed an idle connection. If it renames this, all fails.
+        self._reader: asyncio.StreamReader = self._connection._reader
 
     async def _disconnect(self, *, nowait: bool = True) -> None:
         connection, self._connection = self._connection, None
