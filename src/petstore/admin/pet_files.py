@@ -1,12 +1,10 @@
 """Animals in files: reads and writes .jsonl and .csv, for the command line and the console."""
 
 import asyncio
-import codecs
 import csv
 import hashlib
 import io
 import re
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Literal
 
@@ -18,7 +16,6 @@ from petstore.pets import NewPet, Page, Pet, new_pet, parse_new_pet
 BATCH = 2_000
 BAD_ROWS_MAX = 100  # that a message lists
 LINE_MAX = 64 * 1024  # bytes: a file of one long line must not fill the memory
-ROW_LINES_MAX = 100  # of a CSV row: after an open quote, the lines behind it are read again for each row
 COLUMNS = ["id", "name", "categoryId", "status"]
 IMPORTED = COLUMNS[1:]  # the catalogue assigns the ids
 Format = Literal["jsonl", "csv"]
@@ -54,7 +51,6 @@ class PetFile:
             if count % 200 == 0:
                 await asyncio.sleep(0)  # other tasks of the event loop go on
             yield row
-        self._lines.read_all()
 
     async def batches(self, progress: Callable[[int], None] = lambda position: None) -> AsyncIterator[list[NewPet]]:
         """The animals in batches. `progress` is called with the number of bytes read so far.
@@ -147,144 +143,68 @@ class _Lines:
         self.digest.update(piece)
         return piece
 
-    def read_all(self) -> None:
-        """Read what is left: a table may end before the file does."""
-        while self._piece():
-            pass
-
 
 def _too_long(line: bytes) -> bool:
     return len(line) > LINE_MAX and not line.endswith(b"\n")
 
 
-_TOO_LONG = f"longer than {LINE_MAX // 1024} KiB; one animal a line"
-
-
-def _jsonl_rows(source: Iterable[bytes]) -> Iterator[Row]:
-    for number, line in enumerate(source, 1):
-        if _too_long(line):
-            yield number, _TOO_LONG
-        elif line.strip():
-            try:
-                yield number, parse_new_pet(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
-            except InvalidBody as error:
-                yield number, error.message.replace("The body", "the line", 1)
-
-
-def _csv_rows(source: Iterable[bytes]) -> Iterator[Row]:
-    """After a row that is not valid the table is read on from the line after the first of that row.
-
-    So a quote that is not closed hides no other row.
-    """
-    lines = _CsvLines(source)
-    table = csv.reader(lines, strict=True)
-    names: list[str] | None = None
-    while True:
-        lines.begin_row()
-        fault, values = "", list[str]()
+def _jsonl_rows(lines: Iterable[bytes]) -> Iterator[Row]:
+    for number, line in enumerate(lines, 1):
         try:
-            values = next(table)
-        except StopIteration:
-            break
-        except _RowTooLong:
-            fault = _TOO_LONG if lines.count == 1 else f"not valid CSV: {_OPEN_QUOTE}"
-        except csv.Error as error:
-            fault = f"not valid CSV: {_OPEN_QUOTE if lines.at_end else error}"
-        number = lines.first
-        if lines.not_utf8 is not None and (not fault or lines.not_utf8 == number):
-            number, fault = lines.not_utf8, "not valid UTF-8"
-        elif fault:
-            lines.return_all_but_first()
-        if names is None:
-            if fault := fault or _fault_of(values) or "":
-                yield number, fault
+            text = _text_of(line, number)
+            if text.strip():
+                yield number, parse_new_pet(text.encode())
+        except InvalidBody as error:
+            yield number, error.message.replace("The body", "the line", 1)
+
+
+def _csv_rows(lines: Iterable[bytes]) -> Iterator[Row]:
+    """A row takes one line, since a name has no line break. So a quote that is not closed hides no other row."""
+    names: list[str] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            values = next(csv.reader([_text_of(line, number)], strict=True))
+            if not names:
+                _check_header(values)
+                names = values
+            elif values:
+                yield number, _pet_of(names, values)
+        except (InvalidBody, csv.Error) as error:
+            yield number, error.message if isinstance(error, InvalidBody) else f"not valid CSV in one line: {error}"
+            if not names:
                 return
-            names = values
-        elif fault:
-            yield number, fault
-        elif values:
-            yield number, _pet_of(names, values)
-    if names is None:
-        yield 1, _fault_of(()) or ""
+    if not names:
+        yield 1, "the header line is missing"
 
 
-def _pet_of(names: list[str], values: list[str]) -> NewPet | str:
-    """The animal or the fault."""
+def _text_of(line: bytes, number: int) -> str:
+    """Raises InvalidBody."""
+    if _too_long(line):
+        raise InvalidBody(f"longer than {LINE_MAX // 1024} KiB; one animal a line")
+    try:
+        return line.decode("utf-8" if number > 1 else "utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidBody("not valid UTF-8") from None
+
+
+def _check_header(names: list[str]) -> None:
+    """Raises InvalidBody for a misspelled column, which would otherwise be ignored. Other columns are ignored."""
+    for name in IMPORTED:
+        alike = [column for column in names if column.strip().lower() == name.lower()]
+        if len(alike) > 1:
+            raise InvalidBody(f"the header line has {name} more than once")
+        if alike and alike != [name]:
+            raise InvalidBody(f'the header line has "{alike[0]}" where {name} is expected')
+    if missing := [name for name in ("categoryId", "name") if name not in names]:
+        raise InvalidBody(f"the header line lacks {' and '.join(missing)}")
+
+
+def _pet_of(names: list[str], values: list[str]) -> NewPet:
+    """Raises InvalidBody."""
     if len(values) > len(names):
-        return f"there are more values than the {len(names)} columns of the header line"
+        raise InvalidBody(f"there are more values than the {len(names)} columns of the header line")
     row = dict(zip(names, values, strict=False))
     members: dict[str, Any] = {name: row[name] for name in IMPORTED if row.get(name)}
     if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):
         members["categoryId"] = int(members["categoryId"])
-    try:
-        return new_pet(members)
-    except InvalidBody as error:
-        return error.message
-
-
-_OPEN_QUOTE = "a quote is not closed"
-
-
-class _RowTooLong(Exception):
-    """The lines of a row have more than LINE_MAX bytes together, or are more than ROW_LINES_MAX."""
-
-
-class _CsvLines:
-    """The lines of a table, for csv.reader. It knows the lines of the present row, and can return them."""
-
-    def __init__(self, source: Iterable[bytes]) -> None:
-        self._source = enumerate(source, 1)
-        self._returned: deque[tuple[int, bytes]] = deque()
-        self.begin_row()
-
-    def begin_row(self) -> None:
-        self._row: list[tuple[int, bytes]] = []
-        self._bytes = 0
-        self.at_end = False
-        self.not_utf8: int | None = None  # the number of the line
-
-    @property
-    def first(self) -> int:
-        """The number of the row's first line."""
-        return self._row[0][0]
-
-    @property
-    def count(self) -> int:
-        return len(self._row)
-
-    def return_all_but_first(self) -> None:
-        """The next row begins with the second line of this one."""
-        self._returned.extendleft(reversed(self._row[1:]))
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        """Raises _RowTooLong."""
-        try:
-            number, line = self._returned.popleft() if self._returned else next(self._source)
-        except StopIteration:
-            self.at_end = True
-            raise
-        self._row.append((number, line))
-        self._bytes += len(line)
-        if (self._bytes > LINE_MAX and (len(self._row) > 1 or _too_long(line))) or len(self._row) > ROW_LINES_MAX:
-            raise _RowTooLong
-        encoding = "utf-8" if number > 1 else "utf-8-sig"
-        try:
-            return line.decode(encoding)
-        except UnicodeDecodeError:
-            self.not_utf8 = self.not_utf8 or number
-            return line.decode(encoding, "replace")  # it still shows where the row ends
-
-
-def _fault_of(header: Sequence[str]) -> str | None:
-    """Refuses a misspelled column, which would otherwise be ignored. Other columns are ignored."""
-    for name in IMPORTED:
-        alike = [column for column in header if column.strip().lower() == name.lower()]
-        if len(alike) > 1:
-            return f"the header line has {name} more than once"
-        if alike and alike != [name]:
-            return f'the header line has "{alike[0]}" where {name} is expected'
-    missing = [name for name in ("categoryId", "name") if name not in header]
-    return f"the header line lacks {' and '.join(missing)}" if missing else None
+    return new_pet(members)
