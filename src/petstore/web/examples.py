@@ -43,199 +43,173 @@ class ErrorExample(NamedTuple):
     code: str
     message: str
     summary: str
-    operations: tuple[str, ...] = ("listPets", "createPet", "getPet")
+    operations: tuple[str, ...]
 
 
 LIST, CREATE, GET = ("listPets",), ("createPet",), ("getPet",)
-READS = LIST + GET
+READS, ALL = LIST + GET, LIST + CREATE + GET
 
-ERRORS = (
-    ErrorExample(
-        "invalid_body", 400, "invalid_body",
-        "name is required; categoryId must be a whole number that fits in 64 bits.",
-        'The body is {"categoryId": "1"}', CREATE,
-    ),
-    ErrorExample(
-        "invalid_members", 400, "invalid_body",
-        "name must not be empty or only white space; categoryId is required;"
-        " status must be one of available, pending, sold.",
-        'The body is {"name": " ", "status": "lost"}', CREATE,
-    ),
-    ErrorExample(
-        "name_not_a_string", 400, "invalid_body",
-        "name must be a string.", 'The body is {"name": 7, "categoryId": 1}', CREATE,
-    ),
-    ErrorExample(
-        "name_too_long", 400, "invalid_body",
-        "name must have at most 255 characters.", "The name has 256 characters", CREATE,
-    ),
-    ErrorExample(
-        "name_with_control_characters", 400, "invalid_body",
-        "name must not contain control characters or lone surrogates.", "The name has a line break in it", CREATE,
-    ),
-    ErrorExample(
-        "repeated_member", 400, "invalid_body",
-        "name must be given at most once; a member must be given at most once.",
-        'The body has "name" twice, and "note" twice', CREATE,
-    ),
-    ErrorExample(
-        "body_missing", 400, "invalid_body",
-        "The body is missing: send a JSON object with name and categoryId.", "The request has no body", CREATE,
-    ),
-    ErrorExample(
-        "body_not_json", 400, "invalid_body",
-        "The body is not valid JSON.", 'The body is {"name": "Rex",', CREATE,
-    ),
-    ErrorExample(
-        "body_not_a_number", 400, "invalid_body",
-        "The body is not valid JSON: NaN and Infinity are not JSON.",
-        'The body is {"name": "Rex", "categoryId": NaN}', CREATE,
-    ),
-    ErrorExample(
-        "body_not_an_object", 400, "invalid_body",
-        "The body must be a JSON object with name and categoryId.", "The body is []", CREATE,
-    ),
-    ErrorExample(
-        "body_not_utf_8", 400, "invalid_body", "The body is not valid UTF-8.", "The body is in UTF-16", CREATE
-    ),
-    ErrorExample(
-        "body_nested_too_deeply", 400, "invalid_body",
-        "The body is nested too deeply.", "The body is 60,000 opening brackets", CREATE,
-    ),
-    ErrorExample(
-        "invalid_parameter", 400, "invalid_parameter",
-        "limit must be a whole number from 1 to 100.", "The query is limit=101", LIST,
-    ),
-    ErrorExample(
-        "invalid_status", 400, "invalid_parameter",
-        "status must be one of available, pending, sold.", "The query is status=lost", LIST,
-    ),
-    ErrorExample(
-        "invalid_cursor", 400, "invalid_parameter",
-        "cursor is not one that this service gave out; start again without it.",
-        "The cursor lacks its last character", LIST,
-    ),
-    ErrorExample(
-        "repeated_parameter", 400, "invalid_parameter",
-        "limit must be given at most once.", "The query is limit=2&limit=3", LIST,
-    ),
-    ErrorExample(
-        "invalid_idempotency_key", 400, "invalid_parameter",
-        "Idempotency-Key must be given once, with 1 to 255 visible ASCII characters.",
-        "The Idempotency-Key has a space in it", CREATE,
-    ),
-    ErrorExample(
-        "malformed_request", 400, "malformed_request",
-        "The request is not valid HTTP/1.1.", "A header has no colon",
-    ),
-    ErrorExample(
-        "unauthorized", 401, "unauthorized",
-        "Send an API key as Authorization: Bearer <API_KEY>.", "The request has no key",
-    ),
-    ErrorExample(
-        "key_in_another_header", 401, "unauthorized",
-        "Send the API key as Authorization: Bearer <API_KEY>, not as X-API-Key.", "The key is in X-API-Key",
-    ),
-    ErrorExample(
-        "key_of_staging", 401, "unauthorized",
-        "This API key belongs to the staging environment, and this is live.", "The key begins with pets_test_",
-    ),
-    ErrorExample(
-        "key_of_live", 401, "unauthorized",
-        "This API key belongs to the live environment, and this is staging.",
-        "A request to staging, and the key begins with pets_live_",
-    ),
-    ErrorExample(
-        "key_in_quotes", 401, "unauthorized",
-        "Send one API key, without quotes, as Authorization: Bearer <API_KEY>.",
-        "The key is in quotes, or the header is there twice",
-    ),
-    ErrorExample(
-        "key_mistyped", 401, "unauthorized",
-        "The API key is mistyped or incomplete: its checksum does not match.", "The key lacks its last character",
-    ),
-    ErrorExample(
-        "key_not_valid", 401, "unauthorized",
-        "The API key is not valid.", "The key is unknown, suspended, expired or revoked",
-    ),
-    ErrorExample(
-        "insufficient_scope_read", 403, "insufficient_scope",
-        "This key does not have the read scope.", "The key has the scope write alone", READS,
-    ),
-    ErrorExample(
-        "insufficient_scope_write", 403, "insufficient_scope",
-        "This key does not have the write scope.", "The key has the scope read alone", CREATE,
-    ),
-    ErrorExample(
-        "pet_not_found", 404, "pet_not_found", "There is no such animal.", "No animal has this id", GET
-    ),
-    ErrorExample(
-        "head_timeout", 408, "request_timeout",
-        "The request did not arrive in time.", "The headers stop in the middle",
-    ),
-    ErrorExample(
-        "request_timeout", 408, "request_timeout",
-        "The body did not arrive within 8 seconds.", "The body stops in the middle", CREATE,
-    ),
-    ErrorExample(
-        "idempotency_conflict", 409, "idempotency_conflict",
-        "The first request with this Idempotency-Key is still running; retry shortly.",
-        "Two requests with one Idempotency-Key at the same time", CREATE,
-    ),
-    ErrorExample(
-        "gone", 410, "gone",
-        "This operation was removed on 5 December 2030; use GET /pets with a status filter.",
-        "The request comes on or after 5 December 2030", GET,
-    ),
-    ErrorExample(
-        "body_too_large", 413, "body_too_large",
-        "The body must have at most 65536 bytes.", "The body has 65,537 bytes", CREATE,
-    ),
-    ErrorExample(
-        "target_too_long", 414, "malformed_request",
-        "The address of the request is too long.", "The query has 60,000 characters",
-    ),
-    ErrorExample(
-        "unsupported_media_type", 415, "unsupported_media_type",
-        "Content-Type must be application/json.", "The Content-Type is text/plain", CREATE,
-    ),
-    ErrorExample(
-        "content_encoding", 415, "unsupported_media_type",
-        "Content-Encoding is not supported: send the body as it is.", "The Content-Encoding is gzip", CREATE,
-    ),
-    ErrorExample(
-        "idempotency_mismatch", 422, "idempotency_mismatch",
-        "This Idempotency-Key was used before with another body.",
-        "A second request with the Idempotency-Key, and another body", CREATE,
-    ),
-    ErrorExample(
-        "rate_limit_exceeded", 429, "rate_limit_exceeded",
-        "Too many requests: wait as long as Retry-After says.", "The key has used up its minute",
-    ),
-    ErrorExample(
-        "key_banned", 429, "key_banned",
-        "This key is banned for a while, because it kept sending requests after it was refused."
-        " Wait as long as Retry-After says.",
-        "The key went on after many refused requests",
-    ),
-    ErrorExample(
-        "headers_too_large", 431, "malformed_request",
-        "The header fields of the request are too large or too many.", "A header has 60,000 characters",
-    ),
-    ErrorExample(
-        "internal_error", 500, "internal_error",
-        f"Something went wrong; it is recorded as {REQUEST_ID}.", "The service has a bug",
-    ),
-    ErrorExample(
-        "transfer_encoding_not_implemented", 501, "malformed_request",
-        "The Transfer-Encoding of the request is not supported.", "The Transfer-Encoding is gzip, chunked",
-    ),
-    ErrorExample(
-        "unavailable", 503, "unavailable",
-        "The service cannot answer right now.", "The database does not answer",
-    ),
-    ErrorExample(
-        "version_not_supported", 505, "malformed_request",
-        "The HTTP version of the request is not supported.", "The request line ends in HTTP/2.0",
-    ),
-)  # fmt: skip
+# By status, code and operations: the name of each example, its message, and the request that leads to it.
+_ERRORS: dict[tuple[int, str, tuple[str, ...]], dict[str, tuple[str, str]]] = {
+    (400, "invalid_body", CREATE): {
+        "invalid_body": (
+            "name is required; categoryId must be a whole number that fits in 64 bits.",
+            'The body is {"categoryId": "1"}',
+        ),
+        "invalid_members": (
+            "name must not be empty or only white space; categoryId is required; status must"
+            " be one of available, pending, sold.",
+            'The body is {"name": " ", "status": "lost"}',
+        ),
+        "name_not_a_string": ("name must be a string.", 'The body is {"name": 7, "categoryId": 1}'),
+        "name_too_long": ("name must have at most 255 characters.", "The name has 256 characters"),
+        "name_with_control_characters": (
+            "name must not contain control characters or lone surrogates.",
+            "The name has a line break in it",
+        ),
+        "repeated_member": (
+            "name must be given at most once; a member must be given at most once.",
+            'The body has "name" twice, and "note" twice',
+        ),
+        "body_missing": (
+            "The body is missing: send a JSON object with name and categoryId.",
+            "The request has no body",
+        ),
+        "body_not_json": ("The body is not valid JSON.", 'The body is {"name": "Rex",'),
+        "body_not_a_number": (
+            "The body is not valid JSON: NaN and Infinity are not JSON.",
+            'The body is {"name": "Rex", "categoryId": NaN}',
+        ),
+        "body_not_an_object": ("The body must be a JSON object with name and categoryId.", "The body is []"),
+        "body_not_utf_8": ("The body is not valid UTF-8.", "The body is in UTF-16"),
+        "body_nested_too_deeply": ("The body is nested too deeply.", "The body is 60,000 opening brackets"),
+    },
+    (400, "invalid_parameter", LIST): {
+        "invalid_parameter": ("limit must be a whole number from 1 to 100.", "The query is limit=101"),
+        "invalid_status": ("status must be one of available, pending, sold.", "The query is status=lost"),
+        "invalid_cursor": (
+            "cursor is not one that this service gave out; start again without it.",
+            "The cursor lacks its last character",
+        ),
+        "repeated_parameter": ("limit must be given at most once.", "The query is limit=2&limit=3"),
+    },
+    (400, "invalid_parameter", CREATE): {
+        "invalid_idempotency_key": (
+            "Idempotency-Key must be given once, with 1 to 255 visible ASCII characters.",
+            "The Idempotency-Key has a space in it",
+        )
+    },
+    (400, "malformed_request", ALL): {
+        "malformed_request": ("The request is not valid HTTP/1.1.", "A header has no colon")
+    },
+    (401, "unauthorized", ALL): {
+        "unauthorized": ("Send an API key as Authorization: Bearer <API_KEY>.", "The request has no key"),
+        "key_in_another_header": (
+            "Send the API key as Authorization: Bearer <API_KEY>, not as X-API-Key.",
+            "The key is in X-API-Key",
+        ),
+        "key_of_staging": (
+            "This API key belongs to the staging environment, and this is live.",
+            "The key begins with pets_test_",
+        ),
+        "key_of_live": (
+            "This API key belongs to the live environment, and this is staging.",
+            "A request to staging, and the key begins with pets_live_",
+        ),
+        "key_in_quotes": (
+            "Send one API key, without quotes, as Authorization: Bearer <API_KEY>.",
+            "The key is in quotes, or the header is there twice",
+        ),
+        "key_mistyped": (
+            "The API key is mistyped or incomplete: its checksum does not match.",
+            "The key lacks its last character",
+        ),
+        "key_not_valid": ("The API key is not valid.", "The key is unknown, suspended, expired or revoked"),
+    },
+    (403, "insufficient_scope", READS): {
+        "insufficient_scope_read": ("This key does not have the read scope.", "The key has the scope write alone")
+    },
+    (403, "insufficient_scope", CREATE): {
+        "insufficient_scope_write": ("This key does not have the write scope.", "The key has the scope read alone")
+    },
+    (404, "pet_not_found", GET): {"pet_not_found": ("There is no such animal.", "No animal has this id")},
+    (408, "request_timeout", ALL): {
+        "head_timeout": ("The request did not arrive in time.", "The headers stop in the middle")
+    },
+    (408, "request_timeout", CREATE): {
+        "request_timeout": ("The body did not arrive within 8 seconds.", "The body stops in the middle")
+    },
+    (409, "idempotency_conflict", CREATE): {
+        "idempotency_conflict": (
+            "The first request with this Idempotency-Key is still running; retry shortly.",
+            "Two requests with one Idempotency-Key at the same time",
+        )
+    },
+    (410, "gone", GET): {
+        "gone": (
+            "This operation was removed on 5 December 2030; use GET /pets with a status filter.",
+            "The request comes on or after 5 December 2030",
+        )
+    },
+    (413, "body_too_large", CREATE): {
+        "body_too_large": ("The body must have at most 65536 bytes.", "The body has 65,537 bytes")
+    },
+    (414, "malformed_request", ALL): {
+        "target_too_long": ("The address of the request is too long.", "The query has 60,000 characters")
+    },
+    (415, "unsupported_media_type", CREATE): {
+        "unsupported_media_type": ("Content-Type must be application/json.", "The Content-Type is text/plain"),
+        "content_encoding": (
+            "Content-Encoding is not supported: send the body as it is.",
+            "The Content-Encoding is gzip",
+        ),
+    },
+    (422, "idempotency_mismatch", CREATE): {
+        "idempotency_mismatch": (
+            "This Idempotency-Key was used before with another body.",
+            "A second request with the Idempotency-Key, and another body",
+        )
+    },
+    (429, "rate_limit_exceeded", ALL): {
+        "rate_limit_exceeded": (
+            "Too many requests: wait as long as Retry-After says.",
+            "The key has used up its minute",
+        )
+    },
+    (429, "key_banned", ALL): {
+        "key_banned": (
+            "This key is banned for a while, because it kept sending requests after it was"
+            " refused. Wait as long as Retry-After says.",
+            "The key went on after many refused requests",
+        )
+    },
+    (431, "malformed_request", ALL): {
+        "headers_too_large": (
+            "The header fields of the request are too large or too many.",
+            "A header has 60,000 characters",
+        )
+    },
+    (500, "internal_error", ALL): {
+        "internal_error": (f"Something went wrong; it is recorded as {REQUEST_ID}.", "The service has a bug")
+    },
+    (501, "malformed_request", ALL): {
+        "transfer_encoding_not_implemented": (
+            "The Transfer-Encoding of the request is not supported.",
+            "The Transfer-Encoding is gzip, chunked",
+        )
+    },
+    (503, "unavailable", ALL): {
+        "unavailable": ("The service cannot answer right now.", "The database does not answer")
+    },
+    (505, "malformed_request", ALL): {
+        "version_not_supported": (
+            "The HTTP version of the request is not supported.",
+            "The request line ends in HTTP/2.0",
+        )
+    },
+}
+ERRORS = tuple(
+    ErrorExample(name, status, code, message, summary, operations)
+    for (status, code, operations), group in _ERRORS.items()
+    for name, (message, summary) in group.items()
+)
