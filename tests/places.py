@@ -130,7 +130,7 @@ async def postgres_pool(
 ) -> AsyncIterator[PostgresPool]:
     """Connections to the same place, for statements of the test's own."""
     assert place.url is not None
-    pool = PostgresPool(place.url, size=size, pgbouncer=pgbouncer, schemas=[], limits=limits or PATIENT)
+    pool = PostgresPool(place.url, [], StorePolicy(size, pgbouncer, limits=limits or PATIENT))
     try:
         yield pool
     finally:

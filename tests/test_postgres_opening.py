@@ -48,7 +48,7 @@ def with_first_host(deaf: socket.socket, url: str) -> str:
     [("postgresql://a,b/x", True), ("postgresql://a/x", False), ("postgresql://a/x?options=-c,y", False)],
 )
 def test_of_several_hosts_the_one_that_takes_writes_is_used(url: str, *, writable: bool) -> None:
-    options = pool_options(len(each_host(url)), 1, StoreLimits(), pgbouncer=False)
+    options = pool_options(len(each_host(url)), StorePolicy(1))
     assert (options.get("target_session_attrs") == "read-write") == writable
 
 
@@ -118,8 +118,8 @@ def test_migration_may_take_longer_than_a_request_waits(
 
     async def work() -> None:
         assert place.url is not None
-        limits = StoreLimits(connect_timeout=10)
-        pool = PostgresPool(place.url, size=1, pgbouncer=False, schemas=["petstore_live"], limits=limits)
+        policy = StorePolicy(1, limits=StoreLimits(connect_timeout=10))
+        pool = PostgresPool(place.url, ["petstore_live"], policy)
         with pytest.raises(Unavailable):
             await pool.run(lambda connection: connection.fetchval("SELECT 1"), 0.2)
         assert await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20) == 1

@@ -15,7 +15,6 @@ from petstore.errors import OperatorError
 from petstore.observability.metrics import STORE_OUTAGES
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy, Subject, open_stores
-from petstore.store.limits import StoreLimits
 from petstore.store.postgres.pool import PostgresPool
 from tests.places import NOW, PATIENT, StorePlace, WatchedConnection, names, opened, sqlite_store
 
@@ -117,7 +116,7 @@ def test_bug_on_a_connection_reaches_the_caller_and_the_pool_goes_on(
 
     async def work() -> None:
         assert place.url is not None
-        pool = PostgresPool(place.url, size=1, pgbouncer=False, schemas=[], limits=StoreLimits())
+        pool = PostgresPool(place.url, [], StorePolicy(1))
         with pytest.raises(ValueError, match="a bug"):
             await pool.run(broken)
         assert traces(caplog) == []

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
-from urllib.parse import urlsplit
 
 from petstore.audit import AuditEntry, FoundEntries
 from petstore.errors import MissingPackage, OperatorError
@@ -324,16 +323,4 @@ def check_url(url: str) -> str:
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):
         raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
-    for host in _hosts(url):
-        port = host.rpartition("]")[2].partition(":")[2]
-        if port and not port.isdigit():
-            raise OperatorError("--store: the port must be a number; write / and ? in a password as %2F and %3F")
     return scheme
-
-
-def _hosts(url: str) -> list[str]:
-    """Raises OperatorError."""
-    try:
-        return urlsplit(url).netloc.rpartition("@")[2].split(",")
-    except ValueError:  # whose text may contain the password
-        raise OperatorError("--store: cannot be understood; give postgresql://user@host/database") from None

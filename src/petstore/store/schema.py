@@ -39,14 +39,16 @@ IMPORTS = Table(
 IMPORT_ROWS = Table(
     "import_rows", ("import_id", "status", "place", "name", "category_id"), ("import_id", "status", "place")
 )
+PETS = Table("pets", ("id", "name", "category_id", "status"), ("id",))
+KEYS = Table(
+    "keys",
+    ("id", "name", "plan", "per_minute", "per_day", "scopes", "created", "expires", "revoked", "last_used"),
+    ("id",),
+)
 # All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key.
 TABLES = (
-    Table("pets", ("id", "name", "category_id", "status"), ("id",)),
-    Table(
-        "keys",
-        ("id", "name", "plan", "per_minute", "per_day", "scopes", "created", "expires", "revoked", "last_used"),
-        ("id",),
-    ),
+    PETS,
+    KEYS,
     Table("secrets", ("digest", "key_id", "expires"), ("digest",)),
     Table("suspensions", ("key_id", "since"), ("key_id",)),
     Table("idempotency", ("key_id", "token", "body_digest", "pet_id", "status", "created"), ("key_id", "token")),
@@ -76,10 +78,8 @@ COUNTERS = Table("counters", ("name", "last"), ("name",))
 
 # Pets and keys
 
-PET_COLUMNS = "id, name, category_id, status"
-KEY_COLUMNS = (
-    "k.id, k.name, k.plan, k.per_minute, k.per_day, k.scopes, k.created, k.expires, k.revoked, k.last_used, s.since"
-)
+PET_COLUMNS = ", ".join(PETS.columns)
+KEY_COLUMNS = ", ".join(f"k.{column}" for column in KEYS.columns) + ", s.since"
 
 
 def pets_of(rows: Sequence[Sequence[Any]]) -> list[Pet]:

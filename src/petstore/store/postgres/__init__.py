@@ -11,14 +11,13 @@ from petstore.store import OnCommit, Store, StorePolicy
 from petstore.store.postgres.catalogue import PostgresCatalogue
 from petstore.store.postgres.database import schema_of
 from petstore.store.postgres.pool import PostgresPool
-from petstore.store.postgres.transfer import PostgresTransfer
 from petstore.store.sql.audit import SqlAudit
 from petstore.store.sql.keys import SqlKeys
 from petstore.store.sql.operators import SqlOperators
 from petstore.store.sql.usage import SqlUsage
 
 
-class PostgresStore(PostgresTransfer, PostgresCatalogue, SqlKeys, SqlAudit, SqlUsage, SqlOperators):
+class PostgresStore(PostgresCatalogue, SqlKeys, SqlAudit, SqlUsage, SqlOperators):
     """See `Store` for what each method does."""
 
     async def ping(self) -> None:
@@ -42,12 +41,5 @@ def open_stores(
     url: str, policy: StorePolicy, on_commit: Callable[[Environment], OnCommit]
 ) -> dict[Environment, Store]:
     """The stores share one pool, which connects when it is first needed."""
-    pool = PostgresPool(
-        url,
-        size=policy.pool_size,
-        pgbouncer=policy.pgbouncer,
-        schemas=[schema_of(each) for each in ENVIRONMENTS],
-        limits=policy.limits,
-        serving=policy.serving,
-    )
+    pool = PostgresPool(url, [schema_of(each) for each in ENVIRONMENTS], policy)
     return {each: PostgresStore(pool, each, on_commit(each), policy.limits) for each in ENVIRONMENTS}

@@ -10,9 +10,10 @@ from petstore.store import OnCommit, Subject
 from petstore.store.limits import OPERATOR_TIMEOUT, StoreLimits
 from petstore.store.postgres.pool import Connection, PostgresPool, long_transaction
 from petstore.store.schema import Row
-from petstore.store.sql import Database, ForEachRow, Statement, T, Transaction
+from petstore.store.sql import Database, ForEachRow, Statement, Step, T, Transaction
 
 R = TypeVar("R")
+SEQUENCES = {"pets": "pet_ids", "deeds": "deed_ids"}  # where the ids of a table come from
 
 
 async def watched(health: Health, call: Awaitable[R]) -> R:
@@ -41,6 +42,11 @@ class PostgresDatabase(Database):
         self._pool = pool
         self.schema = schema_of(environment)
         self.usage_timeout = limits.request_timeout
+        counters = (  # without sequences that have given out nothing
+            f"SELECT '{name}'::text AS name, last_value AS last FROM {self.schema}.{sequence} WHERE is_called"
+            for name, sequence in SEQUENCES.items()
+        )
+        self.counters = f"({' UNION ALL '.join(counters)})"
         self._read_health = Health("store", environment, "read")
         self._write_health = Health("store", environment, "write")
 
@@ -81,6 +87,12 @@ class PostgresDatabase(Database):
         rows = yield Statement(f"SELECT setval({sequence}, nextval({sequence}) + $1 - 1)", (count,))
         return int(rows[0][0]) - count + 1
 
+    def _raise_last_id(self, table: str, last: int) -> Transaction[None]:
+        sequence = f"{self.schema}.{SEQUENCES[table]}"
+        yield Statement(
+            f"SELECT setval('{sequence}', $1) FROM {sequence} WHERE NOT is_called OR last_value < $1", (last,)
+        )
+
 
 def lock_pet_ids(schema: str) -> str:
     """An expression: waits for the lock under which ids of animals are drawn, and keeps it to the transaction's end."""
@@ -90,17 +102,22 @@ def lock_pet_ids(schema: str) -> str:
 async def run(connection: Connection, transaction: Transaction[T]) -> T:
     """Execute the statements of a transaction that has begun. Raises what asyncpg raises."""
     try:
-        statement = next(transaction)
+        step = next(transaction)
         while True:
-            statement = transaction.send(await _execute(connection, statement))
+            step = transaction.send(await _execute(connection, step))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-async def _execute(connection: Connection, statement: Statement | ForEachRow) -> list[Row]:
-    if isinstance(statement, ForEachRow):
-        await connection.executemany(statement.sql, statement.rows)
-        return []
-    rows: list[Row] = await connection.fetch(statement.sql, *statement.values)
+async def _execute(connection: Connection, step: Step) -> list[Row]:
+    rows: list[Row] = []
+    if isinstance(step, Statement):
+        rows = await connection.fetch(step.sql, *step.values)
+    elif isinstance(step, ForEachRow):
+        await connection.executemany(step.sql, step.rows)
+    else:
+        await connection.copy_records_to_table(
+            step.table.name, schema_name=step.schema, columns=list(step.table.columns), records=step.rows
+        )
     return rows

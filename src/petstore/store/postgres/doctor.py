@@ -2,16 +2,16 @@
 
 import contextlib
 import time
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import asyncpg
 
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.store.limits import StoreLimits
-from petstore.store.postgres.database import schema_of
+from petstore.store.postgres.database import SEQUENCES, schema_of
 from petstore.store.postgres.migrations import MIGRATIONS, schema_version
 from petstore.store.postgres.pool import Connection, each_host
-from petstore.store.postgres.transfer import SEQUENCES
 from petstore.store.schema import UNFINISHED_COPY
 
 NEWEST_SCHEMA = len(MIGRATIONS)
@@ -34,17 +34,28 @@ class ServerReport(NamedTuple):
 
 async def check_server(url: str, connections: int) -> ServerReport:
     """`connections` is how many this node may open. Raises OSError, TimeoutError and asyncpg.PostgresError."""
+    async with _connected(url) as connection, connection.transaction(readonly=True):
+        before = time.time()
+        now: float = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
+        ahead = now - (before + time.time()) / 2
+        server = await _server(connection, connections)
+        stores, about = {}, {}
+        for environment in ENVIRONMENTS:
+            stores[environment], about[environment] = await _store(connection, schema_of(environment))
+        return ServerReport(server, stores, about, ahead)
+
+
+async def has_schemas(url: str) -> bool:
+    """Whether the database has the schemas of Petstore. Raises OSError, TimeoutError and asyncpg.PostgresError."""
+    async with _connected(url) as connection:
+        return all([await schema_version(connection, schema_of(environment)) > 0 for environment in ENVIRONMENTS])
+
+
+@contextlib.asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Connection]:
     connection = await _connect(each_host(url))
     try:
-        async with connection.transaction(readonly=True):
-            before = time.time()
-            now: float = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
-            ahead = now - (before + time.time()) / 2
-            server = await _server(connection, connections)
-            stores, about = {}, {}
-            for environment in ENVIRONMENTS:
-                stores[environment], about[environment] = await _store(connection, schema_of(environment))
-            return ServerReport(server, stores, about, ahead)
+        yield connection
     finally:
         with contextlib.suppress(TimeoutError):
             await connection.close(timeout=DISCONNECT_TIMEOUT)
@@ -100,13 +111,3 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
         faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
     later = "" if version == NEWEST_SCHEMA else f"; the next start brings it to {NEWEST_SCHEMA}"
     return faults, f"schema {version}{later}"
-
-
-async def has_schemas(url: str) -> bool:
-    """Whether the database has the schemas of Petstore. Raises OSError, TimeoutError and asyncpg.PostgresError."""
-    connection = await _connect(each_host(url))
-    try:
-        return all([await schema_version(connection, schema_of(environment)) > 0 for environment in ENVIRONMENTS])
-    finally:
-        with contextlib.suppress(TimeoutError):
-            await connection.close(timeout=DISCONNECT_TIMEOUT)

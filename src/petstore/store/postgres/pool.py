@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from petstore.errors import OperatorError, PetstoreError, Unavailable
-from petstore.store.limits import StoreLimits
+from petstore.store import StorePolicy
 from petstore.store.postgres import migrations
 from petstore.store.postgres.errors import DRIVER, is_gone, translate
 from petstore.store.writing import log_bug
@@ -22,23 +22,12 @@ Work = Callable[[Connection], Awaitable[T]]
 class PostgresPool:
     """The connections of one process. Opened when first needed: a worker may start before its database."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        size: int,
-        pgbouncer: bool,
-        schemas: Sequence[str],
-        limits: StoreLimits,
-        serving: bool = False,
-    ) -> None:
+    def __init__(self, url: str, schemas: Sequence[str], policy: StorePolicy) -> None:
         self._url = url
         self._hosts = each_host(url)
-        self._size = size
-        self._pgbouncer = pgbouncer
         self._schemas = schemas
-        self._limits = limits
-        self._serving = serving
+        self._policy = policy
+        self._limits = policy.limits
         self._pool: asyncpg.Pool | None = None
         self._opening: asyncio.Task[asyncpg.Pool] | None = None
         self._closed = False
@@ -66,7 +55,7 @@ class PostgresPool:
             task.add_done_callback(_log_unseen_bug)
             raise
         except OperatorError as error:
-            if self._serving:  # a newer node has migrated the schema, say: this one goes on until it is replaced
+            if self._policy.serving:  # a newer node has migrated the schema, say: this one goes on until it is replaced
                 raise Unavailable(str(error)) from error
             raise
 
@@ -108,7 +97,7 @@ class PostgresPool:
 
     async def _open(self) -> asyncpg.Pool:
         try:
-            options = pool_options(len(self._hosts), self._size, self._limits, pgbouncer=self._pgbouncer)
+            options = pool_options(len(self._hosts), self._policy)
             if len(self._hosts) > 1:
                 options["connect"] = self._connect
             pool = await asyncpg.create_pool(self._url, **options)
@@ -173,17 +162,18 @@ def each_host(url: str) -> list[str]:
     return [parts._replace(netloc=login + at + host).geturl() for host in hosts.split(",")]
 
 
-def pool_options(hosts: int, size: int, limits: StoreLimits, *, pgbouncer: bool) -> dict[str, Any]:
+def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
     """For asyncpg."""
+    limits = policy.limits
     options: dict[str, Any] = {
         "min_size": 1,
-        "max_size": size,
+        "max_size": policy.pool_size,
         "timeout": limits.connect_timeout,
         "server_settings": {"application_name": "petstore"},
         "max_inactive_connection_lifetime": 60,
         "reset": _nothing_to_reset,
     }
-    if pgbouncer:
+    if policy.pgbouncer:
         # In transaction mode each transaction may get another server connection, which does not know what the last one
         # has prepared. PgBouncer also refuses settings that it does not keep track of.
         options["statement_cache_size"] = 0

@@ -12,7 +12,7 @@ from petstore.audit import AuditEntry
 from petstore.keys import Environment
 from petstore.store import OnCommit, Subject
 from petstore.store.limits import StoreLimits
-from petstore.store.schema import Row
+from petstore.store.schema import Row, Table
 from petstore.store.writing import InFlight
 
 T = TypeVar("T")
@@ -32,7 +32,24 @@ class ForEachRow(NamedTuple):
     rows: Sequence[Sequence[Any]]
 
 
-Transaction = Generator[Statement | ForEachRow, list[Row], T]
+class PutRows(NamedTuple):
+    """Adds rows of a table as they are, and returns nothing."""
+
+    schema: str
+    table: Table
+    rows: Sequence[Row]
+
+
+Step = Statement | ForEachRow | PutRows
+Transaction = Generator[Step, list[Row], T]
+
+
+def steps(*each: Step) -> Transaction[list[Row]]:
+    """A transaction that is known from the beginning. Returns the rows of the last step."""
+    rows: list[Row] = []
+    for step in each:
+        rows = yield step
+    return rows
 
 
 class Database(ABC):
@@ -43,6 +60,7 @@ class Database(ABC):
     skip_locked: str  # the same, but leaves out rows that another transaction has locked
     clock: str  # an expression: Unix seconds by the database's own clock
     usage_timeout: float  # for one transaction that adds usage
+    counters: str  # the table COUNTERS, as a subquery
 
     def __init__(self, environment: Environment, on_commit: OnCommit, limits: StoreLimits) -> None:
         self.environment: Environment = environment
@@ -83,6 +101,10 @@ class Database(ABC):
     def _draw_pet_ids(self, count: int) -> Transaction[int]:
         """The first of that many new ids, which follow each other. To be called under the lock of the ids."""
 
+    @abstractmethod
+    def _raise_last_id(self, table: str, last: int) -> Transaction[None]:
+        """Let no id up to this one be given out again."""
+
     def _contains_any(self, columns: Iterable[str], spellings: Sequence[str], first: int) -> str:
         """A condition: one of the columns contains one of the spellings, which are the values from `first` on."""
         places = range(first, first + len(spellings))
@@ -95,12 +117,18 @@ class Database(ABC):
             f" moving = EXISTS (SELECT 1 FROM {self.schema}.imports WHERE state = 'moving') RETURNING number"
         )
 
-    def _record(self, entries: Sequence[AuditEntry]) -> Transaction[None]:
+    def _lock_tables(self, *names: str) -> Transaction[None]:
+        """Let no other transaction add a row until this one ends."""
+        if self.for_update:
+            tables = ", ".join(f"{self.schema}.{name}" for name in names)
+            yield Statement(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
+
+    def _record(self, *entries: AuditEntry) -> ForEachRow:
         return record(self.schema, entries)
 
 
-def record(schema: str, entries: Sequence[AuditEntry]) -> Transaction[None]:
-    yield ForEachRow(
+def record(schema: str, entries: Sequence[AuditEntry]) -> ForEachRow:
+    return ForEachRow(
         f"INSERT INTO {schema}.deeds (at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5)",
         [(entry.at, entry.actor, entry.action, entry.subject, entry.detail) for entry in entries],
     )

@@ -3,14 +3,14 @@
 from petstore.audit import AuditEntry, FoundEntries
 from petstore.pets import INT64_MAX
 from petstore.store.schema import spellings
-from petstore.store.sql import Database
+from petstore.store.sql import Database, steps
 
 
 class SqlAudit(Database):
     """See `AuditLog` for what each method does."""
 
     async def record(self, entry: AuditEntry) -> None:
-        await self._run(self._record([entry]))
+        await self._run(steps(self._record(entry)))
 
     async def find_entries(
         self,

@@ -16,7 +16,7 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.pets import Import, ImportState, NewPet, Undone, new_import_id
 from petstore.store.limits import OPERATOR_TIMEOUT
 from petstore.store.schema import IMPORT_ROWS, Row
-from petstore.store.sql import Statement, T, Transaction
+from petstore.store.sql import Statement, T, Transaction, steps
 from petstore.store.sql.pets import STATUS_LIST, SqlPets
 from petstore.store.sql.transfer import SqlTransfer
 
@@ -39,7 +39,12 @@ class SqlImports(SqlPets, SqlTransfer):
     ) -> Import:
         import_id, is_loaded = new_import_id(), False
         self._check_space()
-        await self._long(self._begin(import_id, entry))
+        begin = Statement(
+            f"INSERT INTO {self.schema}.imports (id, at, actor, name, sha256, count, state, touched)"
+            f" VALUES ($1, $2, $3, $4, '', 0, 'loading', {self.clock})",
+            (import_id, entry.at, entry.actor, entry.subject),
+        )
+        await self._long(steps(begin))
         try:
             count = await self._load(import_id, batches)
             digest, is_loaded = sha256(), True
@@ -79,7 +84,7 @@ class SqlImports(SqlPets, SqlTransfer):
             if (yield from self._set_state(import_id, "done", "undoing")):
                 ((unchanged, kept),) = yield Statement(self._unchanged_sql(), (import_id,))
                 counts = f"{_animals(unchanged)} to remove, {kept:,} stay{'s' if kept == 1 else ''}"
-                yield from self._record([msgspec.structs.replace(entry, detail=f"{entry.detail}, {counts}")])
+                yield self._record(msgspec.structs.replace(entry, detail=f"{entry.detail}, {counts}"))
 
         await self._finish_moves(AT_ONCE)
         await self._long(begin())
@@ -117,13 +122,6 @@ class SqlImports(SqlPets, SqlTransfer):
     def _check_space(self) -> None:  # PostgreSQL has a disk of its own
         """Raises OperatorError when the disk is so full that the rows of an import could not be removed again."""
 
-    def _begin(self, import_id: str, entry: AuditEntry) -> Transaction[None]:
-        yield Statement(
-            f"INSERT INTO {self.schema}.imports (id, at, actor, name, sha256, count, state, touched)"
-            f" VALUES ($1, $2, $3, $4, '', 0, 'loading', {self.clock})",
-            (import_id, entry.at, entry.actor, entry.subject),
-        )
-
     async def _load(self, import_id: str, batches: AsyncIterator[list[NewPet]]) -> int:
         count, touched = 0, time.monotonic()
         async for batch in batches:
@@ -152,7 +150,7 @@ class SqlImports(SqlPets, SqlTransfer):
         first_id = (yield from self._draw_pet_ids(count)) if count else None
         last_id = None if first_id is None else first_id + count - 1
         ids = f", ids {first_id} to {last_id}" if count else ""
-        yield from self._record([msgspec.structs.replace(entry, detail=f"{_animals(count)}, {import_id}{ids}")])
+        yield self._record(msgspec.structs.replace(entry, detail=f"{_animals(count)}, {import_id}{ids}"))
         rows = yield Statement(
             f"UPDATE {self.schema}.imports SET state = $2, first_id = $3, last_id = $4, count = $5, sha256 = $6,"
             f" touched = {self.clock} WHERE id = $1 AND state = 'loading' RETURNING {_COLUMNS}",
@@ -163,19 +161,13 @@ class SqlImports(SqlPets, SqlTransfer):
         return Import(*rows[0])
 
     async def _remove_discarded(self) -> None:
-        def end(import_id: str) -> Transaction[None]:
-            yield Statement(f"DELETE FROM {self.schema}.imports WHERE id = $1", (import_id,))
-
         for import_id, *_ in await self._idle_imports("discarded", AT_ONCE):
             await self._remove_rows(import_id)
-            await self._long(end(import_id))
+            await self._long(steps(Statement(f"DELETE FROM {self.schema}.imports WHERE id = $1", (import_id,))))
 
     async def _remove_rows(self, import_id: str) -> None:
-        def delete(start: int, stop: int) -> Transaction[None]:
-            yield self._delete_rows(import_id, start, stop)
-
         for start, stop in await self._chunks(import_id):
-            await self._long(delete(start, stop))
+            await self._long(steps(self._delete_rows(import_id, start, stop)))
 
     # Moving
 

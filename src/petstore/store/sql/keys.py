@@ -7,8 +7,8 @@ import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
-from petstore.store.schema import KEY_COLUMNS, key_of, key_of_secret, row_of, spellings
-from petstore.store.sql import Database, Statement, Transaction
+from petstore.store.schema import KEY_COLUMNS, KEYS, key_of, key_of_secret, row_of, spellings
+from petstore.store.sql import Database, PutRows, Statement, Transaction, steps
 
 # By what to sort: the column, the comparison with the last row of the previous page, and the order.
 _SORTS: dict[KeySort, tuple[str, str, str]] = {
@@ -92,16 +92,12 @@ class SqlKeys(Database):
     async def add_key(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
         def transaction() -> Transaction[bool]:
             if only_first:
-                yield from self._lock_keys()
+                yield from self._lock_tables("keys")
                 if (yield Statement(f"SELECT 1 FROM {self.schema}.keys LIMIT 1")):
                     return False
-            yield Statement(
-                f"INSERT INTO {self.schema}.keys (id, name, plan, per_minute, per_day, scopes, created, expires,"
-                " revoked, last_used) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-                row_of(key),
-            )
+            yield PutRows(self.schema, KEYS, [row_of(key)])
             yield self._new_secret(digest, key.id)
-            yield from self._record([entry])
+            yield self._record(entry)
             return True
 
         return await self._run(transaction(), "keys")
@@ -121,42 +117,29 @@ class SqlKeys(Database):
                 yield Statement(
                     f"UPDATE {self.schema}.keys SET {assignments} WHERE id = $1", (key_id, *changed.values())
                 )
-            yield from self._record([entry])
+            yield self._record(entry)
             rows = yield Statement(self._key_sql, (key_id,))
             return key_of(self.environment, rows[0])
 
         return await self._run(transaction(), "keys")
 
     async def rotate_key(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
-        def transaction() -> Transaction[None]:
-            # Of two rotations at once, the second waits here: then it sees the first one's secret, and ends it.
-            yield self._lock_key(key_id)
-            yield Statement(
-                f"UPDATE {self.schema}.secrets SET expires = $1"
-                " WHERE key_id = $2 AND (expires IS NULL OR expires > $1)",
-                (old_until, key_id),
-            )
-            yield self._new_secret(digest, key_id)
-            yield from self._record([entry])
-
-        await self._run(transaction(), "keys")
+        end = Statement(
+            f"UPDATE {self.schema}.secrets SET expires = $1 WHERE key_id = $2 AND (expires IS NULL OR expires > $1)",
+            (old_until, key_id),
+        )
+        # Of two rotations at once, the second waits for the lock: then it sees the first one's secret, and ends it.
+        rotation = steps(self._lock_key(key_id), end, self._new_secret(digest, key_id), self._record(entry))
+        await self._run(rotation, "keys")
 
     async def revoke_key(self, key_id: str, entry: AuditEntry) -> None:
-        def transaction() -> Transaction[None]:
-            yield Statement(f"UPDATE {self.schema}.keys SET revoked = $1 WHERE id = $2", (entry.at, key_id))
-            yield from self._record([entry])
-
-        await self._run(transaction(), "keys")
+        revoke = Statement(f"UPDATE {self.schema}.keys SET revoked = $1 WHERE id = $2", (entry.at, key_id))
+        await self._run(steps(revoke, self._record(entry)), "keys")
 
     def _suspend(self, key_id: str, since: float | None) -> Transaction[None]:
         yield Statement(f"DELETE FROM {self.schema}.suspensions WHERE key_id = $1", (key_id,))
         if since is not None:
             yield Statement(f"INSERT INTO {self.schema}.suspensions (key_id, since) VALUES ($1, $2)", (key_id, since))
-
-    def _lock_keys(self) -> Transaction[None]:
-        """Let no other transaction add a key until this one ends."""
-        if self.for_update:
-            yield Statement(f"LOCK TABLE {self.schema}.keys IN SHARE ROW EXCLUSIVE MODE")
 
     def _lock_key(self, key_id: str) -> Statement:
         return Statement(f"SELECT id FROM {self.schema}.keys WHERE id = $1 {self.for_update}", (key_id,))

@@ -29,7 +29,7 @@ class SqlOperators(Database):
             )
             if added:
                 yield self._write_role(operator.name, operator.role)
-                yield from self._record([entry])
+                yield self._record(entry)
             return bool(added)
 
         return await self._run(transaction())
@@ -42,7 +42,7 @@ class SqlOperators(Database):
             )
             if found:
                 yield self._write_role(name, role)
-                yield from self._record([entry])
+                yield self._record(entry)
             return bool(found)
 
         return await self._run(transaction())
@@ -61,7 +61,7 @@ class SqlOperators(Database):
                 (entry.at, name),
             )
             if revoked:
-                yield from self._record([entry])
+                yield self._record(entry)
             return bool(revoked)
 
         return await self._run(transaction())

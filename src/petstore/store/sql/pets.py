@@ -11,8 +11,8 @@ import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.pets import INT64_MAX, STATUSES, Added, Found, IdempotencyKey, NewPet, Pet, PetChanges, PetStatus
-from petstore.store.schema import PET_COLUMNS, pets_of, spellings
-from petstore.store.sql import Database, ForEachRow, Statement, T, Transaction
+from petstore.store.schema import PET_COLUMNS, PETS, pets_of, spellings
+from petstore.store.sql import Database, PutRows, Statement, T, Transaction
 
 STATUS_LIST = ", ".join(f"'{status}'" for status in STATUSES)
 
@@ -47,7 +47,8 @@ class SqlPets(Database):
             return Found([], start, more=False)
         step = self.limits.search_step
         # The search reads animals of every status, because rows in the order of their ids are the cheapest to read.
-        read = await self._pets_sql(newest_first=newest_first)
+        ((moving,),) = await self._fetch(f"SELECT moving FROM {self.schema}.catalogue_changes")
+        read = page_sql(self.schema, moving=bool(moving), newest_first=newest_first)
         fits = self._contains_any(["name"], forms, 5) if text else "true"
         rows = await self._fetch_long(
             f"SELECT * FROM ({read}) AS p WHERE status = coalesce($3, status) AND {fits} LIMIT $4",
@@ -72,31 +73,20 @@ class SqlPets(Database):
         number: int = (await self._fetch(f"SELECT number FROM {self.schema}.catalogue_changes"))[0][0]
         return number
 
-    async def _newest(self) -> tuple[int, int]:
-        """The highest id of an animal, and the number of the latest change."""
-        rows = await self._fetch(
-            f"SELECT max(id), (SELECT number FROM {self.schema}.catalogue_changes) FROM"
-            f" (SELECT max(id) AS id FROM {self.schema}.pets UNION ALL"
-            f"  SELECT last_id FROM {self.schema}.imports WHERE state = 'moving') AS newest"
-        )
-        newest, change = rows[0]
-        return newest or 0, change
-
     async def _announce(self) -> None:
         """Raise the catalogue's version, because a read found a change that this process has not announced.
 
         Another process may have committed the change a moment ago and not raised the version yet. One client would see
         the change here, and another client, served from a cache elsewhere, would not see it afterwards.
         """
-        newest, change = await self._newest()
+        ((newest, change),) = await self._fetch(
+            f"SELECT max(id), (SELECT number FROM {self.schema}.catalogue_changes) FROM"
+            f" (SELECT max(id) AS id FROM {self.schema}.pets UNION ALL"
+            f"  SELECT last_id FROM {self.schema}.imports WHERE state = 'moving') AS newest"
+        )
         await self._on_commit("catalogue")
-        self._announced_pet = max(self._announced_pet, newest)
+        self._announced_pet = max(self._announced_pet, newest or 0)
         self._announced_change = max(self._announced_change, change)
-
-    async def _pets_sql(self, *, newest_first: bool) -> str:
-        """A statement for up to $2 animals above, or below, the id $1."""
-        ((moving,),) = await self._fetch(f"SELECT moving FROM {self.schema}.catalogue_changes")
-        return page_sql(self.schema, moving=bool(moving), newest_first=newest_first)
 
     # Changing
 
@@ -118,7 +108,7 @@ class SqlPets(Database):
             yield from self._lock_pet_ids()
             pet = Pet((yield from self._draw_pet_ids(1)), new.name, new.category_id, new.status)
             yield self._insert([pet])
-            yield from self._record([_entry_of(pet, entry)])
+            yield self._record(_entry_of(pet, entry))
             return pet
 
         return await self._change(transaction())
@@ -128,7 +118,7 @@ class SqlPets(Database):
             found = yield from self._lock_pets(pet_ids)
             others = [pet for pet in found if pet.status != status]
             yield from self._update([pet.id for pet in others], PetChanges(status=status), entry.at)
-            yield from self._record([_entry_of(pet, entry, f"{pet.status} → {status}") for pet in others])
+            yield self._record(*(_entry_of(pet, entry, f"{pet.status} → {status}") for pet in others))
             return [msgspec.structs.replace(pet, status=status) for pet in found]
 
         return await self._change(transaction())
@@ -139,7 +129,7 @@ class SqlPets(Database):
             if not found:
                 return None
             (changed,) = yield from self._update([pet_id], changes, entry.at)
-            yield from self._record([_entry_of(changed, entry, entry.detail)])
+            yield self._record(_entry_of(changed, entry, entry.detail))
             return changed
 
         return await self._change(transaction())
@@ -150,7 +140,7 @@ class SqlPets(Database):
             ids = [pet.id for pet in found]
             yield self._keep_originals(ids, entry.at)
             yield Statement(f"DELETE FROM {self.schema}.pets WHERE id = ANY($1)", (ids,))
-            yield from self._record([_entry_of(pet, entry) for pet in found])
+            yield self._record(*(_entry_of(pet, entry) for pet in found))
             return found
 
         return await self._change(transaction())
@@ -162,7 +152,7 @@ class SqlPets(Database):
             there = {row[0] for row in rows}
             missing = [pet for pet in pets if pet.id not in there]
             yield self._insert(missing)
-            yield from self._record([_entry_of(pet, entry) for pet in missing])
+            yield self._record(*(_entry_of(pet, entry) for pet in missing))
             return missing
 
         return await self._change(transaction())
@@ -202,11 +192,8 @@ class SqlPets(Database):
             (list(pet_ids), at),
         )
 
-    def _insert(self, pets: Sequence[Pet]) -> ForEachRow:
-        return ForEachRow(
-            f"INSERT INTO {self.schema}.pets ({PET_COLUMNS}) VALUES ($1, $2, $3, $4)",
-            [(pet.id, pet.name, pet.category_id, pet.status) for pet in pets],
-        )
+    def _insert(self, pets: Sequence[Pet]) -> PutRows:
+        return PutRows(self.schema, PETS, [(pet.id, pet.name, pet.category_id, pet.status) for pet in pets])
 
     async def _change(self, transaction: Transaction[T], timeout_seconds: float | None = None) -> T:
         """Run a transaction that changes the catalogue, and give it the next number."""

@@ -1,40 +1,29 @@
 """Rows as they are, for moving them to and from another store."""
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from petstore.store.limits import OPERATOR_TIMEOUT
 from petstore.store.schema import COUNTERS, Row, Table
-from petstore.store.sql import Database, ForEachRow, Statement, Transaction
+from petstore.store.sql import Database, ForEachRow, PutRows, Statement, Transaction, steps
 
 CONTENT = ("pets", "keys", "deeds")  # a store is empty when these tables are
+NUMBERED = ("pets", "deeds")  # the store gives out the ids of these
 
 
 class SqlTransfer(Database):
     """See `Transfer` for what each method does."""
 
-    counters: str  # the table COUNTERS, as a subquery
-
-    @abstractmethod
-    async def put_rows(self, table: Table, rows: Sequence[Row]) -> None: ...
-
-    @abstractmethod
-    def _raise_last_id(self, table: str, last: int) -> Transaction[None]:
-        """Let no id up to this one be given out again."""
+    async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
+        await self._run(self._put(table, rows), timeout_seconds=OPERATOR_TIMEOUT)
 
     async def put_all(self, rows: Mapping[Table, Sequence[Row]]) -> bool:
         def transaction() -> Transaction[bool]:
-            tables = [f"{self.schema}.{name}" for name in CONTENT]
-            if self.for_update:
-                yield Statement(f"LOCK TABLE {', '.join(tables)} IN SHARE ROW EXCLUSIVE MODE")
-            for table in tables:
-                if (yield Statement(f"SELECT 1 FROM {table} LIMIT 1")):
+            yield from self._lock_tables(*CONTENT)
+            for name in CONTENT:
+                if (yield Statement(f"SELECT 1 FROM {self.schema}.{name} LIMIT 1")):
                     return False
-            for each in rows:
-                if each is not COUNTERS:
-                    yield self._put(each, rows[each])
-            for name, last in rows.get(COUNTERS, ()):
-                yield from self._raise_last_id(name, last)
+            for table in rows:
+                yield from self._put(table, rows[table])
             yield self._note_moving()
             return True
 
@@ -43,11 +32,14 @@ class SqlTransfer(Database):
             await self._on_commit("catalogue")
         return is_filled
 
-    def _put(self, table: Table, rows: Sequence[Row]) -> ForEachRow:
-        places = ", ".join(f"${place}" for place in range(1, len(table.columns) + 1))
-        return ForEachRow(
-            f"INSERT INTO {self.schema}.{table.name} ({', '.join(table.columns)}) VALUES ({places})", rows
-        )
+    def _put(self, table: Table, rows: Sequence[Row]) -> Transaction[None]:
+        if table is COUNTERS:
+            for name, last in rows:
+                yield from self._raise_last_id(name, last)
+            return
+        yield PutRows(self.schema, table, rows)
+        if rows and table.name in NUMBERED:
+            yield from self._raise_last_id(table.name, rows[-1][0])
 
     async def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
         columns, key = ", ".join(table.columns), ", ".join(table.key)
@@ -70,10 +62,7 @@ class SqlTransfer(Database):
         return rows[0][0] if rows else None
 
     async def set_copying_from(self, source: str | None) -> None:
-        def transaction() -> Transaction[None]:
-            yield Statement(f"DELETE FROM {self.schema}.copying")
-            if source is not None:
-                yield Statement(f"INSERT INTO {self.schema}.copying (source) VALUES ($1)", (source,))
-            yield self._note_moving()  # an import may have been copied that was being moved
-
-        await self._run(transaction())
+        forget = Statement(f"DELETE FROM {self.schema}.copying")
+        note = ForEachRow(f"INSERT INTO {self.schema}.copying (source) VALUES ($1)", [(source,)] if source else [])
+        # An import may have been copied that was being moved.
+        await self._run(steps(forget, note, self._note_moving()))

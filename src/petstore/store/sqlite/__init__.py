@@ -16,10 +16,9 @@ from petstore.store.sql.keys import SqlKeys
 from petstore.store.sql.operators import SqlOperators
 from petstore.store.sql.usage import SqlUsage
 from petstore.store.sqlite.catalogue import SqliteCatalogue
-from petstore.store.sqlite.transfer import SqliteTransfer
 
 
-class SqliteStore(SqliteTransfer, SqliteCatalogue, SqlKeys, SqlAudit, SqlUsage, SqlOperators):
+class SqliteStore(SqliteCatalogue, SqlKeys, SqlAudit, SqlUsage, SqlOperators):
     """See `Store` for what each method does."""
 
     async def ping(self) -> None:

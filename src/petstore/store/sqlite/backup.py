@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from petstore.audit import AuditEntry
-from petstore.store.sql import record
+from petstore.store.sql import record, steps
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, connect, set_busy_timeout
 from petstore.store.sqlite.database import raise_last_id, run
 from petstore.store.sqlite.errors import translate
@@ -61,7 +61,7 @@ class Snapshot:
 def record_entry(path: Path, entry: AuditEntry) -> None:
     """Write an audit entry into a file of any schema: the audit log is the same in all. Raises Unavailable."""
     with _translating(), contextlib.closing(connect(path)) as connection:
-        run(connection, record("main", [entry]))
+        run(connection, steps(record("main", [entry])))
 
 
 def take_over_ids(path: Path, replaced: Path) -> bool:

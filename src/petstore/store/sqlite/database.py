@@ -16,8 +16,8 @@ from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.store import OnCommit, Subject
 from petstore.store.limits import StoreLimits
-from petstore.store.schema import Row
-from petstore.store.sql import Database, ForEachRow, Statement, T, Transaction
+from petstore.store.schema import Row, Table
+from petstore.store.sql import Database, PutRows, Statement, Step, T, Transaction
 from petstore.store.sqlite.connection import connect
 from petstore.store.sqlite.errors import translate
 from petstore.store.sqlite.migrations import migrate
@@ -33,6 +33,7 @@ class SqliteDatabase(Database):
     clock = "unixepoch('subsec')"
     # An answer may come late: usage that was refused and then written after all would be counted twice.
     usage_timeout = 60.0
+    counters = "(SELECT name, seq AS last FROM sqlite_sequence)"
 
     def __init__(
         self,
@@ -104,6 +105,9 @@ class SqliteDatabase(Database):
         yield from raise_last_id("pets", last + count)
         return last + 1
 
+    def _raise_last_id(self, table: str, last: int) -> Transaction[None]:
+        return raise_last_id(table, last)
+
     def release(self) -> None:
         """Closes a store that was never used."""
         self._reader.close()
@@ -120,20 +124,25 @@ def raise_last_id(table: str, last: int) -> Transaction[None]:
 def run(connection: apsw.Connection, transaction: Transaction[T]) -> T:
     """Execute the statements of a transaction that has begun. Raises apsw.Error."""
     try:
-        statement = next(transaction)
+        step = next(transaction)
         while True:
-            statement = transaction.send(_execute(connection, statement))
+            step = transaction.send(_execute(connection, step))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-def _execute(connection: apsw.Connection, statement: Statement | ForEachRow) -> list[Row]:
-    sql = translated(statement.sql)
-    if isinstance(statement, ForEachRow):
-        connection.executemany(sql, statement.rows)
-        return []
-    return connection.execute(sql, _bindings(statement.values)).fetchall()
+def _execute(connection: apsw.Connection, step: Step) -> list[Row]:
+    if isinstance(step, Statement):
+        return connection.execute(translated(step.sql), _bindings(step.values)).fetchall()
+    sql = _insert_into(step.table) if isinstance(step, PutRows) else translated(step.sql)
+    connection.executemany(sql, step.rows)
+    return []
+
+
+def _insert_into(table: Table) -> str:
+    places = ", ".join("?" for _ in table.columns)
+    return f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})"
 
 
 @lru_cache(maxsize=256)

@@ -15,8 +15,9 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 import msgspec
@@ -32,7 +33,6 @@ from petstore.store.sqlite.connection import FILE_PRAGMAS, set_busy_timeout
 from petstore.store.sqlite.errors import translate
 from petstore.store.sqlite.idempotency import IdempotencyRecords
 from petstore.store.sqlite.write_lock import WriteLock
-from petstore.store.sqlite.writes import Call, Write
 from petstore.store.writing import AddPet, added, deliver
 
 WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer waits for readers to start the log over
@@ -40,6 +40,21 @@ CHECKPOINT_TIMEOUT = 0.2  # seconds of such a wait, in which other writers wait 
 
 T = TypeVar("T")
 _encode = msgspec.json.encode
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A function of the connection, which runs inside a transaction; `alone`: with no other write in it."""
+
+    future: "asyncio.Future[Any]"
+    due: float
+    work: Callable[[apsw.Connection], Any]
+    changes: Subject | None
+    alone: bool
+    result: Any = None
+
+
+Write = AddPet | Call
 
 
 class BatchResult(NamedTuple):
@@ -91,10 +106,7 @@ class Writer:
         return future
 
     def call(
-        self,
-        work: Callable[[apsw.Connection], T],
-        changes: Subject | None = None,
-        timeout: float | None = None,
+        self, work: Callable[[apsw.Connection], T], changes: Subject | None = None, timeout: float | None = None
     ) -> "asyncio.Future[T]":
         """Run `work` in a transaction; `changes` names the version to raise afterwards.
 
