@@ -81,7 +81,7 @@ def test_half_a_copy_is_not_used(petstore: Commands, words: tuple[str, ...]) -> 
 
 def test_update_to_enterprise_and_back(petstore: Commands) -> None:
     key_id = make_key(petstore)["id"]
-    assert "needs limits" in petstore.fails_in_one_line("keys", "update", key_id, "--plan", "enterprise")
+    assert "needs its own limits" in petstore.fails_in_one_line("keys", "update", key_id, "--plan", "enterprise")
     words = ["keys", "update", key_id, "--plan", "enterprise", "--per-minute", "5", "--per-day", "60"]
     assert petstore.json(*words)["per_day"] == 60
     changed = petstore.json("keys", "update", key_id, "--per-minute", "7")

@@ -17,9 +17,9 @@ from petstore.keys import (
     SCOPES,
     Environment,
     Scope,
-    checked_limits,
     checksum,
     digest_of,
+    limits_of,
     mint,
     new_key,
     well_formed,
@@ -104,10 +104,10 @@ def test_a_name_has_at_most_255_characters_and_no_control_characters() -> None:
 
 def test_limits_are_whole_numbers_from_1_to_10_to_the_12() -> None:
     for limits in (Limits(1, 1), Limits(10**12, 10**12)):
-        assert checked_limits(limits) == limits
-    for wrong in (None, Limits(0, 1), Limits(1, 0), Limits(10**12 + 1, 1), Limits(1, 10**12 + 1)):
+        assert limits_of("enterprise", *limits) == limits
+    for wrong in (Limits(0, 1), Limits(1, 0), Limits(10**12 + 1, 1), Limits(1, 10**12 + 1)):
         with pytest.raises(OperatorError, match="from 1 to 1,000,000,000,000"):
-            checked_limits(wrong)
+            limits_of("enterprise", *wrong)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from petstore.usage import OperationUsage
 from tests.places import ENTRY, NOW, REFUSED_ROW, StorePlace, names
 
 
-def test_url_without_a_usable_scheme_is_refused_without_its_password() -> None:
+def test_url_without_a_usable_scheme_or_port_is_refused_without_its_password() -> None:
     assert check_url("postgresql://pets:secret@[::1]:5433,a:5432/db") == "postgresql"
     assert check_url("postgres:///db?host=/run/postgresql") == "postgres"
-    for wrong in ("mysql://secret@x/y", "secret"):
+    for wrong in ("mysql://secret@x/y", "secret", "postgresql://pets:se/cret@x/y", "postgresql://pets:secret@[::1/y"):
         with pytest.raises(OperatorError, match="--store") as refusal:
             check_url(wrong)
         assert "cret" not in str(refusal.value)

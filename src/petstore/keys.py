@@ -102,12 +102,7 @@ def new_key(
 ) -> ApiKey:
     """A key with a new id. Raises OperatorError for an invalid name, and for limits that the plan does not allow."""
     checked_name(name)
-    fixed = PLANS[plan]
-    if fixed is None and limits is None:
-        raise OperatorError("an enterprise key needs its own limits: per minute and per day")
-    if fixed is not None and limits is not None:
-        raise OperatorError(f"the {plan} plan has fixed limits: only enterprise keys have their own")
-    allowed = checked_limits(fixed or limits)
+    allowed = limits_of(plan, *(limits or (None, None)))
     chosen = set(scopes)
     if not chosen:
         raise OperatorError("a key needs at least one scope: read or write")
@@ -131,11 +126,18 @@ def checked_name(name: str) -> str:
     return name
 
 
-def checked_limits(limits: Limits | None) -> Limits:
-    """The limits themselves. Raises OperatorError when they are out of range."""
-    if limits is None or not all(1 <= limit <= LIMIT_MAX for limit in limits):
+def limits_of(plan: Plan, per_minute: int | None, per_day: int | None) -> Limits:
+    """The limits of a key; only an enterprise key has its own. Raises OperatorError."""
+    fixed = PLANS[plan]
+    if fixed is not None:
+        if per_minute is not None or per_day is not None:
+            raise OperatorError(f"the {plan} plan has fixed limits: only enterprise keys have their own")
+        return fixed
+    if per_minute is None or per_day is None:
+        raise OperatorError("an enterprise key needs its own limits: per minute and per day")
+    if not all(1 <= limit <= LIMIT_MAX for limit in (per_minute, per_day)):
         raise OperatorError(f"limits are whole numbers from 1 to {LIMIT_MAX:,}")
-    return limits
+    return Limits(per_minute, per_day)
 
 
 def mint(environment: Environment) -> str:

@@ -2,18 +2,16 @@
 
 import calendar
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from petstore.keys import Environment
 
 # How a request ended, as far as a chart or a bill is concerned. `unauthorized` requests had no valid key.
 ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
-RESPONSE_CLASSES: tuple[ResponseClass, ...] = (
-    "ok", "client_error", "unauthorized", "refused", "banned", "server_error"
-)  # fmt: skip
+RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
 ANONYMOUS = ""  # the key id of requests without a valid key
 Operation = Literal["listPets", "createPet", "getPet", "other"]
-OPERATIONS: tuple[Operation, ...] = ("listPets", "createPet", "getPet", "other")
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 Interval = Literal[60, 3600, 86_400]
 MINUTE: Literal[60] = 60

@@ -14,10 +14,10 @@ import msgspec
 from petstore.audit import AuditEntry
 from petstore.errors import InvalidBody, OperatorError
 from petstore.gate import Gate
-from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_limits, checked_name, digest_of, mint, new_key
+from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_name, digest_of, limits_of, mint, new_key
 from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
 from petstore.pets import Import, NewPet, Pet, PetChanges, PetStatus, Undone, new_pet
-from petstore.plans import PLANS, Limits, Plan
+from petstore.plans import Limits, Plan
 from petstore.store import Store
 
 PETS_MAX = 1_000  # in one action
@@ -115,12 +115,7 @@ class Admin:
 
     async def last_rotation(self, key_id: str) -> AuditEntry | None:
         """The audit entry of the key's last rotation."""
-        start, more = None, True
-        while more:
-            found, start, more = await self._store.find_entries(before=start, limit=1, action="rotate key", text=key_id)
-            if found:
-                return found[0][1]
-        return None
+        return await newest_entry(self._store, action="rotate key", text=key_id)
 
     async def revoke_key(self, key_id: str) -> ApiKey:
         key = await self.key(key_id)
@@ -267,6 +262,16 @@ class Admin:
         return AuditEntry(self._clock(), self._actor, action, subject, detail)
 
 
+async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
+    """The newest entry that `Store.find_entries` finds. Raises Unavailable."""
+    before, more = None, True
+    while more:
+        found, before, more = await store.find_entries(before=before, limit=1, **wanted)
+        if found:
+            return found[0][1]
+    return None
+
+
 def _changes(key: ApiKey, update: KeyUpdate) -> dict[str, Any]:
     """The new values of an update. Raises OperatorError for a combination that no key may have."""
     found: dict[str, Any] = {}
@@ -278,18 +283,9 @@ def _changes(key: ApiKey, update: KeyUpdate) -> dict[str, Any]:
     if update.expires is not msgspec.UNSET:
         found["expires"] = update.expires
     plan = update.plan or key.plan
-    fixed = PLANS[plan]
-    if fixed is not None:
-        if update.per_minute is not None or update.per_day is not None:
-            raise OperatorError(f"{key.id}: the {plan} plan has fixed limits; only enterprise keys have their own")
-        limits = fixed
-    else:
-        own = key.limits if key.plan == "enterprise" else (None, None)
-        wanted = (update.per_minute, update.per_day)
-        per_minute, per_day = (old if new is None else new for old, new in zip(own, wanted, strict=True))
-        if per_minute is None or per_day is None:
-            raise OperatorError(f"{key.id}: the enterprise plan needs limits: per minute and per day")
-        limits = checked_limits(Limits(per_minute, per_day))
+    own = key.limits if plan == key.plan == "enterprise" else (None, None)
+    wanted = (update.per_minute, update.per_day)
+    limits = limits_of(plan, *(old if new is None else new for old, new in zip(own, wanted, strict=True)))
     return {**found, "plan": plan, "per_minute": limits.per_minute, "per_day": limits.per_day}
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from petstore.admin.actions import Admin, KeyUpdate
+from petstore.admin.actions import Admin, KeyUpdate, newest_entry
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.pets import NewPet, PetChanges, PetStatus
@@ -65,12 +65,7 @@ async def has_data(store: Store) -> bool:
 
 async def is_demo(store: Store) -> bool:
     """Whether the data were made by `fill`. Raises Unavailable."""
-    before, more = None, True
-    while more:
-        found, before, more = await store.find_entries(before=before, limit=1, actor=ACTOR, action="create key")
-        if found:
-            return True
-    return False
+    return await newest_entry(store, actor=ACTOR, action="create key") is not None
 
 
 async def content_of(store: Store) -> dict[Table, list[Row]]:

@@ -27,14 +27,8 @@ async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeySt
     for key, record in zip(keys, await gate.windows([key.id for key in keys]), strict=True):
         seen = used(record, int(now * SECOND))
         banned_until = seen.banned_until / SECOND if seen.banned_until else None
-        found.append(KeyStatus(key, _state(key, banned_until, now), banned_until, seen.minute, seen.day))
+        state: KeyState = key.state(now)
+        if state == "active" and banned_until is not None:  # a ban matters while the key would be admitted without it
+            state = "banned"
+        found.append(KeyStatus(key, state, banned_until, seen.minute, seen.day))
     return found
-
-
-def _state(key: ApiKey, banned_until: float | None, now: float) -> KeyState:
-    """One state only: a ban matters as long as the key would be admitted without it."""
-    state = key.state(now)
-    if state == "active" and banned_until is not None:
-        return "banned"
-    assert state in KEY_STATES
-    return state

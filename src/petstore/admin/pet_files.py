@@ -3,15 +3,14 @@
 import asyncio
 import csv
 import hashlib
-import io
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import IO, Any, Literal
 
 import msgspec
 
 from petstore.errors import InvalidBody, OperatorError
-from petstore.pets import NewPet, Page, Pet, new_pet, parse_new_pet
+from petstore.pets import NewPet, Page, new_pet, parse_new_pet
 
 BATCH = 2_000
 BAD_ROWS_MAX = 100  # that a message lists
@@ -95,29 +94,20 @@ async def write_pets(
     `page_after` returns up to BATCH animals behind an id, and none only at the end.
     """
     after, count, more = 0, 0, True
+    table = csv.writer(target, lineterminator="\n")
     if written_as == "csv":
-        target.write(",".join(COLUMNS) + "\n")
+        table.writerow(COLUMNS)
     while more:
         page, more = await page_after(after)
-        target.write(_LINES[written_as](page))
+        if written_as == "csv":
+            table.writerows((pet.id, pet.name, pet.category_id, pet.status) for pet in page)
+        else:
+            target.write("".join(msgspec.json.encode(pet).decode() + "\n" for pet in page))
         after = page[-1].id if page else after
         count += len(page)
         progress(count)
         await asyncio.sleep(0)  # other tasks of the event loop go on; SQLite's pages come without waiting
     return count
-
-
-def _as_jsonl(pets: Sequence[Pet]) -> str:
-    return "".join(msgspec.json.encode(pet).decode() + "\n" for pet in pets)
-
-
-def _as_csv(pets: Sequence[Pet]) -> str:
-    lines = io.StringIO()
-    csv.writer(lines, lineterminator="\n").writerows((p.id, p.name, p.category_id, p.status) for p in pets)
-    return lines.getvalue()
-
-
-_LINES: dict[Format, Callable[[Sequence[Pet]], str]] = {"jsonl": _as_jsonl, "csv": _as_csv}
 
 
 class _Lines:
@@ -154,8 +144,8 @@ def _jsonl_rows(lines: Iterable[bytes]) -> Iterator[Row]:
             text = _text_of(line, number)
             if text.strip():
                 yield number, parse_new_pet(text.encode())
-        except InvalidBody as error:
-            yield number, error.message.replace("The body", "the line", 1)
+        except (InvalidBody, OperatorError) as error:
+            yield number, str(error).replace("The body", "the line", 1)
 
 
 def _csv_rows(lines: Iterable[bytes]) -> Iterator[Row]:
@@ -169,8 +159,8 @@ def _csv_rows(lines: Iterable[bytes]) -> Iterator[Row]:
                 names = values
             elif values:
                 yield number, _pet_of(names, values)
-        except (InvalidBody, csv.Error) as error:
-            yield number, error.message if isinstance(error, InvalidBody) else f"not valid CSV in one line: {error}"
+        except (InvalidBody, OperatorError, csv.Error) as error:
+            yield number, f"not valid CSV in one line: {error}" if isinstance(error, csv.Error) else str(error)
             if not names:
                 return
     if not names:
@@ -178,31 +168,31 @@ def _csv_rows(lines: Iterable[bytes]) -> Iterator[Row]:
 
 
 def _text_of(line: bytes, number: int) -> str:
-    """Raises InvalidBody."""
+    """Raises OperatorError."""
     if _too_long(line):
-        raise InvalidBody(f"longer than {LINE_MAX // 1024} KiB; one animal a line")
+        raise OperatorError(f"longer than {LINE_MAX // 1024} KiB; one animal a line")
     try:
         return line.decode("utf-8" if number > 1 else "utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidBody("not valid UTF-8") from None
+        raise OperatorError("not valid UTF-8") from None
 
 
 def _check_header(names: list[str]) -> None:
-    """Raises InvalidBody for a misspelled column, which would otherwise be ignored. Other columns are ignored."""
+    """Raises OperatorError for a misspelled column, which would otherwise be ignored. Other columns are ignored."""
     for name in IMPORTED:
         alike = [column for column in names if column.strip().lower() == name.lower()]
         if len(alike) > 1:
-            raise InvalidBody(f"the header line has {name} more than once")
+            raise OperatorError(f"the header line has {name} more than once")
         if alike and alike != [name]:
-            raise InvalidBody(f'the header line has "{alike[0]}" where {name} is expected')
+            raise OperatorError(f'the header line has "{alike[0]}" where {name} is expected')
     if missing := [name for name in ("categoryId", "name") if name not in names]:
-        raise InvalidBody(f"the header line lacks {' and '.join(missing)}")
+        raise OperatorError(f"the header line lacks {' and '.join(missing)}")
 
 
 def _pet_of(names: list[str], values: list[str]) -> NewPet:
-    """Raises InvalidBody."""
+    """Raises InvalidBody and OperatorError."""
     if len(values) > len(names):
-        raise InvalidBody(f"there are more values than the {len(names)} columns of the header line")
+        raise OperatorError(f"there are more values than the {len(names)} columns of the header line")
     row = dict(zip(names, values, strict=False))
     members: dict[str, Any] = {name: row[name] for name in IMPORTED if row.get(name)}
     if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):

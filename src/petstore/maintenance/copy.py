@@ -1,7 +1,7 @@
 """`petstore copy`: all rows and all windows of one pair of backends to another, compared one by one."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from petstore.errors import OperatorError
@@ -86,9 +86,10 @@ async def _check_target(target: Stores, name: str) -> None:
 
 async def _copy(source: Store, target: Store, table: Table, progress: Progress) -> None:
     last = await target.last_row(table)
-    async for rows in _batches(source, table, table.key_of(last) if last else None):
+    while rows := await source.rows(table, table.key_of(last) if last else None, BATCH):
         await target.put_rows(table, rows)
         progress(len(rows) if table.name == "pets" else 0)
+        last = rows[-1]
 
 
 async def _compare(source: Store, target: Store, environment: Environment, table: Table) -> Copied:
@@ -109,9 +110,3 @@ def _changed(what: str) -> OperatorError:
     return OperatorError(
         f"{what} changed while they were copied: stop the service on the source, empty the target, and copy again"
     )
-
-
-async def _batches(store: Store, table: Table, after: Row | None) -> AsyncIterator[list[Row]]:
-    while rows := await store.rows(table, after, BATCH):
-        yield rows
-        after = table.key_of(rows[-1])

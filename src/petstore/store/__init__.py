@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
+from petstore import settings
 from petstore.audit import AuditEntry, FoundEntries
 from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import ApiKey, Environment, KeyChanges, KeyQuery, KeySort
@@ -42,9 +43,7 @@ class Catalogue(Protocol):
         """Animals with an id above `after`, ascending: the same cost wherever the page lies."""
 
     async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
-        """Animals with an id above `after` whose name contains `text`, ascending. One call reads at most
-        SEARCH_STEP animals.
-        """
+        """Animals above the id `after` whose name contains `text`, ascending. One call reads SEARCH_STEP at most."""
 
     async def newest_pets(
         self, *, before: int | None = None, limit: int, status: PetStatus | None = None, text: str = ""
@@ -67,26 +66,19 @@ class Catalogue(Protocol):
         """Add an animal together with an audit entry, which has its id as the subject and its values as the detail."""
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        """Change those of the animals that exist, all at once. Returns them, with this status.
-
-        Each animal that had another status gets an audit entry with the old and the new one.
-        """
+        """Those of the animals that exist, with this status. Each that had another one gets an audit entry."""
 
     async def update_pet(self, pet_id: int, changes: PetChanges, entry: AuditEntry) -> Pet | None:
         """The changed animal; None when there is none of this id."""
 
     async def remove_pets(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """Remove those of the animals that exist, all at once. Returns them.
+        """The removed animals: those that existed. Each gets an audit entry with its values.
 
-        Each gets an audit entry with its values. Their ids are never given out again. A repeated create of one is
-        still answered with the original.
+        Their ids are never given out again. A repeated create of one is still answered with the original.
         """
 
     async def restore_pets(self, pets: Sequence[Pet], entry: AuditEntry) -> list[Pet]:
-        """Add removed animals again under their ids. Returns those that were missing.
-
-        Each gets an audit entry with its values.
-        """
+        """Add removed animals again under their ids: those that were missing. Each gets an audit entry."""
 
     async def import_pets(
         self, batches: AsyncIterator[list[NewPet]], entry: AuditEntry, sha256: Callable[[], str] = lambda: ""
@@ -123,9 +115,7 @@ class KeyStore(Protocol):
     """The keys of one environment."""
 
     async def find_key(self, digest: bytes) -> ApiKey | None:
-        """The key one of whose secrets has this hash, usable or not; `expires` is the earlier of the key's and the
-        secret's.
-        """
+        """The key with this hash of a secret, usable or not; `expires` is the earlier of the key's and the secret's."""
 
     async def latest_key_change(self) -> int:
         """A number that every change of a key raises; adding one need not."""
@@ -138,9 +128,7 @@ class KeyStore(Protocol):
     async def find_keys(
         self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
     ) -> list[ApiKey]:
-        """Keys in the order of `sort`: newest first, by name, or last used first. `after` is the last key of the
-        previous page.
-        """
+        """Keys: newest first, by name, or last used first. `after` is the last key of the previous page."""
 
     async def keys_by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
         """The keys of these ids that exist."""
@@ -170,8 +158,7 @@ class AuditLog(Protocol):
         subject: str = "",
         text: str = "",
     ) -> FoundEntries:
-        """Entries whose actor contains `actor`, whose action is `action`, whose subject is `subject`, and whose subject
-        or detail contains `text`.
+        """Entries with this action and subject, whose actor contains `actor`, and whose subject or detail `text`.
 
         One call searches at most SEARCH_STEP entries.
         """
@@ -216,10 +203,7 @@ class UsageStore(Protocol):
         after: str = "",
         operation: Operation | None = None,
     ) -> list[KeyTotal]:
-        """Keys by their number of requests in intervals that began from `since` on and before `until`, most first.
-
-        `after` is the last key of the previous page.
-        """
+        """Keys by their requests from `since` on and before `until`, most first; `after` ended the previous page."""
 
     async def total_usage(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]: ...
 
@@ -255,10 +239,7 @@ class Transfer(Protocol):
         """Adds all or nothing. Rows come in the order of their key; ids that are given out later are higher."""
 
     async def put_all(self, rows: Mapping[Table, Sequence[Row]]) -> bool:
-        """Adds the rows of all tables in one transaction, if the store is empty.
-
-        False when it has an animal, a key or an audit entry. Of several processes, one fills the store.
-        """
+        """Whether the store had no animal, key or audit entry, and has these rows now: one of several processes fills."""
 
     async def copying_from(self) -> str | None:
         """The source of a copy into this store that is not finished."""
@@ -320,6 +301,7 @@ async def close_stores(stores: Iterable[Store]) -> None:
 
 def check_url(url: str) -> str:
     """The URL's scheme. Raises OperatorError, with a message that never contains the password."""
+    settings.check_url("--store", url)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):
         raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")

@@ -17,6 +17,7 @@ from petstore.keys import ApiKey, Environment
 from petstore.pets import Pet
 
 Row = tuple[Any, ...]
+NEWER = "was written by a newer Petstore (schema {}, this one knows {}); upgrade Petstore"
 UNFINISHED_COPY = "the copy of {} to this store is not finished: run petstore copy again"
 
 
@@ -32,9 +33,7 @@ class Table(NamedTuple):
 
 
 IMPORTS = Table(
-    "imports",
-    ("id", "at", "actor", "name", "sha256", "count", "first_id", "last_id", "state", "touched"),
-    ("id",),
+    "imports", ("id", "at", "actor", "name", "sha256", "count", "first_id", "last_id", "state", "touched"), ("id",)
 )
 IMPORT_ROWS = Table(
     "import_rows", ("import_id", "status", "place", "name", "category_id"), ("import_id", "status", "place")
@@ -88,12 +87,9 @@ def pets_of(rows: Sequence[Sequence[Any]]) -> list[Pet]:
 
 def key_of(environment: Environment, row: Sequence[Any]) -> ApiKey:
     """From the columns of `KEY_COLUMNS`."""
-    key_id, name, plan, per_minute, per_day, scopes, created, expires, revoked, last_used, suspended = row
-    return ApiKey(
-        id=key_id, name=name, environment=environment, plan=plan, per_minute=per_minute, per_day=per_day,
-        scopes=tuple(scopes.split()), created=created, expires=expires, revoked=revoked, last_used=last_used,
-        suspended=suspended,
-    )  # fmt: skip
+    values = dict(zip((*KEYS.columns, "suspended"), row, strict=True))
+    values["scopes"] = tuple(values["scopes"].split())
+    return ApiKey(environment=environment, **values)
 
 
 def key_of_secret(environment: Environment, row: Sequence[Any]) -> ApiKey:

@@ -1,33 +1,13 @@
-"""What the writers of both backends share: new animals, idempotency keys in flight, and handing out results."""
+"""What the writers of both backends share: new animals, replays, and handing out results."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from petstore.errors import IdempotencyConflict, IdempotencyMismatch, PetstoreError
+from petstore.errors import IdempotencyMismatch, PetstoreError
 from petstore.observability.logs import logger
 from petstore.pets import Added, IdempotencyKey, NewPet, Pet
-
-
-class InFlight:
-    """The idempotency keys whose first request is not answered yet."""
-
-    def __init__(self) -> None:
-        self._names: set[tuple[str, str]] = set()
-
-    @contextmanager
-    def only(self, idempotency_key: IdempotencyKey) -> Iterator[None]:
-        """Raises IdempotencyConflict when a request with the same idempotency key is in flight."""
-        name = (idempotency_key.key_id, idempotency_key.token)
-        if name in self._names:
-            raise IdempotencyConflict("The first request with this Idempotency-Key is still running; retry shortly.")
-        self._names.add(name)
-        try:
-            yield
-        finally:
-            self._names.discard(name)
 
 
 @dataclass(slots=True, eq=False)

@@ -15,11 +15,7 @@ from petstore.web.requests import Request
 from petstore.web.static_files import IMMUTABLE, StaticFile, quality
 
 HTML = "text/html; charset=utf-8"
-MEDIA_TYPES = {
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
+MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 OWN_ASSETS = (
     "base.css", "landing.css", "landing.js", "paw.svg", "parts.js", "reference.css", "reference.js", "samples.js",
 )  # fmt: skip

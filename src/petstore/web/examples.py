@@ -12,27 +12,10 @@ NEW_PET = NewPet("Rex", 1, "available")
 PETS = [Pet(1, "Rex", 1, "available"), Pet(2, "Ada", 1, "pending"), Pet(3, "Bo", 2, "available")]
 PAGE = PETS[:2]  # with `limit=2`
 CURSOR = write_cursor(PAGE[-1].id)
+NEXT = f'</v1/pets?limit=2&cursor={CURSOR}>; rel="next"'
 ETAG = '"9ab05fbf479225e83c0ed97880b00ef2"'
 IDEMPOTENCY_KEY = "order-17"
 REQUEST_ID = "b5f0c1d29e7a43865d0c8a1f6e2b9374"
-
-HEADERS: dict[str, str | int] = {
-    "X-RateLimit-Limit": 60,
-    "X-RateLimit-Remaining": 59,
-    "X-RateLimit-Reset": 1794614460,
-    "X-Request-Id": REQUEST_ID,
-    "Retry-After": 41,
-    "WWW-Authenticate": 'Bearer realm="petstore"',
-    "ETag": ETAG,
-    "Cache-Control": "private, no-cache",
-    "Vary": "Authorization",
-    "Link": f'</v1/pets?limit=2&cursor={CURSOR}>; rel="next"',
-    "Location": "/v1/pets/1",
-    "Idempotent-Replayed": "true",
-    "Deprecation": "@1794614400",
-    "Sunset": "Thu, 05 Dec 2030 00:00:00 GMT",
-    "DeprecationLink": '</v1/pets>; rel="successor-version"',
-}
 
 
 class ErrorExample(NamedTuple):

@@ -19,26 +19,32 @@ _TEXT: Json = {"type": "string"}
 _COUNT: Json = {"type": "integer", "minimum": 0}
 
 
-def _header(description: str, schema: Json, *, required: bool = True) -> Json:
-    return {"description": description, "required": required, "schema": schema}
+def _header(description: str, schema: Json, example: str | int, *, required: bool = True) -> Json:
+    return {"description": description, "required": required, "schema": schema, "example": example}
 
 
 HEADERS: Json = {
-    "X-RateLimit-Limit": _header("The limit of the window with the least remaining.", _COUNT),
-    "X-RateLimit-Remaining": _header("Requests remaining in that window.", _COUNT),
-    "X-RateLimit-Reset": _header("Unix timestamp at which that window resets.", _COUNT),
-    "X-Request-Id": _header("Unique to this response. Quote it when you ask for help.", _TEXT),
-    "Retry-After": _header("Whole seconds after which to retry.", {"type": "integer", "minimum": 1}),
-    "WWW-Authenticate": _header("The Bearer challenge.", _TEXT),
-    "ETag": _header("A strong tag of this page, for `If-None-Match`.", _TEXT),
-    "Cache-Control": _header("Always `private, no-cache`: keep the page, and ask again before you use it.", _TEXT),
-    "Vary": _header("The page depends on the `Authorization` header.", _TEXT),
-    "Link": _header('The next page (`rel="next"`). Present exactly when more animals exist.', _TEXT, required=False),
-    "Location": _header("The address of the new animal.", _TEXT),
-    "Idempotent-Replayed": _header("`true` when this answer repeats an earlier one.", _TEXT, required=False),
-    "Deprecation": _header("Since when the operation is deprecated (RFC 9745).", _TEXT),
-    "Sunset": _header("When the operation is removed (RFC 8594).", _TEXT),
-    "DeprecationLink": _header("The replacement, and where to read about it.", _TEXT),
+    "X-RateLimit-Limit": _header("The limit of the window with the least remaining.", _COUNT, 60),
+    "X-RateLimit-Remaining": _header("Requests remaining in that window.", _COUNT, 59),
+    "X-RateLimit-Reset": _header("Unix timestamp at which that window resets.", _COUNT, 1794614460),
+    "X-Request-Id": _header("Unique to this response. Quote it when you ask for help.", _TEXT, examples.REQUEST_ID),
+    "Retry-After": _header("Whole seconds after which to retry.", {"type": "integer", "minimum": 1}, 41),
+    "WWW-Authenticate": _header("The Bearer challenge.", _TEXT, 'Bearer realm="petstore"'),
+    "ETag": _header("A strong tag of this page, for `If-None-Match`.", _TEXT, examples.ETAG),
+    "Cache-Control": _header(
+        "Always `private, no-cache`: keep the page, and ask again before you use it.", _TEXT, "private, no-cache"
+    ),
+    "Vary": _header("The page depends on the `Authorization` header.", _TEXT, "Authorization"),
+    "Link": _header(
+        'The next page (`rel="next"`). Present exactly when more animals exist.', _TEXT, examples.NEXT, required=False
+    ),
+    "Location": _header("The address of the new animal.", _TEXT, "/v1/pets/1"),
+    "Idempotent-Replayed": _header("`true` when this answer repeats an earlier one.", _TEXT, "true", required=False),
+    "Deprecation": _header("Since when the operation is deprecated (RFC 9745).", _TEXT, "@1794614400"),
+    "Sunset": _header("When the operation is removed (RFC 8594).", _TEXT, "Thu, 05 Dec 2030 00:00:00 GMT"),
+    "DeprecationLink": _header(
+        "The replacement, and where to read about it.", _TEXT, '</v1/pets>; rel="successor-version"'
+    ),
 }
 _ON_EVERY_RESPONSE = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Request-Id")
 _ON_STATUS = {401: ("WWW-Authenticate",), 403: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
@@ -99,15 +105,14 @@ def document(live: str, staging: str, now: float) -> Json:
         "paths": paths,
         "components": {
             "schemas": _schemas(),
-            "headers": {
-                name: {**header, "example": examples.HEADERS[name]}
-                for name, header in HEADERS.items()
-                if f"#/components/headers/{name}" in used
-            },
+            "headers": {name: HEADERS[name] for name in HEADERS if f"#/components/headers/{name}" in used},
             "examples": {
-                example.name: {"summary": example.summary, "value": _error_value(example)}
-                for example in ERRORS
-                if f"#/components/examples/{example.name}" in used
+                each.name: {
+                    "summary": each.summary,
+                    "value": msgspec.to_builtins(Error(each.code, each.message, each.status)),
+                }
+                for each in ERRORS
+                if f"#/components/examples/{each.name}" in used
             },
             "securitySchemes": {
                 "apiKey": {
@@ -123,12 +128,8 @@ def document(live: str, staging: str, now: float) -> Json:
 
 def _schemas() -> Json:
     _, schemas = msgspec.json.schema_components([Pet, NewPet, Error])
-    schemas["PetStatus"] = {
-        "title": "PetStatus",
-        "description": MEMBERS["status"],
-        "type": "string",
-        "enum": list(STATUSES),
-    }
+    of_pets = {"title": "PetStatus", "description": MEMBERS["status"], "type": "string", "enum": list(STATUSES)}
+    schemas["PetStatus"] = of_pets
     for schema in (schemas["Pet"], schemas["NewPet"]):
         for name, member in schema["properties"].items():
             member["description"] = MEMBERS[name]
@@ -198,19 +199,8 @@ def _create_pet(*, with_location: bool) -> Json:
                 {"type": "string", "pattern": "^[!-~]{1,255}$", "examples": [examples.IDEMPOTENCY_KEY]},
             )
         ],
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": _ref("schemas", "NewPet"),
-                    "example": msgspec.to_builtins(examples.NEW_PET),
-                }
-            },
-        },
-        "responses": {
-            "201": _success("The created animal.", "Pet", examples.PETS[0], headers),
-            **_errors("createPet"),
-        },
+        "requestBody": {"required": True, "content": _json("NewPet", example=msgspec.to_builtins(examples.NEW_PET))},
+        "responses": {"201": _success("The created animal.", "Pet", examples.PETS[0], headers), **_errors("createPet")},
     }
 
 
@@ -245,8 +235,12 @@ def _parameter(where: str, name: str, description: str, schema: Json) -> Json:
 
 
 def _success(description: str, schema: str, example: object, headers: tuple[str, ...]) -> Json:
-    content = {"schema": _ref("schemas", schema), "example": msgspec.to_builtins(example)}
-    return {"description": description, "headers": _headers(headers), "content": {"application/json": content}}
+    content = _json(schema, example=msgspec.to_builtins(example))
+    return {"description": description, "headers": _headers(headers), "content": content}
+
+
+def _json(schema: str, **more: Any) -> Json:
+    return {"application/json": {"schema": _ref("schemas", schema), **more}}
 
 
 def _errors(operation: str, headers: tuple[str, ...] = ()) -> Json:
@@ -261,12 +255,7 @@ def _errors(operation: str, headers: tuple[str, ...] = ()) -> Json:
             "headers": _headers(
                 (*_ON_STATUS.get(status, ()), *(() if {each.code for each in found} <= _REJECTED else headers))
             ),
-            "content": {
-                "application/json": {
-                    "schema": _ref("schemas", "Error"),
-                    "examples": {example.name: _ref("examples", example.name) for example in found},
-                }
-            },
+            "content": _json("Error", examples={each.name: _ref("examples", each.name) for each in found}),
         }
         for status, found in by_status.items()
     }
@@ -275,11 +264,6 @@ def _errors(operation: str, headers: tuple[str, ...] = ()) -> Json:
 def _codes(found: list[ErrorExample]) -> str:
     codes = dict.fromkeys(f"`{example.code}`" for example in found)
     return f"Code{'s' if len(codes) > 1 else ''}: {', '.join(codes)}."
-
-
-def _error_value(example: ErrorExample) -> Json:
-    value: Json = msgspec.to_builtins(Error(example.code, example.message, example.status))
-    return value
 
 
 def _headers(names: tuple[str, ...]) -> Json:

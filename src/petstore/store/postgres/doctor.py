@@ -12,7 +12,7 @@ from petstore.store.limits import StoreLimits
 from petstore.store.postgres.database import SEQUENCES, schema_of
 from petstore.store.postgres.migrations import MIGRATIONS, schema_version
 from petstore.store.postgres.pool import Connection, each_host
-from petstore.store.schema import UNFINISHED_COPY
+from petstore.store.schema import NEWER, UNFINISHED_COPY
 
 NEWEST_SCHEMA = len(MIGRATIONS)
 CONNECT_TIMEOUT = StoreLimits().connect_timeout
@@ -98,16 +98,14 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
     if version == 0:
         return [f"there is no schema {schema} yet; petstore serve makes it"], ""
     if version > NEWEST_SCHEMA:
-        newer = f"it was written by a newer Petstore (schema {version}, this one knows {NEWEST_SCHEMA})"
-        return [f"{newer}; upgrade Petstore"], ""
+        return [f"it {NEWER.format(version, NEWEST_SCHEMA)}"], ""
     faults = []
     for table, sequence in SEQUENCES.items():
         last = await connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}")
         highest = await connection.fetchval(f"SELECT coalesce(max(id), 0) FROM {schema}.{table}")
         if last < highest:
             faults.append(f"{schema}.{sequence} is behind {schema}.{table}: ids would be given twice")
-    if version > 1:  # since schema 2
-        rows = await connection.fetch(f"SELECT source FROM {schema}.copying")
-        faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
+    rows = await connection.fetch(f"SELECT source FROM {schema}.copying")
+    faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
     later = "" if version == NEWEST_SCHEMA else f"; the next start brings it to {NEWEST_SCHEMA}"
     return faults, f"schema {version}{later}"

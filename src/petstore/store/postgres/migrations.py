@@ -6,6 +6,7 @@ from typing import Any
 import asyncpg
 
 from petstore.errors import OperatorError
+from petstore.store.schema import NEWER
 
 MIGRATIONS = sorted(
     resources.files("petstore.store").joinpath("migrations/postgres").iterdir(), key=lambda file: file.name
@@ -26,10 +27,7 @@ async def migrate(connection: Any, schema: str) -> None:
             await connection.execute(f"CREATE TABLE {schema}.migrations (number int PRIMARY KEY)")
         version = await schema_version(connection, schema)
         if version > len(MIGRATIONS):
-            raise OperatorError(
-                f"the database was written by a newer Petstore (schema {version}, this one knows"
-                f" {len(MIGRATIONS)}); upgrade Petstore"
-            )
+            raise OperatorError(f"the database {NEWER.format(version, len(MIGRATIONS))}")
         await connection.execute(f"SET LOCAL search_path = {schema}")
         for number, file in enumerate(MIGRATIONS[version:], version + 1):
             await connection.execute(file.read_text())

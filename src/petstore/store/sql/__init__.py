@@ -12,8 +12,7 @@ from petstore.audit import AuditEntry
 from petstore.keys import Environment
 from petstore.store import OnCommit, Subject
 from petstore.store.limits import StoreLimits
-from petstore.store.schema import Row, Table
-from petstore.store.writing import InFlight
+from petstore.store.schema import Row, Table, spellings
 
 T = TypeVar("T")
 
@@ -66,7 +65,7 @@ class Database(ABC):
         self.environment: Environment = environment
         self.limits = limits
         self._on_commit = on_commit
-        self._in_flight = InFlight()
+        self._in_flight: set[tuple[str, str]] = set()  # idempotency keys whose first request is not answered yet
 
     @abstractmethod
     async def _fetch(self, sql: str, *values: Any) -> list[Row]:
@@ -105,9 +104,13 @@ class Database(ABC):
     def _raise_last_id(self, table: str, last: int) -> Transaction[None]:
         """Let no id up to this one be given out again."""
 
-    def _contains_any(self, columns: Iterable[str], spellings: Sequence[str], first: int) -> str:
-        """A condition: one of the columns contains one of the spellings, which are the values from `first` on."""
-        places = range(first, first + len(spellings))
+    def _contains_text(self, columns: Iterable[str], text: str, values: list[Any]) -> str:
+        """A condition: no text, or one of the columns contains it. Adds what it looks for to the statement's values."""
+        if not text:
+            return "true"
+        forms = spellings(text)
+        places = range(len(values) + 1, len(values) + len(forms) + 1)
+        values += forms
         return f"({' OR '.join(self._contains(column, place) for column in columns for place in places) or 'false'})"
 
     def _note_moving(self, *, also: str = "") -> Statement:

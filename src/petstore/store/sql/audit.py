@@ -2,7 +2,6 @@
 
 from petstore.audit import AuditEntry, FoundEntries
 from petstore.pets import INT64_MAX
-from petstore.store.schema import spellings
 from petstore.store.sql import Database, steps
 
 
@@ -28,17 +27,14 @@ class SqlAudit(Database):
         )
         start = INT64_MAX if before is None else before
         step = self.limits.search_step
-        actors, texts = spellings(actor), spellings(text)
-        conditions = [
-            "($3 = '' OR action = $3)",
-            "($5 = '' OR subject = $5)",
-            self._contains_any(["actor"], actors, 6) if actor else "true",
-            self._contains_any(["subject", "detail"], texts, 6 + len(actors)) if text else "true",
-        ]
+        values = [start, step, action, limit + 1, subject]
+        by_actor = self._contains_text(["actor"], actor, values)
+        by_text = self._contains_text(["subject", "detail"], text, values)
         rows = await self._fetch_long(
-            f"SELECT * FROM ({entries}) AS e WHERE {' AND '.join(conditions)} LIMIT $4",
-            start, step, action, limit + 1, subject, *actors, *texts,
-        )  # fmt: skip
+            f"SELECT * FROM ({entries}) AS e WHERE ($3 = '' OR action = $3) AND ($5 = '' OR subject = $5)"
+            f" AND {by_actor} AND {by_text} LIMIT $4",
+            *values,
+        )
         found = [(number, AuditEntry(*rest)) for number, *rest in rows]
         if len(found) > limit:
             return FoundEntries(found[:limit], found[limit - 1][0], more=True)

@@ -7,7 +7,7 @@ import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
-from petstore.store.schema import KEY_COLUMNS, KEYS, key_of, key_of_secret, row_of, spellings
+from petstore.store.schema import KEY_COLUMNS, KEYS, key_of, key_of_secret, row_of
 from petstore.store.sql import Database, PutRows, Statement, Transaction, steps
 
 # By what to sort: the column, the comparison with the last row of the previous page, and the order.
@@ -60,7 +60,7 @@ class SqlKeys(Database):
             values.append(value)
             return f"${len(values)}"
 
-        conditions = ["true"]
+        conditions = []
         if query.plan is not None:
             conditions.append(f"k.plan = {bind(query.plan)}")
         if query.state is not None:
@@ -74,10 +74,7 @@ class SqlKeys(Database):
             last = {"created": after.created, "name": after.name, "last-used": after.last_used or 0.0}[sort]
             conditions.append(f"({column}, k.id) {beyond} ({bind(last)}, {bind(after.id)})")
         count = bind(limit)
-        if query.text:
-            forms = spellings(query.text)
-            conditions.append(self._contains_any(["k.name", "k.id"], forms, len(values) + 1))
-            values += forms
+        conditions.append(self._contains_text(["k.name", "k.id"], query.text, values))
         rows = await self._fetch_long(
             f"SELECT {KEY_COLUMNS} FROM {self._keys} WHERE {' AND '.join(conditions)}"
             f" ORDER BY {column} {order}, k.id {order} LIMIT {count}",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from petstore.audit import AuditEntry
+from petstore.errors import IdempotencyConflict
 from petstore.pets import INT64_MAX, STATUSES, Added, Found, IdempotencyKey, NewPet, Pet, PetChanges, PetStatus
 from petstore.store.schema import PET_COLUMNS, PETS, pets_of, spellings
 from petstore.store.sql import Database, PutRows, Statement, T, Transaction
@@ -42,18 +43,17 @@ class SqlPets(Database):
     async def _search(
         self, text: str, start: int, limit: int, status: PetStatus | None, *, newest_first: bool
     ) -> Found:
-        forms = spellings(text)
-        if text and not forms:
+        if text and not spellings(text):
             return Found([], start, more=False)
         step = self.limits.search_step
+        values = [start, step, status, limit + 1]
         # The search reads animals of every status, because rows in the order of their ids are the cheapest to read.
         ((moving,),) = await self._fetch(f"SELECT moving FROM {self.schema}.catalogue_changes")
         read = page_sql(self.schema, moving=bool(moving), newest_first=newest_first)
-        fits = self._contains_any(["name"], forms, 5) if text else "true"
+        fits = self._contains_text(["name"], text, values)
         rows = await self._fetch_long(
-            f"SELECT * FROM ({read}) AS p WHERE status = coalesce($3, status) AND {fits} LIMIT $4",
-            start, step, status, limit + 1, *forms,
-        )  # fmt: skip
+            f"SELECT * FROM ({read}) AS p WHERE status = coalesce($3, status) AND {fits} LIMIT $4", *values
+        )
         if len(rows) > limit:
             return Found(pets_of(rows[:limit]), rows[limit - 1][0], more=True)
         last = await self._fetch_long(f"{read} OFFSET $3", start, 1, step - 1)
@@ -94,8 +94,16 @@ class SqlPets(Database):
         if idempotency_key is None:
             added = await self._submit(new, now, None)
         else:
-            with self._in_flight.only(idempotency_key):
+            name = (idempotency_key.key_id, idempotency_key.token)
+            if name in self._in_flight:
+                raise IdempotencyConflict(
+                    "The first request with this Idempotency-Key is still running; retry shortly."
+                )
+            self._in_flight.add(name)
+            try:
                 added = await self._submit(new, now, idempotency_key)
+            finally:
+                self._in_flight.discard(name)
         if added.pet.id > self._announced_pet:
             if added.replayed:
                 await self._announce()

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from petstore.store.sql import Database, ForEachRow, Statement, Transaction
+from petstore.store.sql import Database, ForEachRow, Statement, Transaction, steps
 from petstore.usage import (
     ANONYMOUS,
     DAY,
@@ -142,21 +142,20 @@ class SqlUsage(Database):
         )
 
     async def add_errors(self, errors: Sequence[RecentError]) -> None:
-        if errors:
-            await self._run(self._add_errors(errors), timeout_seconds=self.usage_timeout)
-
-    def _add_errors(self, errors: Sequence[RecentError]) -> Transaction[None]:
+        if not errors:
+            return
         table = f"{self.schema}.recent_errors"
-        yield ForEachRow(
+        insert = ForEachRow(
             f"INSERT INTO {table} (key_id, at, request_id, operation, status) VALUES ($1, $2, $3, $4, $5)"
             " ON CONFLICT DO NOTHING",
             sorted(errors),
         )
-        yield Statement(
+        keep_newest = Statement(
             f"DELETE FROM {table} AS r WHERE key_id = ANY($1) AND at < (SELECT min(at) FROM"
             f" (SELECT at FROM {table} WHERE key_id = r.key_id ORDER BY at DESC LIMIT {RECENT_ERRORS}) AS newest)",
             (sorted({error.key_id for error in errors}),),
         )
+        await self._run(steps(insert, keep_newest), timeout_seconds=self.usage_timeout)
 
     async def recent_errors(self, key_id: str) -> list[RecentError]:
         rows = await self._fetch(

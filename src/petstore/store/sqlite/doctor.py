@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import apsw
 
-from petstore.store.schema import TABLES, UNFINISHED_COPY
+from petstore.store.schema import NEWER, TABLES, UNFINISHED_COPY
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, set_busy_timeout
 from petstore.store.sqlite.migrations import MIGRATIONS, RESTORE
 
@@ -46,14 +46,11 @@ def _report(connection: apsw.Connection) -> FileReport:
     faults = _damage(connection)
     schema: int = connection.pragma("user_version")
     if schema > NEWEST_SCHEMA:
-        faults.append(
-            f"it was written by a newer Petstore (schema {schema}, this one knows {NEWEST_SCHEMA}); upgrade Petstore"
-        )
+        faults.append(f"it {NEWER.format(schema, NEWEST_SCHEMA)}")
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if faults or not tables:
         return FileReport(faults or ["it has no tables"], schema)
-    unfinished = connection.execute("SELECT source FROM copying").fetchall() if "copying" in tables else []
-    faults = [UNFINISHED_COPY.format(source) for (source,) in unfinished]
+    faults = [UNFINISHED_COPY.format(source) for (source,) in connection.execute("SELECT source FROM copying")]
     rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in tables}
     return FileReport(faults, schema, rows, connection.execute(_NEWEST).get)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import apsw
 
 from petstore.errors import OperatorError
+from petstore.store.schema import NEWER
 from petstore.store.sqlite.connection import connect
 from petstore.store.sqlite.write_lock import WriteLock
 
@@ -19,11 +20,7 @@ RESTORE = "bring a backup back with petstore restore FILE --force, which keeps w
 def migrate(path: Path) -> None:
     """Raises OperatorError when the file cannot be used, or when a newer version has written it."""
     try:
-        with (
-            contextlib.closing(WriteLock(path)) as lock,
-            lock,
-            contextlib.closing(connect(path)) as connection,
-        ):
+        with contextlib.closing(WriteLock(path)) as lock, lock, contextlib.closing(connect(path)) as connection:
             if connection.readonly("main"):
                 raise apsw.ReadOnlyError
             _migrate(connection, path)
@@ -40,10 +37,7 @@ def migrate(path: Path) -> None:
 def _migrate(connection: apsw.Connection, path: Path) -> None:
     version = connection.pragma("user_version")
     if version > len(MIGRATIONS):
-        raise OperatorError(
-            f"{path}: was written by a newer Petstore (schema {version}, this one knows {len(MIGRATIONS)});"
-            " upgrade Petstore or restore a backup"
-        )
+        raise OperatorError(f"{path}: {NEWER.format(version, len(MIGRATIONS))} or restore a backup")
     for number, file in enumerate(MIGRATIONS[version:], version + 1):
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(file.read_text())
