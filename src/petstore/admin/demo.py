@@ -23,7 +23,6 @@ OPERATORS = ("ada (demo)", "grace (demo)")
 ANIMALS: dict[Environment, int] = {"live": 360, "staging": 120}
 FILES = ("harbour-shelter.csv", "city-shelter.csv", "breeders.jsonl")
 QUARTER = 15 * MINUTE
-ROWS_MAX = 250  # of usage in one transaction
 STATUSES: dict[ResponseClass, int] = {"client_error": 404, "refused": 429, "banned": 429, "server_error": 503}
 CONTENT_MAX = 100_000  # rows of one table, more than any has
 
@@ -150,11 +149,9 @@ async def _live_keys(admin: Callable[[float], Admin]) -> list[_Caller]:
 
 async def _add_usage(store: Store, now: float, callers: list[_Caller]) -> None:
     rows = [row for start, seconds in _intervals(now) for row in _usage(start, seconds, callers, now)]
-    for first in range(0, len(rows), ROWS_MAX):
-        part = rows[first : first + ROWS_MAX]
-        used = {row.key_id: float(row.start) for row in part if row.key_id != ANONYMOUS}
-        await store.add_usage(part, used)
-        await store.add_errors([_error(row) for row in part if row.key_id in used and row.response in STATUSES])
+    used = {row.key_id: float(row.start) for row in rows if row.key_id != ANONYMOUS}
+    await store.add_usage(rows, used)
+    await store.add_errors([_error(row) for row in rows if row.key_id in used and row.response in STATUSES])
 
 
 def _error(row: OperationUsage) -> RecentError:

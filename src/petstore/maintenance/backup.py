@@ -33,6 +33,7 @@ from petstore.store.sqlite.backup import Snapshot, record_entry, take_over_ids
 from petstore.store.sqlite.doctor import NEWEST_SCHEMA, check_file
 
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # called with the number of bytes
+STORES = [f"{environment}.db" for environment in ENVIRONMENTS]
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 
 
@@ -116,7 +117,7 @@ def back_up(
         began = datetime.datetime.now(datetime.UTC)
         with _work_directory(target) as work, contextlib.ExitStack() as stack:
             # All snapshots begin before the first page is copied: the parts differ by milliseconds.
-            snapshots = {name: Snapshot(settings.data / name) for name in _stores()}
+            snapshots = {name: Snapshot(settings.data / name) for name in STORES}
             for snapshot in snapshots.values():
                 stack.callback(snapshot.close)
             names = [*snapshots]
@@ -193,10 +194,6 @@ def _check_space(directory: Path, subject: str, manifest: Manifest) -> None:
         raise OperatorError(f"{subject}: {manifest.size:,} bytes are needed and {free:,} are free")
 
 
-def _stores() -> list[str]:
-    return [f"{environment}.db" for environment in ENVIRONMENTS]
-
-
 def _check_source(settings: Settings, target: Path) -> None:
     """Raises OperatorError when there is nothing that this command can back up."""
     if settings.store is not None:
@@ -244,7 +241,7 @@ def _described(path: Path) -> Member:
 
 def _check_manifest(source: Path, manifest: Manifest) -> None:
     names = sorted(member.name for member in manifest.members)
-    if names not in (sorted(_stores()), sorted(data_dir.DATA_FILES)):
+    if names not in (sorted(STORES), sorted(data_dir.DATA_FILES)):
         raise archive.Damaged(f"{source}: does not contain both environments")
     newest = max(member.schema or 0 for member in manifest.members)
     if newest > NEWEST_SCHEMA:

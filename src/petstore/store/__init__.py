@@ -239,7 +239,7 @@ class Transfer(Protocol):
         """Adds all or nothing. Rows come in the order of their key; ids that are given out later are higher."""
 
     async def put_all(self, rows: Mapping[Table, Sequence[Row]]) -> bool:
-        """Whether the store had no animal, key or audit entry, and has these rows now: one of several processes fills."""
+        """Add all rows at once, if the store has no animal, key or audit entry: whether this process did so."""
 
     async def copying_from(self) -> str | None:
         """The source of a copy into this store that is not finished."""

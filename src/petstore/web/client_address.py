@@ -15,14 +15,14 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
     """The address of the client: the peer or, behind trusted proxies, the nearest address that is not one of them.
 
-    `forwarded_for` is the value of X-Forwarded-For. The peer of a Unix socket has no
-    address, and is trusted: only local processes reach it.
+    `forwarded_for` is the value of X-Forwarded-For. The peer of a Unix socket has no address, and is trusted: only
+    local processes reach it.
     """
     if peer and (not trusted or not is_in(peer, trusted)):
         return peer
     for hop in reversed(forwarded_for.split(",")):
         address = _without_port(hop.strip())
-        if not _is_address(address):
+        if _parsed(address) is None:
             return peer  # not an address, "unknown" say: the request counts against the nearest proxy
         if not is_in(address, trusted):
             return address
@@ -36,18 +36,14 @@ def _without_port(hop: str) -> str:
     return (match[1] or match[2]) if match else hop
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def is_in(address: str, networks: tuple[Network, ...]) -> bool:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return False
+    parsed = _parsed(address)
     plain = getattr(parsed, "ipv4_mapped", None) or parsed  # of a socket that is open for both kinds
-    return any(parsed in network or plain in network for network in networks)
+    return parsed is not None and any(parsed in network or plain in network for network in networks)
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        return None

@@ -72,21 +72,14 @@ class Site:
 
         Raises Unavailable.
         """
-        looking = self._looking
-        if looking is None:
-            looking = self._looking = asyncio.ensure_future(self._look())
-            looking.add_done_callback(self._looked)
-        await asyncio.shield(looking)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._look())
+        await asyncio.shield(self._looking)
 
     async def _look(self) -> None:
         for store in self._stores.values():
             await store.ping()
         await self._gate.keys_version("live")
-
-    def _looked(self, look: asyncio.Future[None]) -> None:
-        self._looking = None
-        if not look.cancelled():
-            look.exception()  # read here, or asyncio would log it; the callers of _ready get it too
 
     def _may_scrape(self, request: Request) -> bool:
         """Whether the metrics are for this client: from this machine and not through a proxy on it, or by setting."""

@@ -1,7 +1,7 @@
 """The requests of clients on PostgreSQL: a read takes a connection, new animals go to the writer."""
 
 from asyncio import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 from petstore.keys import Environment
 from petstore.pets import Added, IdempotencyKey, NewPet, Page, Pet, PetStatus
@@ -18,14 +18,9 @@ from petstore.store.sql.pets import page_sql, pet_sql
 MOVING = -1  # instead of the number of the latest change: an import is being moved
 
 
-class _Read(NamedTuple):
-    """The usual statement, and the one that also finds the animals of an import that is being moved.
-
-    Each row ends with the number of the latest change. A row whose first column is null says that there is no animal.
-    """
-
-    usual: str
-    complete: str
+# The usual statement, and the one that also finds the animals of an import that is being moved. Each row ends with the
+# number of the latest change. A row whose first column is null says that there is no animal.
+Read = tuple[str, str]
 
 
 def _with_change(schema: str, sql: str) -> str:
@@ -36,19 +31,19 @@ def _with_change(schema: str, sql: str) -> str:
     )
 
 
-def _page_read(schema: str, *, by_status: bool) -> _Read:
+def _page_read(schema: str, *, by_status: bool) -> Read:
     # The usual one is the fastest, but returns no row when it finds nothing: then the complete one is needed, too.
     change = f"(SELECT CASE WHEN moving THEN {MOVING} ELSE number END FROM {schema}.catalogue_changes)"
     usual = page_sql(schema, by_status=by_status, columns=f"{PET_COLUMNS}, {change}")
-    return _Read(usual, _with_change(schema, page_sql(schema, by_status=by_status, moving=True)))
+    return usual, _with_change(schema, page_sql(schema, by_status=by_status, moving=True))
 
 
-def _pet_read(schema: str) -> _Read:
+def _pet_read(schema: str) -> Read:
     usual = (
         f"SELECT p.id, p.name, p.category_id, p.status, CASE WHEN c.moving THEN {MOVING} ELSE c.number END"
         f" FROM {schema}.catalogue_changes AS c LEFT JOIN {schema}.pets AS p ON p.id = $1"
     )
-    return _Read(usual, _with_change(schema, pet_sql(schema, moving=True)))
+    return usual, _with_change(schema, pet_sql(schema, moving=True))
 
 
 class PostgresCatalogue(PostgresDatabase, SqlImports):
@@ -74,11 +69,12 @@ class PostgresCatalogue(PostgresDatabase, SqlImports):
         rows = await self._pets(self._pet, pet_id)
         return Pet(*rows[0][:4]) if rows else None
 
-    async def _pets(self, read: "_Read", *values: Any) -> list[Row]:
+    async def _pets(self, read: Read, *values: Any) -> list[Row]:
         """The rows, after the changes that they show were announced."""
-        rows = await self._fetch(read.usual, *values)
+        usual, complete = read
+        rows = await self._fetch(usual, *values)
         if not rows or rows[0][4] == MOVING:
-            rows = await self._fetch(read.complete, *values)
+            rows = await self._fetch(complete, *values)
         change = rows[0][4]
         if rows[0][0] is None:
             rows = []

@@ -51,6 +51,14 @@ def steps(*each: Step) -> Transaction[list[Row]]:
     return rows
 
 
+def steps_if(found: Statement, *then: Step) -> Transaction[bool]:
+    """A transaction whose first statement decides whether the others are executed: whether it returns a row."""
+    if not (yield found):
+        return False
+    yield from steps(*then)
+    return True
+
+
 class Database(ABC):
     """One environment's database. Every method raises Unavailable when the database cannot answer."""
 

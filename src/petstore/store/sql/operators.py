@@ -2,7 +2,7 @@
 
 from petstore.audit import AuditEntry
 from petstore.operators import Operator, Role
-from petstore.store.sql import Database, Statement, Transaction
+from petstore.store.sql import Database, Statement, steps_if
 
 
 class SqlOperators(Database):
@@ -20,32 +20,27 @@ class SqlOperators(Database):
         return [Operator(*row) for row in await self._fetch(f"{self._operator_sql} ORDER BY o.name")]
 
     async def add_operator(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
-        def transaction() -> Transaction[bool]:
-            added = yield Statement(
-                f"INSERT INTO {self.schema}.operators AS o (name, digest, created) VALUES ($1, $2, $3)"
-                " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, created = excluded.created, revoked = NULL"
-                " WHERE o.revoked IS NOT NULL RETURNING name",
-                (operator.name, digest, operator.created),
-            )
-            if added:
-                yield self._write_role(operator.name, operator.role)
-                yield self._record(entry)
-            return bool(added)
-
-        return await self._run(transaction())
+        insert = Statement(
+            f"INSERT INTO {self.schema}.operators AS o (name, digest, created) VALUES ($1, $2, $3)"
+            " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, created = excluded.created, revoked = NULL"
+            " WHERE o.revoked IS NOT NULL RETURNING name",
+            (operator.name, digest, operator.created),
+        )
+        role = self._write_role(operator.name, operator.role)
+        return await self._run(steps_if(insert, role, self._record(entry)))
 
     async def set_role(self, name: str, role: Role, entry: AuditEntry) -> bool:
-        def transaction() -> Transaction[bool]:
-            found = yield Statement(
-                f"SELECT name FROM {self.schema}.operators WHERE name = $1 AND revoked IS NULL {self.for_update}",
-                (name,),
-            )
-            if found:
-                yield self._write_role(name, role)
-                yield self._record(entry)
-            return bool(found)
+        lock = Statement(
+            f"SELECT name FROM {self.schema}.operators WHERE name = $1 AND revoked IS NULL {self.for_update}", (name,)
+        )
+        return await self._run(steps_if(lock, self._write_role(name, role), self._record(entry)))
 
-        return await self._run(transaction())
+    async def revoke_operator(self, name: str, entry: AuditEntry) -> bool:
+        revoke = Statement(
+            f"UPDATE {self.schema}.operators SET revoked = $1 WHERE name = $2 AND revoked IS NULL RETURNING name",
+            (entry.at, name),
+        )
+        return await self._run(steps_if(revoke, self._record(entry)))
 
     def _write_role(self, name: str, role: Role) -> Statement:
         return Statement(
@@ -53,18 +48,6 @@ class SqlOperators(Database):
             " ON CONFLICT (name) DO UPDATE SET role = excluded.role",
             (name, role),
         )
-
-    async def revoke_operator(self, name: str, entry: AuditEntry) -> bool:
-        def transaction() -> Transaction[bool]:
-            revoked = yield Statement(
-                f"UPDATE {self.schema}.operators SET revoked = $1 WHERE name = $2 AND revoked IS NULL RETURNING name",
-                (entry.at, name),
-            )
-            if revoked:
-                yield self._record(entry)
-            return bool(revoked)
-
-        return await self._run(transaction())
 
     @property
     def _operator_sql(self) -> str:

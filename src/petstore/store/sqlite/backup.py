@@ -1,7 +1,7 @@
 """Copies of a SQLite file, as it is at one moment, while a service goes on writing to it."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,9 @@ from petstore.audit import AuditEntry
 from petstore.store.sql import record, steps
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, connect, set_busy_timeout
 from petstore.store.sqlite.database import raise_last_id, run
-from petstore.store.sqlite.errors import translate
+from petstore.store.sqlite.errors import translating
 
 STEP = 1_000  # pages between two reports of progress
-
-
-@contextlib.contextmanager
-def _translating() -> Iterator[None]:
-    try:
-        yield
-    except apsw.Error as error:
-        raise translate(error) from error
 
 
 class Snapshot:
@@ -33,7 +25,7 @@ class Snapshot:
     def __init__(self, path: Path, step: int = STEP) -> None:
         """Raises Unavailable."""
         self._step = step
-        with _translating():
+        with translating():
             self._source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
             set_busy_timeout(self._source, BUSY_TIMEOUT)
             # A transaction that stays open: otherwise each commit of others would make a copy in steps begin anew.
@@ -42,7 +34,7 @@ class Snapshot:
 
     def copy(self, target: Path, progress: Callable[[int], None]) -> None:
         """`progress` is called with the number of bytes of each step. Raises Unavailable."""
-        with _translating(), contextlib.closing(apsw.Connection(str(target))) as copy:
+        with translating(), contextlib.closing(apsw.Connection(str(target))) as copy:
             copy.pragma("synchronous", "OFF")
             copy.pragma("journal_mode", "OFF")
             page_size: int = self._source.pragma("page_size")
@@ -60,7 +52,7 @@ class Snapshot:
 
 def record_entry(path: Path, entry: AuditEntry) -> None:
     """Write an audit entry into a file of any schema: the audit log is the same in all. Raises Unavailable."""
-    with _translating(), contextlib.closing(connect(path)) as connection:
+    with translating(), contextlib.closing(connect(path)) as connection:
         run(connection, steps(record("main", [entry])))
 
 
@@ -74,7 +66,7 @@ def take_over_ids(path: Path, replaced: Path) -> bool:
             last_ids: list[Any] = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     except apsw.Error:
         return False  # the file is damaged, which may well be why it is replaced
-    with _translating(), contextlib.closing(connect(path)) as connection:
+    with translating(), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
             run(connection, raise_last_id(table, last))
     return True

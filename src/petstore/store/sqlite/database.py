@@ -19,7 +19,7 @@ from petstore.store.limits import StoreLimits
 from petstore.store.schema import Row, Table
 from petstore.store.sql import Database, PutRows, Statement, Step, T, Transaction
 from petstore.store.sqlite.connection import connect
-from petstore.store.sqlite.errors import translate
+from petstore.store.sqlite.errors import translate, translating
 from petstore.store.sqlite.migrations import migrate
 from petstore.store.sqlite.writer import Writer
 
@@ -83,10 +83,8 @@ class SqliteDatabase(Database):
             with closing(connect(self._path, readonly=True)) as connection:
                 return connection.execute(translated(sql), _bindings(values)).fetchall()
 
-        try:
+        with translating():
             return await asyncio.to_thread(work)
-        except apsw.Error as error:
-            raise translate(error) from error
 
     async def _run(
         self, transaction: Transaction[T], changes: Subject | None = None, timeout_seconds: float | None = None

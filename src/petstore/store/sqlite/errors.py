@@ -1,5 +1,8 @@
 """SQLite's errors become ours, by their type. A full disk, a lock or a damaged file is Unavailable: a 503."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import apsw
 
 from petstore.errors import PetstoreError, Unavailable
@@ -20,3 +23,11 @@ def translate(error: Exception) -> Exception:
     outage = Unavailable(f"the store failed: {type(error).__name__}: {error}{what_to_do}")
     outage.__cause__ = error
     return outage
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(error) from error
