@@ -17,6 +17,8 @@ Json = dict[str, Any]
 
 _TEXT: Json = {"type": "string"}
 _COUNT: Json = {"type": "integer", "minimum": 0}
+_LIMIT: Json = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
+_CURSOR: Json = {"type": "string", "pattern": "^[A-Za-z0-9_-]{16}$", "examples": [examples.CURSOR]}
 
 
 def _header(description: str, schema: Json, example: str | int, *, required: bool = True) -> Json:
@@ -128,8 +130,8 @@ def document(live: str, staging: str, now: float) -> Json:
 
 def _schemas() -> Json:
     _, schemas = msgspec.json.schema_components([Pet, NewPet, Error])
-    of_pets = {"title": "PetStatus", "description": MEMBERS["status"], "type": "string", "enum": list(STATUSES)}
-    schemas["PetStatus"] = of_pets
+    status = {"title": "PetStatus", "description": MEMBERS["status"], "type": "string", "enum": list(STATUSES)}
+    schemas["PetStatus"] = status
     for schema in (schemas["Pet"], schemas["NewPet"]):
         for name, member in schema["properties"].items():
             member["description"] = MEMBERS[name]
@@ -153,18 +155,10 @@ def _list_pets() -> Json:
         "description": "Animals in the order of their ids. The `Link` header has the address of the next page.",
         "tags": ["pets"],
         "parameters": [
-            _parameter(
-                "query",
-                "limit",
-                "Maximum number of animals returned.",
-                {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
-            ),
+            _parameter("query", "limit", "Maximum number of animals returned.", _LIMIT),
             _parameter("query", "status", "Only animals with this status.", _ref("schemas", "PetStatus")),
             _parameter(
-                "query",
-                "cursor",
-                'Where the page starts. Opaque: take it from the `Link` with `rel="next"`.',
-                {"type": "string", "pattern": "^[A-Za-z0-9_-]{16}$", "examples": [examples.CURSOR]},
+                "query", "cursor", 'Where the page starts. Opaque: take it from the `Link` with `rel="next"`.', _CURSOR
             ),
             _parameter(
                 "header",

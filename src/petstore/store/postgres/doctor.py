@@ -105,7 +105,8 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
         highest = await connection.fetchval(f"SELECT coalesce(max(id), 0) FROM {schema}.{table}")
         if last < highest:
             faults.append(f"{schema}.{sequence} is behind {schema}.{table}: ids would be given twice")
-    rows = await connection.fetch(f"SELECT source FROM {schema}.copying")
-    faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
+    if version > 1:  # since schema 2
+        rows = await connection.fetch(f"SELECT source FROM {schema}.copying")
+        faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
     later = "" if version == NEWEST_SCHEMA else f"; the next start brings it to {NEWEST_SCHEMA}"
     return faults, f"schema {version}{later}"

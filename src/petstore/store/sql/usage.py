@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from petstore.store.schema import TABLES
 from petstore.store.sql import Database, ForEachRow, Statement, Transaction, steps
 from petstore.usage import (
     ANONYMOUS,
@@ -30,14 +31,14 @@ TABLE_OF: dict[Interval, tuple[str, str]] = {
     HOUR: ("usage", "hour"),
     DAY: ("usage_days", "day"),
 }
-# What is deleted by age: the table, the columns that identify a row, which rows, and their age in seconds; None: the
-# operator chooses it.
+_KEY_OF = {table.name: ", ".join(table.key) for table in TABLES}
+# What is deleted by age: the table, which rows, and their age in seconds; None: the operator chooses it.
 EXPIRING = (
-    ("usage_minutes", "minute, key_id, answer", "minute <", MINUTES_KEPT),
-    ("usage", "hour, key_id, answer", "hour <", None),
-    ("usage_by_operation", "seconds, start, key_id, operation, answer", "seconds = 60 AND start <", MINUTES_KEPT),
-    ("usage_by_operation", "seconds, start, key_id, operation, answer", "seconds = 3600 AND start <", None),
-    ("traffic", "step, start, answer", "step = 60 AND start <", TOTAL_MINUTES_KEPT),
+    ("usage_minutes", "minute <", MINUTES_KEPT),
+    ("usage", "hour <", None),
+    ("usage_by_operation", "seconds = 60 AND start <", MINUTES_KEPT),
+    ("usage_by_operation", "seconds = 3600 AND start <", None),
+    ("traffic", "step = 60 AND start <", TOTAL_MINUTES_KEPT),
 )
 EXPIRE_MAX = 500  # rows deleted in one transaction, so that creates do not wait long for the write lock
 
@@ -94,25 +95,16 @@ class SqlUsage(Database):
 
     def _add_usage(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> Transaction[None]:
         of_keys = [row for row in rows if row.key_id != ANONYMOUS]
-        for interval, (table, column) in TABLE_OF.items():
+        for interval, (table, _) in TABLE_OF.items():
+            starts = [(_floor(row.start, interval), row) for row in of_keys]
+            yield self._add_counts(table, ((start, row.key_id, row.response, row.requests) for start, row in starts))
             yield self._add_counts(
-                table, (column, "key_id", "answer"),
-                ((_floor(row.start, interval), row.key_id, row.response, row.requests) for row in of_keys),
-            )  # fmt: skip
-            yield self._add_counts(
-                "usage_by_operation", ("seconds", "start", "key_id", "operation", "answer"),
-                (
-                    (interval, _floor(row.start, interval), row.key_id, row.operation, row.response, row.requests)
-                    for row in of_keys
-                ),
-            )  # fmt: skip
-        yield self._add_counts(
-            "traffic", ("step", "start", "answer"),
-            (
-                (interval, _floor(row.start, interval), row.response, row.requests)
-                for row in rows for interval in (MINUTE, HOUR)
-            ),
-        )  # fmt: skip
+                "usage_by_operation",
+                ((interval, start, row.key_id, row.operation, row.response, row.requests) for start, row in starts),
+            )
+        for interval in (MINUTE, HOUR):
+            totals = ((interval, _floor(row.start, interval), row.response, row.requests) for row in rows)
+            yield self._add_counts("traffic", totals)
         yield ForEachRow(
             f"UPDATE {self.schema}.keys SET last_used = $1 WHERE id = $2 AND coalesce(last_used, 0) < $1",
             [(at, key_id) for key_id, at in sorted(last_used.items())],
@@ -121,23 +113,24 @@ class SqlUsage(Database):
             yield from self._delete_expired(max(row.start for row in rows))
 
     def _delete_expired(self, newest: int) -> Transaction[None]:
-        for table, columns, old, kept in EXPIRING:
+        for table, old, kept in EXPIRING:
+            columns = _KEY_OF[table]
             yield Statement(
                 f"DELETE FROM {self.schema}.{table} WHERE ({columns}) IN (SELECT {columns} FROM {self.schema}.{table}"
                 f" WHERE {old} $1 ORDER BY {columns} LIMIT {EXPIRE_MAX} {self.skip_locked})",
                 (newest - (self.limits.usage_days * DAY if kept is None else kept),),
             )
 
-    def _add_counts(self, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> ForEachRow:
+    def _add_counts(self, table: str, rows: Iterable[tuple[Any, ...]]) -> ForEachRow:
         """Rows end with a count. They are sorted, because writers that lock rows in one order cannot deadlock."""
         counts: Counter[tuple[Any, ...]] = Counter()
         for *cell, count in rows:
             counts[tuple(cell)] += count
-        names = ", ".join(columns)
-        places = ", ".join(f"${place}" for place in range(1, len(columns) + 2))
+        key = _KEY_OF[table]
+        places = ", ".join(f"${place}" for place in range(1, key.count(",") + 3))
         return ForEachRow(
-            f"INSERT INTO {self.schema}.{table} AS t ({names}, count) VALUES ({places})"
-            f" ON CONFLICT ({names}) DO UPDATE SET count = t.count + excluded.count",
+            f"INSERT INTO {self.schema}.{table} AS t ({key}, count) VALUES ({places})"
+            f" ON CONFLICT ({key}) DO UPDATE SET count = t.count + excluded.count",
             sorted((*cell, count) for cell, count in counts.items()),
         )
 

@@ -50,7 +50,8 @@ def _report(connection: apsw.Connection) -> FileReport:
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if faults or not tables:
         return FileReport(faults or ["it has no tables"], schema)
-    faults = [UNFINISHED_COPY.format(source) for (source,) in connection.execute("SELECT source FROM copying")]
+    unfinished = connection.execute("SELECT source FROM copying").fetchall() if "copying" in tables else []
+    faults = [UNFINISHED_COPY.format(source) for (source,) in unfinished]
     rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in tables}
     return FileReport(faults, schema, rows, connection.execute(_NEWEST).get)
 
