@@ -153,7 +153,7 @@ def _strictly(body: bytes) -> NewPet:
         raise InvalidBody("The body is missing: send a JSON object with name and categoryId.")
     repeated = _Repeated()
     decoder = json.JSONDecoder(
-        object_pairs_hook=repeated.members_of, parse_constant=_no_constant, parse_int=_number, parse_float=_number
+        object_pairs_hook=repeated.members_of, parse_constant=_no_constant, parse_int=_integer, parse_float=_number
     )
     try:
         text = body.decode()
@@ -209,13 +209,13 @@ def new_pet(members: Mapping[str, Any], repeated: Set[str] = frozenset()) -> New
         "categoryId": _category_fault(category_id),
         "status": None if is_status(status) else "must be one of available, pending, sold",
     }
+    if not repeated and not any(faults.values()):
+        return NewPet(name, category_id, status)
     reasons = [f"{member} {fault}" for member, fault in faults.items() if fault and member not in repeated]
     reasons += [f"{member} must be given at most once" for member in faults if member in repeated]
     if repeated - faults.keys():
         reasons.append("a member must be given at most once")
-    if reasons:
-        raise InvalidBody("; ".join(reasons) + ".")
-    return NewPet(name, category_id, status)
+    raise InvalidBody("; ".join(reasons) + ".")
 
 
 def _name_fault(name: object) -> str | None:
@@ -245,11 +245,12 @@ def _no_constant(_: str) -> NoReturn:
     raise InvalidBody("The body is not valid JSON: NaN and Infinity are not JSON.")
 
 
-def _number(text: str) -> int | float:
-    """Infinity stands for every number that is not whole, or far outside int64: int() raises for thousands of digits.
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) < 40 else math.inf  # int() raises for thousands of digits
 
-    JSON Schema counts 1.0 and 1e2 as integers; a float would lose digits.
-    """
+
+def _number(text: str) -> int | float:
+    """A number with a point or an exponent. JSON Schema counts 1.0 and 1e2 as integers; a float would lose digits."""
     try:
         exact = Decimal(text)
         return int(exact) if abs(exact) < 2**64 and exact == int(exact) else math.inf

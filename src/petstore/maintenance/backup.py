@@ -117,9 +117,9 @@ def back_up(
         began = datetime.datetime.now(datetime.UTC)
         with _work_directory(target) as work, contextlib.ExitStack() as stack:
             # All snapshots begin before the first page is copied: the parts differ by milliseconds.
-            snapshots = {name: Snapshot(settings.data / name) for name in STORES}
-            for snapshot in snapshots.values():
-                stack.callback(snapshot.close)
+            snapshots = {
+                name: stack.enter_context(contextlib.closing(Snapshot(settings.data / name))) for name in STORES
+            }
             names = [*snapshots]
             gate = settings.data / GATE_FILE
             if settings.gate is None and gate.exists():

@@ -44,12 +44,13 @@ KEYS = Table(
     ("id", "name", "plan", "per_minute", "per_day", "scopes", "created", "expires", "revoked", "last_used"),
     ("id",),
 )
+SUSPENSIONS = Table("suspensions", ("key_id", "since"), ("key_id",))
 # All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key.
 TABLES = (
     PETS,
     KEYS,
     Table("secrets", ("digest", "key_id", "expires"), ("digest",)),
-    Table("suspensions", ("key_id", "since"), ("key_id",)),
+    SUSPENSIONS,
     Table("idempotency", ("key_id", "token", "body_digest", "pet_id", "status", "created"), ("key_id", "token")),
     Table("changed_pets", ("id", "name", "category_id", "at"), ("id",)),
     IMPORTS,

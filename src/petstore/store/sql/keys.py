@@ -7,7 +7,7 @@ import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
-from petstore.store.schema import KEY_COLUMNS, KEYS, key_of, key_of_secret, row_of
+from petstore.store.schema import KEY_COLUMNS, KEYS, SUSPENSIONS, key_of, key_of_secret, row_of
 from petstore.store.sql import Database, PutRows, Statement, Transaction, steps
 
 # By what to sort: the column, the comparison with the last row of the previous page, and the order.
@@ -108,7 +108,9 @@ class SqlKeys(Database):
             if not (yield self._lock_key(key_id)):
                 return None
             if "suspended" in changed:
-                yield from self._suspend(key_id, changed.pop("suspended"))
+                since = changed.pop("suspended")
+                yield Statement(f"DELETE FROM {self.schema}.suspensions WHERE key_id = $1", (key_id,))
+                yield PutRows(self.schema, SUSPENSIONS, [] if since is None else [(key_id, since)])
             if changed:
                 assignments = ", ".join(f"{column} = ${place}" for place, column in enumerate(changed, 2))
                 yield Statement(
@@ -132,11 +134,6 @@ class SqlKeys(Database):
     async def revoke_key(self, key_id: str, entry: AuditEntry) -> None:
         revoke = Statement(f"UPDATE {self.schema}.keys SET revoked = $1 WHERE id = $2", (entry.at, key_id))
         await self._run(steps(revoke, self._record(entry)), "keys")
-
-    def _suspend(self, key_id: str, since: float | None) -> Transaction[None]:
-        yield Statement(f"DELETE FROM {self.schema}.suspensions WHERE key_id = $1", (key_id,))
-        if since is not None:
-            yield Statement(f"INSERT INTO {self.schema}.suspensions (key_id, since) VALUES ($1, $2)", (key_id, since))
 
     def _lock_key(self, key_id: str) -> Statement:
         return Statement(f"SELECT id FROM {self.schema}.keys WHERE id = $1 {self.for_update}", (key_id,))
