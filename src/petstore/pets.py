@@ -204,13 +204,23 @@ def new_pet(members: Mapping[str, Any], repeated: Set[str] = frozenset()) -> New
     """Raises InvalidBody. Unknown members are ignored, a client's `id` among them, unless they are repeated."""
     name, category_id = members.get("name", _MISSING), members.get("categoryId", _MISSING)
     status = members.get("status", "available")
+    # One test for the usual case; the message is put together only when something is wrong.
+    if (
+        type(name) is str
+        and 0 < len(name) <= NAME_MAX
+        and not _NAME_FAULT(name)
+        and not name.isspace()
+        and type(category_id) is int
+        and INT64_MIN <= category_id <= INT64_MAX
+        and is_status(status)
+        and not repeated
+    ):
+        return NewPet(name, category_id, status)
     faults = {
         "name": _name_fault(name),
         "categoryId": _category_fault(category_id),
         "status": None if is_status(status) else "must be one of available, pending, sold",
     }
-    if not repeated and not any(faults.values()):
-        return NewPet(name, category_id, status)
     reasons = [f"{member} {fault}" for member, fault in faults.items() if fault and member not in repeated]
     reasons += [f"{member} must be given at most once" for member in faults if member in repeated]
     if repeated - faults.keys():
