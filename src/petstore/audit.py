@@ -1,4 +1,4 @@
-"""The audit log: what operators did, and the protocol of the log."""
+"""The audit log: what operators did."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""API keys: their secrets, their hash, their state, and the protocol of the store that keeps them.
+"""API keys: their secrets, their hash and their state.
 
 A secret is `pets_live_` or `pets_test_`, 30 random base62 characters, and 6 base62 characters of the CRC-32 of all
 that precedes. A scanner can therefore recognise a leaked key offline, and a mistyped key costs no look-up.

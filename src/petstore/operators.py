@@ -1,4 +1,4 @@
-"""Operators: the people who may sign in to the console, their tokens, and the protocol of their store."""
+"""Operators: the people who may sign in to the console, and their tokens."""
 
 import re
 from typing import Literal, get_args

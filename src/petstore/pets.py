@@ -1,4 +1,4 @@
-"""Animals: the types of the interface, the rules a new animal must meet, and the protocol of the catalogue."""
+"""Animals: the types of the interface, and the rules that a new animal must meet."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Usage: requests counted per key and time, the time spans it is shown in, and the protocol of its store."""
+"""Usage: requests counted per key and time, and the time spans it is shown in."""
 
 import calendar
 from datetime import UTC, datetime

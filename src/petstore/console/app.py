@@ -26,14 +26,14 @@ from petstore.settings import Settings
 from petstore.store import Store
 
 
-def _get(path: str, handler: Handler, method: str = "GET") -> Route:
+def _route(method: str, path: str, handler: Handler) -> Route:
     async def endpoint(request: Request) -> Response:
         return await handler(ConsoleRequest(request))
 
     return Route(path, endpoint, methods=[method])
 
 
-_post = partial(_get, method="POST")
+_get, _post = partial(_route, "GET"), partial(_route, "POST")
 
 
 def _page(

@@ -1,4 +1,4 @@
-"""The store: animals, keys, the audit log, usage and operators of one environment, behind one protocol, by URL."""
+"""The store of one environment: protocols for animals, keys, audit log, usage and operators, and opening by URL."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
