@@ -23,7 +23,6 @@ from petstore.store.sqlite.errors import translate, translating
 from petstore.store.sqlite.migrations import migrate
 from petstore.store.sqlite.writer import Writer
 
-READ_CACHE = -64 * 1024  # KiB: some 1,000,000 animals
 _ANY = re.compile(r"= ANY\((\?\d+)\)")
 
 
@@ -51,7 +50,6 @@ class SqliteDatabase(Database):
         self._reader = connect(path)
         try:
             self._reader.pragma("query_only", "ON")
-            self._reader.pragma("cache_size", READ_CACHE)
             self._cursor = self._reader.cursor()  # one for all reads: a new one for each would cost a microsecond
             self._read_health = Health("store", environment, "read")
             self._writer = Writer(path, environment, on_commit, limits, connect, clock)
