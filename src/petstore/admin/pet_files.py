@@ -160,7 +160,8 @@ def _csv_rows(lines: Iterable[bytes]) -> Iterator[Row]:
             elif values:
                 yield number, _pet_of(names, values)
         except (InvalidBody, OperatorError, csv.Error) as error:
-            yield number, f"not valid CSV in one line: {error}" if isinstance(error, csv.Error) else str(error)
+            said = "not valid CSV, where each row takes one line: " if isinstance(error, csv.Error) else ""
+            yield number, f"{said}{error}"
             if not names:
                 return
     if not names:

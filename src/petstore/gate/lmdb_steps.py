@@ -1,7 +1,7 @@
 """The steps of requests, taken together: one transaction for all that one turn of the event loop has to ask.
 
-A transaction of its own for each request made workers wait for each other's lock with every sixth request, and a worker
-that was interrupted while it held the lock stopped them all. Together, they take the lock once.
+With a transaction for each request, two workers often wait for each other's lock, and one that is interrupted while it
+holds the lock stops the other. Together, the requests of a turn take the lock once.
 """
 
 import asyncio

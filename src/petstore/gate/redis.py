@@ -196,9 +196,8 @@ class RedisGate:
             raise Unavailable("the gate is down")
 
     def _start_batches(self) -> None:
-        if (
-            self._batches is None
-        ):  # the task begins in the next turn of the loop: all calls of this turn are in the batch
+        # The task begins in the next turn of the loop: all calls of this turn are in its batch.
+        if self._batches is None:
             self._batches = self._loop.create_task(self._run_batches())
 
     async def _run_batches(self) -> None:
