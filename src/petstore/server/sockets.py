@@ -1,11 +1,8 @@
 """Listening sockets: the main process opens them, or inherits them, and keeps them for all workers to come."""
 
-import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterator
-from typing import Any
 
 from petstore.errors import OperatorError
 
@@ -22,9 +19,8 @@ def check_port(host: str, port: int) -> None:
     Listening itself would not tell: with SO_REUSEPORT a second service could start and take half of the connections.
     """
     if not _activated():
-        with _reported(host, port):
-            for family, address in _addresses(host, port):
-                _listening(family, address, shared=False).close()
+        for each in _listening(host, port, shared=False):
+            each.close()
 
 
 def worker_sockets(host: str, port: int, count: int) -> list[Sockets]:
@@ -40,47 +36,28 @@ def open_sockets(host: str, port: int, count: int) -> list[Sockets]:
     Each worker has a socket of its own, so that the kernel spreads connections evenly. The main process keeps all of
     them: connections that wait at the socket of a worker that died are taken by the next one.
     """
-    with _reported(host, port):
-        addresses = _addresses(host, port)
-        return [[_listening(family, address, shared=True) for family, address in addresses] for _ in range(count)]
+    return [_listening(host, port, shared=True) for _ in range(count)]
 
 
-def _addresses(host: str, port: int) -> list[tuple[int, Any]]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
-
-
-@contextlib.contextmanager
-def _reported(host: str, port: int) -> Iterator[None]:
+def _listening(host: str, port: int, *, shared: bool) -> Sockets:
+    """A socket on every address of `host`; `shared`: other sockets may listen there too. Raises OperatorError."""
+    made: Sockets = []
     try:
-        yield
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+            made.append(socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared))
+            made[-1].setblocking(False)
+        return made
     except (socket.gaierror, UnicodeError):
         raise OperatorError(f"--host {host}: no such address") from None
     except OSError as error:
+        for each in made:
+            each.close()
         if error.errno == errno.EADDRINUSE:
             raise OperatorError(
                 f"port {port} on {host} is in use; stop what runs there or choose another --port"
             ) from None
-        raise OperatorError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-
-
-def _listening(family: int, address: Any, *, shared: bool) -> socket.socket:
-    """Raises OSError."""
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if shared:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind(address)
-        if shared:
-            made.listen(BACKLOG)
-            made.setblocking(False)
-    except BaseException:
-        made.close()
-        raise
-    return made
+        raise OperatorError(f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}") from None
 
 
 def activated_addresses() -> list[Address]:
