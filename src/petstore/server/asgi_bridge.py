@@ -50,7 +50,7 @@ class AsgiBridge:
         except Exception:
             logger.exception("internal error")
         finally:
-            exchange.end()
+            await exchange.end()
 
     def _scope(self, request: Request) -> MutableMapping[str, Any]:
         return {
@@ -77,9 +77,8 @@ class _Exchange:
         self._body_ended = False
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
-        self._first: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
-        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(1)  # of the response; None only wakes the reader
-        self._complete = False  # the application has sent its whole response
+        # Of the response: bytes, and whether more come. None: the application ended before its response was complete.
+        self._parts: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue(1)
         self._over = asyncio.Event()  # the response is complete, the application has ended, or the client has gone
 
     async def receive(self) -> Message:
@@ -103,31 +102,25 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self._status, self._headers = message["status"], list(message.get("headers", ()))
         elif message["type"] == "http.response.body":
-            body, more = bytes(message.get("body", b"")), bool(message.get("more_body", False))
-            if not self._first.done():
-                self._first.set_result((body, more))
-            elif self._over.is_set():
+            more = bool(message.get("more_body", False))
+            if self._over.is_set():
                 await asyncio.sleep(0)  # the application goes on to send, and must let others work meanwhile
             else:
-                await self._parts.put(body)
+                await self._parts.put((bytes(message.get("body", b"")), more))
             if not more:
-                self._complete = True
-                self._finish()
+                self._over.set()
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """The application has ended, whether or not it has answered."""
-        if not self._first.done():
-            self._status, self._headers = 500, [(b"content-type", b"text/plain")]
-            self._first.set_result((b"Something went wrong.\n", False))
-        self._finish()
-
-    def _finish(self) -> None:
-        self._over.set()
-        if self._parts.empty():
-            self._parts.put_nowait(None)
+        if not self._over.is_set():
+            await self._parts.put(None)
+            self._over.set()
 
     async def response(self) -> AsgiResponse:
-        body, more = await self._first
+        first = await self._parts.get()
+        if first is None:
+            return AsgiResponse(500, "content-type: text/plain\r\n", b"Something went wrong.\n")
+        body, more = first
         streamed = more or self._request.method == "HEAD"
         if (b"connection", b"close") in self._headers:
             self._request.keep_alive = False
@@ -143,12 +136,12 @@ class _Exchange:
         try:
             if first:
                 yield first
-            while more and not (self._over.is_set() and self._parts.empty()):
+            while more:
                 part = await self._parts.get()
-                if part is not None:
-                    yield part
-            if more and not self._complete:
-                raise BrokenOff
+                if part is None:
+                    raise BrokenOff
+                body, more = part
+                yield body
         finally:  # also when the client has gone: the application learns of it, and waits no longer
             self._over.set()
             while not self._parts.empty():
