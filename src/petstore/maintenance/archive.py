@@ -15,7 +15,7 @@ from typing import IO, Annotated
 
 import msgspec
 
-from petstore.data_dir import sync
+from petstore.data_dir import os_errors_of, sync
 from petstore.errors import OperatorError
 
 FORMAT = 1
@@ -58,7 +58,7 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
     The zip file is written in `source`, which only its owner can read, and then renamed. Raises OperatorError.
     """
     part = source / "backup.part"
-    try:
+    with os_errors_of(target):
         with create_private(part) as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
                 archive.comment = b"0" * CHECKSUM
@@ -78,8 +78,6 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
             os.fsync(file.fileno())
         part.replace(target)
         sync(target.absolute().parent)
-    except OSError as error:
-        raise OperatorError(f"{target}: {error.strerror}") from error
 
 
 def create_private(path: Path) -> IO[bytes]:
@@ -108,31 +106,19 @@ def read(path: Path) -> Manifest:
 def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> None:
     """Write the members to a directory and compare each with the manifest. Raises OperatorError.
 
-    No member takes more space than the manifest says: a forged file could otherwise fill the disk.
+    A copy ends one byte after the size that the manifest says: a forged file could otherwise fill the disk.
     """
     with _opened(path) as archive:
         for member in manifest.members:
-            with archive.open(member.name) as entry:
-                found = _copy(entry, target / member.name, member.bytes, progress)
-            if found != (member.sha256, member.bytes):
+            digest, size, file = hashlib.sha256(), 0, target / member.name
+            with archive.open(member.name) as entry, os_errors_of(file), create_private(file) as copy:
+                while size <= member.bytes and (chunk := entry.read(min(CHUNK, member.bytes + 1 - size))):
+                    copy.write(chunk)
+                    digest.update(chunk)
+                    size += len(chunk)
+                    progress(len(chunk))
+            if (digest.hexdigest(), size) != (member.sha256, member.bytes):
                 raise Damaged(f"{path}: {member.name} differs from the manifest")
-
-
-def _copy(source: IO[bytes], target: Path, size_max: int, progress: Progress) -> tuple[str, int]:
-    """The SHA-256 and the size of the copy, which ends after `size_max` bytes. Raises OperatorError."""
-    digest, size = hashlib.sha256(), 0
-    try:
-        with create_private(target) as file:
-            while chunk := source.read(min(CHUNK, size_max + 1 - size)):
-                size += len(chunk)
-                if size > size_max:
-                    break
-                file.write(chunk)
-                digest.update(chunk)
-                progress(len(chunk))
-    except OSError as error:
-        raise OperatorError(f"{target}: {error.strerror}") from error
-    return digest.hexdigest(), size
 
 
 def sha256_of(path: Path) -> str:
@@ -144,7 +130,7 @@ def sha256_of(path: Path) -> str:
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """The zip file, after its checksum was compared. Raises OperatorError."""
     try:
-        with _BoundedFile(path) as file:
+        with os_errors_of(path), _BoundedFile(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - CHECKSUM))
             checksum = file.read(CHECKSUM)
@@ -160,8 +146,6 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
                 yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise Damaged(f"{path}: is not a backup of Petstore") from error
-    except OSError as error:
-        raise OperatorError(f"{path}: {error.strerror}") from error
 
 
 class _BoundedFile(io.FileIO):
@@ -169,14 +153,11 @@ class _BoundedFile(io.FileIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Raises BadZipFile."""
-        if size is None or size < 0:
-            size = self._remaining()
-        if size > READ_MAX and self._remaining() > READ_MAX:
+        remaining = max(0, os.fstat(self.fileno()).st_size - self.tell())
+        size = remaining if size is None or size < 0 else min(size, remaining)
+        if size > READ_MAX:
             raise zipfile.BadZipFile(f"a read of {size} bytes")
         return super().read(size) or b""
-
-    def _remaining(self) -> int:
-        return os.fstat(self.fileno()).st_size - self.tell()
 
 
 def _digest(file: IO[bytes], size: int) -> str:

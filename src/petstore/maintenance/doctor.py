@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pwd
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from petstore.store import check_url
 
 CERTIFICATE_DAYS = 14
 FUTURE = 60.0  # seconds that a record may be ahead of the clock
+FREE_BYTES_MIN = 256 * 1024 * 1024
+BACKUP_AGE_MAX = 26 * 3600.0  # seconds: a nightly backup may begin up to two hours later than the one before
 MOUNTS = Path("/proc/self/mounts")
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs"
@@ -32,26 +35,21 @@ class Finding(NamedTuple):
     warnings: Sequence[str] = ()  # not faults: the service can run with them
 
 
-class Thresholds(NamedTuple):
-    """Less free space is a fault; an older last backup, in seconds, is a warning."""
-
-    free_bytes: int = 256 * 1024 * 1024
-    free_files: int = 1_000
-    backup_age: float = 26 * 3600.0  # a nightly backup may begin up to two hours later than the one before
-
-
-async def findings(settings: Settings, thresholds: Thresholds | None = None, mounts: Path = MOUNTS) -> list[Finding]:
+async def findings(settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, mounts: Path = MOUNTS) -> list[Finding]:
     """One finding for each subject. Raises nothing: what is wrong is in the findings."""
     data = settings.data
-    found = [Finding("certificate", *_certificate(settings))] if settings.tls_cert and settings.tls_key else []
-    found.append(_data_directory(data, mounts))
+    found = [_data_directory(data, mounts)]
+    if settings.tls_cert and settings.tls_key:
+        found.insert(0, _certificate(settings.tls_cert, settings.tls_key))
     if (data / data_dir.READY).exists():
         return [*found, Finding("restore", ["it was interrupted; the next start, or petstore restore, completes it"])]
     clocks: list[str] = []
     found += await _store(settings, clocks) + await _gate(settings, clocks)
     if settings.store is None:
-        found.append(_last_backup(data, (thresholds or Thresholds()).backup_age))
-    found.append(Finding("free space", *_free_space(data, thresholds or Thresholds())))
+        found.append(_last_backup(data))
+    free = shutil.disk_usage(data).free
+    too_little = f"only {free // 2**20} MiB are free; old backups, replaced-… and gate.mdb.damaged-… can be deleted"
+    found.append(Finding("free space", [too_little] if free < free_bytes else [], f"{free // 2**20:,} MiB"))
     found.append(Finding("clock", clocks, time.strftime("%Y-%m-%d %H:%M:%S %Z")))
     return found
 
@@ -162,40 +160,25 @@ def _file_system(path: Path, mounts: Path) -> str:
     return next((types[directory] for directory in (absolute, *absolute.parents) if directory in types), "")
 
 
-def _free_space(data: Path, thresholds: Thresholds) -> tuple[list[str], str]:
-    system = os.statvfs(data)
-    free = system.f_bavail * system.f_frsize
-    faults = []
-    if free < thresholds.free_bytes:
-        faults.append(
-            f"only {free // 2**20} MiB are free; old backups, replaced-… and gate.mdb.damaged-… can be deleted"
-        )
-    if system.f_files and system.f_favail < thresholds.free_files:
-        faults.append(f"only {_counted(system.f_favail, 'more file')} can be created; delete some")
-    return faults, f"{free // 2**20:,} MiB"
-
-
-def _last_backup(data: Path, age_max: float) -> Finding:
+def _last_backup(data: Path) -> Finding:
     """A directory without a backup counts from its first use, which is when its lock was created."""
-    how = "petstore backup DIR --keep 24 makes one"
-    for name in (data_dir.LAST_BACKUP, data_dir.LOCK):
-        with contextlib.suppress(FileNotFoundError):
-            at = (data / name).stat().st_mtime
-            hours = (time.time() - at) / 3600
-            about = "none yet" if name == data_dir.LOCK else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
-            if hours * 3600 <= age_max:
-                return Finding("last backup", [], about)
-            warning = "there is no backup" if name == data_dir.LOCK else f"it is {hours:.0f} hours old"
-            return Finding("last backup", [], about, [f"{warning}; {how}"])
-    return Finding("last backup", [], "none yet")
+    about, warning = "none yet", "there is no backup"
+    at = time.time()
+    with contextlib.suppress(FileNotFoundError):
+        at = (data / data_dir.LOCK).stat().st_mtime
+        at = (data / data_dir.LAST_BACKUP).stat().st_mtime
+        about = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+        warning = f"it is {(time.time() - at) / 3600:.0f} hours old"
+    if time.time() - at <= BACKUP_AGE_MAX:
+        return Finding("last backup", [], about)
+    return Finding("last backup", [], about, [f"{warning}; petstore backup DIR --keep 24 makes one"])
 
 
-def _certificate(settings: Settings) -> tuple[list[str], str]:
-    assert settings.tls_cert is not None and settings.tls_key is not None
+def _certificate(cert: Path, key: Path) -> Finding:
     try:
-        days = (certificate_expiry(settings.tls_cert, settings.tls_key) - time.time()) / 86_400
+        days = (certificate_expiry(cert, key) - time.time()) / 86_400
     except OperatorError as error:
-        return [str(error)], ""
+        return Finding("certificate", [str(error)])
     left = _counted(round(days), "day")
-    faults = [f"{settings.tls_cert}: expires in {left}"] if days < CERTIFICATE_DAYS else []
-    return faults, f"valid for {left}"
+    faults = [f"{cert}: expires in {left}"] if days < CERTIFICATE_DAYS else []
+    return Finding("certificate", faults, f"valid for {left}")

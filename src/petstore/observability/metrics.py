@@ -6,29 +6,27 @@ docs/reference/metrics.md is written from them.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
+Cell = TypeVar("Cell")
 Labels = tuple[str, ...]
 Sample = tuple[str, Labels, float]  # the sample's name, the values of its labels, the number
 
 
-class Metric:
+class Metric(Generic[Cell]):
     kind: Literal["counter", "gauge", "histogram"]
 
     def __init__(self, name: str, about: str, *labels: str) -> None:
         self.name = name
         self.about = about
         self.labels = labels
+        self.cells: dict[Labels, Cell] = {}
 
 
-class Counter(Metric):
+class Counter(Metric[float]):
     """Only grows. `cells` has what was added since the last `take`."""
 
     kind = "counter"
-
-    def __init__(self, name: str, about: str, *labels: str) -> None:
-        super().__init__(name, about, *labels)
-        self.cells: dict[Labels, float] = {}
 
     def add(self, *labels: str, by: float = 1) -> None:
         self.cells[labels] = self.cells.get(labels, 0) + by
@@ -39,7 +37,7 @@ class Counter(Metric):
         self.cells.clear()
 
 
-class Gauge(Metric):
+class Gauge(Metric[float]):
     """Goes up and down. `mode` says how the values of the living workers are merged.
 
     A gauge of the `node` has one value whichever worker is asked: it is set for each scrape.
@@ -52,7 +50,6 @@ class Gauge(Metric):
     ) -> None:
         super().__init__(name, about, *labels)
         self.mode = mode
-        self.cells: dict[Labels, float] = {}
 
     def set(self, value: float, *labels: str) -> None:
         self.cells[labels] = value
@@ -62,7 +59,7 @@ class Gauge(Metric):
         return ((self.name, labels, value) for labels, value in self.cells.items())
 
 
-class Histogram(Metric):
+class Histogram(Metric[list[float]]):
     """Counts values by bucket. A cell has a count for each bound, a count above all bounds, and the sum."""
 
     kind = "histogram"
@@ -70,16 +67,11 @@ class Histogram(Metric):
     def __init__(self, name: str, about: str, bounds: Sequence[float], *labels: str) -> None:
         super().__init__(name, about, *labels)
         self.bounds = bounds
-        self.cells: dict[Labels, list[float]] = {}
 
     def observe(self, value: float, *labels: str, times: int = 1) -> None:
-        cell = self.cell(*labels)
+        cell = self.cells.setdefault(labels, [0] * (len(self.bounds) + 2))
         cell[bisect_left(self.bounds, value)] += times
         cell[-1] += value * times
-
-    def cell(self, *labels: str) -> list[float]:
-        """The numbers since the last `take`."""
-        return self.cells.setdefault(labels, [0] * (len(self.bounds) + 2))
 
     def take(self) -> Iterator[Sample]:
         """Everything since the last call. A bucket's last label is its bound."""

@@ -66,7 +66,7 @@ class WorkerMetrics:
                 else:
                     value.inc(number)
 
-    def _new_value(self, metric: Metric, name: str, labels: Labels) -> Any:
+    def _new_value(self, metric: Metric[Any], name: str, labels: Labels) -> Any:
         family = metric.name.removesuffix("_total")
         label_names = (*metric.labels, "le")[: len(labels)]  # only a bucket has the last one
         mode = metric.mode if isinstance(metric, Gauge) else ""

@@ -6,7 +6,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from petstore.observability.logs import bugs_logged
 from petstore.server.connection import Connection
@@ -21,10 +21,7 @@ RETIRE_TIMEOUT = 60.0
 COVER_SECONDS = 2 * PAUSE_MAX  # the main process asks again with each start that fails
 RETIRE_IDLE = 10.0  # after a reload, connections may be idle so long: a client that is active moves over by itself
 
-
-class Listener(Protocol):
-    def close(self) -> None:
-        """Accept no more connections, and close the socket."""
+Listener = asyncio.Server | TlsListener
 
 
 async def serve_connections(
