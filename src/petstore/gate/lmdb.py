@@ -326,9 +326,6 @@ def size_lock(path: Path) -> Iterator[int]:
     LMDB truncates a file to the size that it maps. Without this lock a process could read the size, another could make
     the file larger, and the first would cut that part off.
     """
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with path.open("rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
-    finally:
-        os.close(file)
+        yield file.fileno()

@@ -68,12 +68,8 @@ class SingleLink:
 
     def __init__(self, options: dict[str, Any], sentinels: Sentinel | None = None, service: str = "") -> None:
         """`options` are those of a redis-py connection."""
-        self._connection_class: Any = options.get("connection_class", Connection)
-        self._options = {
-            **{name: value for name, value in options.items() if name != "connection_class"},
-            "socket_connect_timeout": CONNECT_TIMEOUT,
-            "decode_responses": False,
-        }
+        self._options = {**options, "socket_connect_timeout": CONNECT_TIMEOUT, "decode_responses": False}
+        self._connection_class: Any = self._options.pop("connection_class", Connection)
         self._sentinels = sentinels
         self._service = service
         self._connection: Any = None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from petstore.observability import metrics, multiprocess
-from petstore.observability.logs import event
+from petstore.observability.logs import bugs_logged, event
 
 
 class Monitoring:
@@ -25,20 +25,18 @@ class Monitoring:
         self._worker: multiprocess.WorkerMetrics | None = None
         self._failed = False
         self._one_at_a_time = asyncio.Lock()
-        self._joining: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._cpu_seconds = 0.0
 
     def tick(self, late: float) -> None:
         """Once a second, `late` seconds after it was due."""
         metrics.LOOP_LAG.observe(max(0.0, late))
-        if self._worker is not None:
-            self._write(self._worker)
-        elif self._joining is None or self._joining.done():
-            self._joining = asyncio.create_task(self._join())
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
 
     async def close(self) -> None:
-        if self._joining is not None:
-            await self._joining
+        if self._writing is not None:
+            await self._writing
         async with self._one_at_a_time:
             if self._worker is not None:
                 self._worker.close()
@@ -46,26 +44,25 @@ class Monitoring:
 
     async def scrape(self, accept: str) -> tuple[str, bytes]:
         """The metrics of the node: the media type and the body."""
-        if self._worker is None:
-            await self._join()
+        await self._write()
         async with self._one_at_a_time:
-            if self._worker is not None:
-                self._write(self._worker)
             return await asyncio.to_thread(self._render, accept)
 
-    async def _join(self) -> None:
-        """In a thread, because it imports prometheus_client. A worker that cannot write its numbers still serves."""
+    async def _write(self) -> None:
+        """A worker that cannot write its numbers still serves, and tries again."""
         async with self._one_at_a_time:
-            if self._worker is None:
+            with bugs_logged():
                 try:
-                    self._worker = await asyncio.to_thread(multiprocess.WorkerMetrics, self._directory)
-                    self._write(self._worker)
+                    if self._worker is None:  # in a thread, because it imports prometheus_client
+                        self._worker = await asyncio.to_thread(multiprocess.WorkerMetrics, self._directory)
+                    self._measure_process()
+                    self._worker.write()
                 except OSError as error:
                     if not self._failed:
                         event(logging.ERROR, "metrics not written", cause=str(error), effect="tried again each second")
                     self._failed = True
 
-    def _write(self, worker: multiprocess.WorkerMetrics) -> None:
+    def _measure_process(self) -> None:
         spent = time.process_time()
         metrics.CPU_SECONDS.add(by=spent - self._cpu_seconds)
         self._cpu_seconds = spent
@@ -74,7 +71,6 @@ class Monitoring:
             metrics.MEMORY_BYTES.set(pages * resource.getpagesize())
             if open_fds := Path("/proc/self/fd").stat().st_size:
                 metrics.OPEN_FDS.set(open_fds)
-        worker.write()
 
     def _render(self, accept: str) -> tuple[str, bytes]:
         self._measure_node()

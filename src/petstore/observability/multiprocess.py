@@ -9,10 +9,11 @@ prometheus_client is imported on demand: its import takes longer than that of mo
 
 import contextlib
 import fcntl
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from petstore.observability.metrics import METRICS, Gauge, Labels, Metric
 
@@ -43,7 +44,8 @@ class WorkerMetrics:
             self._slot = _take_free_slot(directory, locks)
             mark_process_dead(self._slot, directory)  # type: ignore[no-untyped-call]  # it has no annotations
             for name, size in SIZES.items():
-                _allocate(directory / f"{name}_{self._slot}.db", size)
+                with _opened(directory / f"{name}_{self._slot}.db") as file:
+                    os.posix_fallocate(file.fileno(), 0, size)
             self._locks = locks.pop_all()
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(directory)
         self._directory = directory
@@ -120,29 +122,23 @@ class _NodeGauges:
             yield family
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """The file, which only its owner can read. Raises OSError."""
+    path.touch(0o600)
+    return path.open("rb+")
+
+
 @contextlib.contextmanager
 def _locked(path: Path, how: int) -> Iterator[None]:
     """Raises BlockingIOError when another process has the lock, and other OSErrors."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with _opened(path) as file:
         fcntl.flock(file, how)
         yield
-    finally:
-        os.close(file)
 
 
 def _take_free_slot(directory: Path, locks: contextlib.ExitStack) -> int:
-    slot = 0
-    while True:
+    for slot in itertools.count():
         with contextlib.suppress(BlockingIOError):
             locks.enter_context(_locked(directory / f"{slot}.lock", fcntl.LOCK_EX | fcntl.LOCK_NB))
-            return slot
-        slot += 1
-
-
-def _allocate(path: Path, size: int) -> None:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.posix_fallocate(file, 0, size)
-    finally:
-        os.close(file)
+            break
+    return slot
