@@ -1,20 +1,19 @@
 """The gate of a node whose Redis is down: the node goes on with windows of its own."""
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TypeVar
 
 from petstore.errors import Unavailable
-from petstore.gate import Gate, GatePolicy
+from petstore.gate import Gate, GatePolicy, Subject
 from petstore.gate.lmdb import LmdbGate
 from petstore.gate.redis import QueueFull, RedisGate
 from petstore.keys import Environment
 from petstore.plans import Limits
-from petstore.rate_limits import Decision
+from petstore.rate_limits import Decision, Windows
 from petstore.usage import AdmissionTotal, Operation
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -34,16 +33,6 @@ class FallbackGate:
         self._policy = policy
         self.fallback: LmdbGate | None = None  # opened when it is first needed
         self._unique_version = itertools.count(-2, -1)
-        self.admit_address = self._either(shared.admit_address)
-        self.peek_address = self._either(shared.peek_address)
-        self.keys_version = self._either(shared.keys_version)
-        # During an outage other nodes use no cached page, and no cached key for longer than a second. The first batch
-        # of each node after the outage raises all versions.
-        self.raise_version = self._either(shared.raise_version)
-        self.mark_valid, self.was_valid = self._either(shared.mark_valid), self._either(shared.was_valid)
-        # Operators read and change the records in Redis, never those of an outage.
-        self.lift, self.windows = shared.lift, shared.windows
-        self.all_windows, self.put_windows = shared.all_windows, shared.put_windows
 
     async def admit(
         self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
@@ -59,17 +48,45 @@ class FallbackGate:
             admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
             return admitted and (admitted[0], next(self._unique_version))
 
-    def _either(self, of_redis: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """A method of the gate in Redis, or the one of the same name of the file while Redis is down."""
+    async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
+        return await self._either(lambda gate: gate.admit_address(environment, address, now))
 
-        async def call(*values: P.args, **options: P.kwargs) -> T:
-            try:
-                return await of_redis(*values, **options)
-            except Unavailable as error:
-                of_file: Callable[P, Awaitable[T]] = getattr(self._fallback_after(error), of_redis.__name__)
-            return await of_file(*values, **options)
+    async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
+        return await self._either(lambda gate: gate.peek_address(environment, address, now))
 
-        return call
+    async def keys_version(self, environment: Environment) -> int:
+        return await self._either(lambda gate: gate.keys_version(environment))
+
+    async def raise_version(self, environment: Environment, subject: Subject) -> None:
+        """During an outage other nodes use no cached page, and no cached key for longer than a second.
+
+        The first batch of each node after the outage raises all versions.
+        """
+        await self._either(lambda gate: gate.raise_version(environment, subject))
+
+    async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
+        await self._either(lambda gate: gate.mark_valid(digest, now, valid=valid))
+
+    async def was_valid(self, digest: bytes) -> bool:
+        return await self._either(lambda gate: gate.was_valid(digest))
+
+    async def _either(self, call: Callable[[Gate], Awaitable[T]]) -> T:
+        try:
+            return await call(self._shared)
+        except Unavailable as error:
+            return await call(self._fallback_after(error))
+
+    async def lift(self, key_id: str) -> bool:
+        return await self._shared.lift(key_id)
+
+    async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
+        return await self._shared.windows(key_ids)
+
+    def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
+        return self._shared.all_windows()
+
+    async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
+        await self._shared.put_windows(rows)
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
         """First those of the file: they are there also while Redis is down."""
