@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from petstore.errors import InsufficientScope
+from petstore.errors import RequestError
 from petstore.gate import Gate, bucket_of
 from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, digest_of, well_formed
 from petstore.plans import Limits
@@ -169,11 +169,12 @@ class LookupBudget:
 
 
 def check_scope(key: ApiKey, method: str) -> None:
-    """Raises InsufficientScope."""
+    """Raises RequestError."""
     scope = "write" if method == "POST" else "read"
     if scope not in key.scopes:
         challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
-        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
+        headers = (("www-authenticate", challenge),)
+        raise RequestError(f"This key does not have the {scope} scope.", "insufficient_scope", headers)
 
 
 def too_many_requests(decision: Decision) -> Reply:

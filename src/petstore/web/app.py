@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from time import perf_counter
 
-from petstore.errors import MethodNotAllowed, RequestError, Unavailable
+from petstore.errors import RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
@@ -22,20 +22,22 @@ from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, RequestCounters
 from petstore.web.paths import BASES, leads_to_staging, not_found
 from petstore.web.pets import PetOperations
-from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, reply_of, request_ids, seconds
+from petstore.web.replies import (
+    REJECTIONS,
+    Lines,
+    Reply,
+    common_headers,
+    error_reply,
+    line,
+    reply_of,
+    request_ids,
+    seconds,
+)
 from petstore.web.requests import Request
 from petstore.web.site import Scrape, Site
 
 COLLECTION_METHODS = ("GET", "HEAD", "OPTIONS", "POST")
 ITEM_METHODS = ("GET", "HEAD", "OPTIONS")
-REJECTIONS = {
-    400: "The request is not valid HTTP/1.1.",
-    408: "The request did not arrive in time.",
-    414: "The address of the request is too long.",
-    431: "The header fields of the request are too large or too many.",
-    501: "The Transfer-Encoding of the request is not supported.",
-    505: "The HTTP version of the request is not supported.",
-}
 
 
 class Api:
@@ -171,8 +173,7 @@ class App:
         REJECTED.add(str(status))
         now = self._clock()
         decision = await self._peek("live", peer, now)
-        code = "request_timeout" if status == 408 else "malformed_request"
-        reply = error_reply(code, REJECTIONS[status], status=status)
+        reply = error_reply(*REJECTIONS[status], status=status)
         request_id = next(self._request_ids)
         reply.headers += common_headers(decision, request_id)
         if self._access_log:
@@ -245,7 +246,7 @@ class App:
             return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 
     def _options(self, request: Request, methods: tuple[str, ...], refusal: Reply | None) -> Reply:
-        """OPTIONS needs no key. Raises NotFound."""
+        """OPTIONS needs no key. Raises RequestError."""
         is_preflight = self._cors is not None and self._cors.is_preflight(request)
         # A preflight has no key, so other clients at its address could use up what a page with a valid key needs.
         if refusal is not None and refusal.status == 429 and not is_preflight:
@@ -261,7 +262,7 @@ def _wrong_address(path: str, allowed: tuple[str, ...]) -> RequestError:
     if not allowed:
         return not_found(path)
     names = ", ".join(allowed)
-    return MethodNotAllowed(f"This address answers {names}.", (("allow", names),))
+    return RequestError(f"This address answers {names}.", "method_not_allowed", (("allow", names),))
 
 
 def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:

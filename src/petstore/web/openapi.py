@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 document, from the same types and tables as the code. `guide.py` has its prose."""
 
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -52,26 +53,6 @@ _ON_EVERY_RESPONSE = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit
 _ON_STATUS = {401: ("WWW-Authenticate",), 403: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
 _ON_DEPRECATED = ("Deprecation", "Sunset", "DeprecationLink")
 _REJECTED = {"malformed_request", "request_timeout"}  # the codes of messages that never became a request
-
-MEANING = {
-    400: "The request has invalid values. The message names them.",
-    401: "The API key is missing or invalid.",
-    403: "The key lacks the scope for this operation.",
-    404: "The animal could not be found.",
-    408: "The request took too long to arrive.",
-    409: "The first request with this `Idempotency-Key` is still running.",
-    410: "The operation has been removed.",
-    413: "The body is larger than 64 KiB.",
-    414: "The request target is too long.",
-    415: "The body is not plain JSON.",
-    422: "The `Idempotency-Key` was used before with another body.",
-    429: "The rate limit is exceeded, or the key is banned for a while.",
-    431: "The headers are too large.",
-    500: "The service has a bug. The message names the request id to quote.",
-    501: "The `Transfer-Encoding` is not implemented.",
-    503: "The service cannot answer right now.",
-    505: "The HTTP version is not supported.",
-}
 
 MEMBERS = {
     "id": "Given by the service. Ids grow and are never used again.",
@@ -239,25 +220,19 @@ def _json(schema: str, **more: Any) -> Json:
 
 def _errors(operation: str, headers: tuple[str, ...] = ()) -> Json:
     """Every error that the operation can answer, by status."""
-    by_status: dict[int, list[ErrorExample]] = {}
-    for example in ERRORS:
-        if operation in example.operations:
-            by_status.setdefault(example.status, []).append(example)
+    own = [example for example in ERRORS if operation in example.operations]
+    by_status = {status: list(found) for status, found in groupby(own, key=lambda example: example.status)}
+    return {str(status): _error(status, found, headers) for status, found in by_status.items()}
+
+
+def _error(status: int, found: list[ErrorExample], headers: tuple[str, ...]) -> Json:
+    codes = dict.fromkeys(example.code for example in found)
+    of_operation = () if codes.keys() <= _REJECTED else headers
     return {
-        str(status): {
-            "description": f"{MEANING[status]} {_codes(found)}",
-            "headers": _headers(
-                (*_ON_STATUS.get(status, ()), *(() if {each.code for each in found} <= _REJECTED else headers))
-            ),
-            "content": _json("Error", examples={each.name: _ref("examples", each.name) for each in found}),
-        }
-        for status, found in by_status.items()
+        "description": " ".join(f"`{code}`: {CODES[code][0]}" for code in codes),
+        "headers": _headers((*_ON_STATUS.get(status, ()), *of_operation)),
+        "content": _json("Error", examples={each.name: _ref("examples", each.name) for each in found}),
     }
-
-
-def _codes(found: list[ErrorExample]) -> str:
-    codes = dict.fromkeys(f"`{example.code}`" for example in found)
-    return f"Code{'s' if len(codes) > 1 else ''}: {', '.join(codes)}."
 
 
 def _headers(names: tuple[str, ...]) -> Json:

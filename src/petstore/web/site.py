@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from petstore.errors import MethodNotAllowed
+from petstore.errors import RequestError
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.settings import Settings
@@ -47,7 +47,7 @@ class Site:
         return request.path in PROBES or (request.path == "/metrics" and self._may_scrape(request))
 
     async def answer(self, request: Request) -> Reply:
-        """Raises NotFound, MethodNotAllowed and, from the readiness probe, Unavailable."""
+        """Raises RequestError and, from the readiness probe, Unavailable."""
         path, method = request.path, request.method
         file = self._documents.find(request, self._clock())
         if file is None and not self.is_exempt(request):
@@ -55,7 +55,7 @@ class Site:
         if method == "OPTIONS":
             return Reply(204, line("allow", METHODS))
         if method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(f"This address answers {METHODS}.", (("allow", METHODS),))
+            raise RequestError(f"This address answers {METHODS}.", "method_not_allowed", (("allow", METHODS),))
         if file is not None:
             return await file.answer(request)
         if path == "/readyz":
