@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from petstore.admin.actions import Admin, KeyUpdate
-from petstore.admin.charts import key_bars, recent_refusals
+from petstore.admin.charts import key_bars
 from petstore.admin.durations import parse_duration
 from petstore.console.forms import Form
 from petstore.console.keys import enterprise_limits, plan_of, scopes_of, statuses_of
@@ -111,6 +111,5 @@ async def _content(request: ConsoleRequest, key: ApiKey) -> dict[str, Any]:
         "span": request.span,
         "bars": bars,
         "status": status,
-        "refusals": await recent_refusals(request.store, key.id, request.now),
         "errors": await request.store.recent_errors(key.id),
     }
