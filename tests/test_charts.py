@@ -1,6 +1,5 @@
 """Spans, bars, sparklines, spellings and the names of operators, without a store."""
 
-
 import pytest
 
 from petstore.admin.charts import bars_of
