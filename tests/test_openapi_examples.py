@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from petstore import errors
-from petstore.admin.actions import Admin, KeyUpdate
+from petstore.admin.actions import Admin
 from petstore.errors import STATUS_OF_CODE, RequestError
-from petstore.keys import mint
+from petstore.keys import KeyChanges, mint
 from petstore.plans import Limits
 from petstore.web import examples, guide, openapi
 from petstore.web.examples import ERRORS, ErrorExample
@@ -194,7 +194,9 @@ def unusable(server: Server, example: ErrorExample) -> Answer:
         send(server, example, unknown, key=None),
         send(server, example, key=stopped(server, lambda admin, key: admin.suspend_key(key.id))),
         send(server, example, key=stopped(server, lambda admin, key: admin.revoke_key(key.id))),
-        send(server, example, key=stopped(server, lambda admin, key: admin.update_key(key.id, KeyUpdate(expires=1.0)))),
+        send(
+            server, example, key=stopped(server, lambda admin, key: admin.update_key(key.id, KeyChanges(expires=1.0)))
+        ),
     ]
     assert len({answer.body for answer in answers}) == 1
     return answers[0]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
 from petstore.errors import OperatorError
@@ -13,7 +14,7 @@ from petstore.keys import Environment
 from petstore.observability import multiprocess
 from petstore.rate_limits import SECOND, BanPolicy
 from petstore.settings import Settings
-from petstore.store import OnCommit, Store, StorePolicy, Subject, close_stores, open_stores
+from petstore.store import Store, StorePolicy, Subject, close_stores, open_stores
 from petstore.store.limits import StoreLimits
 from petstore.store.schema import UNFINISHED_COPY
 
@@ -130,16 +131,13 @@ def open_stores_for(
 ) -> dict[Environment, Store]:
     """Stores that raise the gate's versions with every commit. Raises OperatorError."""
 
-    def on_commit(environment: Environment) -> OnCommit:
-        async def raise_version(subject: Subject) -> None:
-            if gate is not None:
-                await gate.raise_version(environment, subject)
-
-        return raise_version
+    async def raise_version(environment: Environment, subject: Subject) -> None:
+        if gate is not None:
+            await gate.raise_version(environment, subject)
 
     limits = (limits or StoreLimits())._replace(usage_days=settings.usage_days)
     policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, limits)
-    return open_stores(settings.store, settings.data, policy, on_commit)
+    return open_stores(settings.store, settings.data, policy, lambda environment: partial(raise_version, environment))
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:

@@ -227,9 +227,12 @@ def _work(
 
 def http_server(settings: Settings, app: Application, fields: frozenset[str] | None) -> HttpServer:
     """A server with the bounds of the settings and of this process's descriptors."""
-    allow_many_descriptors()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, DESCRIPTORS_MAX) if hard > 0 else DESCRIPTORS_MAX
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     trusted = networks(settings.trusted_proxies)
-    room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_RESERVED
+    room = max(soft, wanted) - DESCRIPTORS_RESERVED
     return HttpServer(
         app,
         fields,
@@ -238,13 +241,6 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
         is_exempt=lambda address: not address or is_in(address, trusted),  # a Unix socket has no address
         group_of=bucket_of,
     )
-
-
-def allow_many_descriptors() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(hard, DESCRIPTORS_MAX) if hard > 0 else DESCRIPTORS_MAX
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:

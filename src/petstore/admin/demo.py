@@ -8,9 +8,9 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from petstore.admin.actions import Admin, KeyUpdate, newest_entry
+from petstore.admin.actions import Admin, newest_entry
 from petstore.gate import Gate
-from petstore.keys import Environment
+from petstore.keys import Environment, KeyChanges
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.store import Store
@@ -117,7 +117,7 @@ async def _add_keys(admin: Callable[[float], Admin]) -> dict[str, str]:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
         made, _ = await admin(key.age).create_key(key.plan, name=key.name, limits=limits, life=key.life)
         ids[key.name] = made.id
-    await admin(31).update_key(ids["Harbour Vets"], KeyUpdate(plan="pro"))
+    await admin(31).update_key(ids["Harbour Vets"], KeyChanges(plan="pro"))
     await admin(30).revoke_key(ids["Contractor"])
     await admin(29).rotate_key(ids["Pet finder app"], float(DAY))
     return ids

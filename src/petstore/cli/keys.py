@@ -8,7 +8,6 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.admin.actions import KeyUpdate
 from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, list_keys, statuses
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
@@ -16,7 +15,18 @@ from petstore.cli.completion import key_ids
 from petstore.cli.options import Duration, Group, confirm, data_options, env_option, limit_option, yes_option
 from petstore.cli.output import Output, Table, program, when
 from petstore.errors import OperatorError
-from petstore.keys import ENVIRONMENTS, KEY_SORTS, SCOPES, ApiKey, Environment, KeySort, Scope, secret_in, well_formed
+from petstore.keys import (
+    ENVIRONMENTS,
+    KEY_SORTS,
+    SCOPES,
+    ApiKey,
+    Environment,
+    KeyChanges,
+    KeySort,
+    Scope,
+    secret_in,
+    well_formed,
+)  # fmt: skip
 from petstore.plans import PLANS, Limits, Plan
 
 SECRET_MAX = 1_000_000  # characters that identify reads
@@ -187,13 +197,12 @@ async def update(
       petstore keys update key_7Gh2kP0sLq9Z --expires never --scope read
       petstore keys update key_7Gh2kP0sLq9Z --plan enterprise --per-minute 5000 --per-day 2000000
     """
-    if not scopes and expires is None and all(value is None for value in values.values()):
-        raise OperatorError("nothing to change: give --plan, --name, --scope, --expires, --per-minute or --per-day")
-    end: float | msgspec.UnsetType | None = msgspec.UNSET
+    changes = {name: value for name, value in (*values.items(), ("scopes", scopes or None)) if value is not None}
     if expires is not None:
-        end = None if expires == math.inf else time.time() + expires
-    changes = KeyUpdate(scopes=scopes or None, expires=end, **values)
-    key = await (await admin_of_key(backends, key_id)).update_key(key_id, changes)
+        changes["expires"] = None if expires == math.inf else time.time() + expires
+    if not changes:
+        raise OperatorError("nothing to change: give --plan, --name, --scope, --expires, --per-minute or --per-day")
+    key = await (await admin_of_key(backends, key_id)).update_key(key_id, KeyChanges(**changes))
     status = await _status(backends, key)
     return Output(
         _key_values(status),

@@ -5,6 +5,7 @@ route → authenticate and pass the gate → method and scope → the operation 
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 
 from petstore.errors import RequestError, Unavailable
@@ -40,17 +41,15 @@ COLLECTION_METHODS = ("GET", "HEAD", "OPTIONS", "POST")
 ITEM_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
+@dataclass(slots=True)
 class Api:
     """One environment's interface, at its base address."""
 
-    def __init__(
-        self, environment: Environment, admission: Admission, pets: PetOperations, counters: RequestCounters
-    ) -> None:
-        self.environment: Environment = environment
-        self.base = BASES[environment]
-        self.admission = admission
-        self.pets = pets
-        self.counters = counters
+    environment: Environment
+    base: str
+    admission: Admission
+    pets: PetOperations
+    counters: RequestCounters
 
 
 # Where a request goes: the interface whose base address the path is under, the methods that are answered there (none:
@@ -87,6 +86,7 @@ class App:
     def _api(self, environment: Environment, store: Store, settings: Settings) -> Api:
         return Api(
             environment,
+            BASES[environment],
             Admission(environment, store, self._gate, self.address_of),
             PetOperations(store, settings.base_url(environment)),
             RequestCounters(environment, store),
@@ -121,7 +121,13 @@ class App:
         try:
             api, methods, item, operation = self._route(request)
             if api is None:
-                reply, decision = await self._answer_site(request, now)
+                # What is not under a base address counts against the client's address; probes and scrapes do not.
+                if not self._site.is_exempt(request):
+                    decision = await self._gate.admit_address("live", self.address_of(request), now)
+                if decision is not None and decision.outcome is LIMITED:
+                    reply = too_many_requests(decision)
+                else:
+                    reply = await self._site.answer(request)
             else:
                 key, decision, version, refusal = await api.admission.admit(request, now, operation)
                 if method == "OPTIONS" and (refusal is None or key is None):
@@ -199,18 +205,6 @@ class App:
             if path == api.base or path.startswith(api.base + "/"):
                 return api, (), None, "other"
         return NOWHERE
-
-    async def _answer_site(self, request: Request, now: float) -> tuple[Reply, Decision | None]:
-        """What is not under a base address counts against the client's address; probes and scrapes do not."""
-        if self._site.is_exempt(request):
-            return await self._site.answer(request), None
-        decision = await self._gate.admit_address("live", self.address_of(request), now)
-        if decision.outcome is LIMITED:
-            return too_many_requests(decision), decision
-        try:
-            return await self._site.answer(request), decision
-        except RequestError as error:
-            return reply_of(error), decision
 
     def _extras(
         self,

@@ -61,7 +61,9 @@ class RequestCounters:
             if key_id:
                 self._last_used[key_id] = now
         for operation, durations in self._durations.items():
-            _observe(operation, durations)
+            for step, times in durations.items():
+                REQUEST_SECONDS.observe((step + 0.5) / PER_SECOND, operation, times=times)
+            durations.clear()
         if pages:
             PAGE_CACHE.add(self._environment, "hit", by=pages - page_misses)
             PAGE_CACHE.add(self._environment, "miss", by=page_misses)
@@ -128,9 +130,3 @@ def _response_class(status: int) -> ResponseClass:
     if status == 401:
         return "unauthorized"
     return "client_error" if status < 500 else "server_error"
-
-
-def _observe(operation: CountedOperation, durations: defaultdict[int, int]) -> None:
-    for step, n in durations.items():
-        REQUEST_SECONDS.observe((step + 0.5) / PER_SECOND, operation, times=n)
-    durations.clear()
