@@ -36,23 +36,19 @@ def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> boo
 
 @lru_cache(maxsize=256)
 def _leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
-    staging = urlsplit(staging_url)
+    staging, public = urlsplit(staging_url), urlsplit(public_url or "")
     try:
         sent = urlsplit(f"{staging.scheme}://{host}")
-    except ValueError:  # not an IPv6 address in the brackets
+        port = sent.port
+    except ValueError:  # not an IPv6 address in the brackets, or not the number of a port
         return False
     if _name(sent) != _name(staging):
         return False
-    by_port = staging.port is not None or _name(urlsplit(public_url or "")) == _name(staging)
-    return not by_port or _port(sent) == _port(staging)
+    if staging.port is None and _name(public) != _name(staging):
+        return True
+    default = DEFAULT_PORTS[staging.scheme]
+    return (port or default) == (staging.port or default)
 
 
 def _name(url: SplitResult) -> str:
     return (url.hostname or "").rstrip(".")
-
-
-def _port(url: SplitResult) -> int | None:
-    try:
-        return url.port or DEFAULT_PORTS.get(url.scheme)
-    except ValueError:  # not the number of a port
-        return None
