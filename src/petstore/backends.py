@@ -80,10 +80,7 @@ def _close_soon(gate: Gate) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """Make the data directory, or finish a restore that was interrupted; delete the metrics of the last run.
-
-    Raises OperatorError.
-    """
+    """Make the data directory or finish an interrupted restore; delete old metrics. Raises OperatorError."""
     with shared_lock(settings.data):
         pass
     with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so
@@ -91,10 +88,7 @@ def prepare(settings: Settings) -> None:
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Set a gate file that cannot be used aside before a process opens it; `thoroughly`: read all of it.
-
-    Raises OperatorError when this user may not write the file.
-    """
+    """Set a gate file that cannot be used aside; `thoroughly`: read all of it. Raises OperatorError."""
     path = gate_file(settings.gate, settings.data)
     if is_clean(path) and not thoroughly:
         return

@@ -105,13 +105,11 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class Undone(NamedTuple):
-    """How many animals of an import were removed, how many stay because an operator has changed them, and how many
-    are still to be removed.
-    """
+    """The animals of an import."""
 
     removed: int
-    kept: int
-    left: int = 0
+    kept: int  # because an operator has changed them
+    left: int = 0  # to be removed
 
 
 def new_import_id() -> str:

@@ -244,10 +244,7 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
 
 
 def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
-    """Run the console until a signal stops it; `greet` is given the address to sign in at.
-
-    Raises OperatorError when it cannot listen, or when the packages for it are missing.
-    """
+    """Run the console until a signal stops it; `greet` gets the address to sign in at. Raises OperatorError."""
     try:
         import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
 

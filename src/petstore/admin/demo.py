@@ -86,10 +86,7 @@ async def content_of(store: Store) -> dict[Table, list[Row]]:
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
-    """Fill both environments, in many transactions. Raises Unavailable.
-
-    Returns the secret of a new free key of each.
-    """
+    """Fill both environments, and return the secret of a new free key of each. Raises Unavailable."""
     secrets_made: dict[Environment, str] = {}
     for environment, store in stores.items():
 

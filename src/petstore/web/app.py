@@ -100,10 +100,7 @@ class App:
         return client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
 
     def settle(self, ticks: float) -> None:
-        """Once a second: add what was counted to the metrics, and log what was held back.
-
-        `ticks` is by time.perf_counter; infinity at the end.
-        """
+        """Once a second: pass on what was counted and held back. `ticks` is by perf_counter; infinity at the end."""
         now = self._clock()
         for api in self._apis.values():
             api.counters.settle(now, api.pets.pages.take_misses())

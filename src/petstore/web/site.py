@@ -83,10 +83,7 @@ class Site:
         return document
 
     async def _ready(self) -> None:
-        """Requests that arrive during a look share it, so that probes cannot use up the connections of the store.
-
-        Raises Unavailable.
-        """
+        """Requests during a look share it: probes cannot use up the store's connections. Raises Unavailable."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._look())
         await asyncio.shield(self._looking)
