@@ -46,7 +46,7 @@ async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeySt
 
 
 async def list_keys(
-    stores: Sequence[KeyStore], gate: Gate, *, text: str, plan: Plan | None, state: KeyState | None, sort: KeySort,
+    stores: Sequence[KeyStore], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeySort,
     limit: int, before: ApiKey | None, now: float,
 ) -> list[KeyStatus]:  # fmt: skip
     """Up to `limit` keys; `before` is the last key of the previous page. Raises Unavailable."""

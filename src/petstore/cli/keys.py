@@ -26,7 +26,7 @@ from petstore.keys import (
     Scope,
     secret_in,
     well_formed,
-)  # fmt: skip
+)
 from petstore.plans import PLANS, Limits, Plan
 
 SECRET_MAX = 1_000_000  # characters that identify reads
@@ -110,10 +110,7 @@ async def list_(
         raise OperatorError("--before goes only with --sort created; give a higher --limit")
     last = await key_of(backends, before) if before else None
     stores = [backends.stores[each] for each in ([environment] if environment else ENVIRONMENTS)]
-    found = await list_keys(
-        stores, backends.gate, text=text, plan=plan, state=state, sort=sort, limit=limit + 1, before=last,
-        now=time.time(),
-    )  # fmt: skip
+    found = await list_keys(stores, backends.gate, text, plan, state, sort, limit + 1, last, time.time())
     shown = found[:limit]
     rows = [
         [s.key.id, s.key.environment, s.key.plan, ",".join(s.key.scopes), _state_text(s),
