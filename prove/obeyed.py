@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from petstore.admin.actions import Admin, KeyUpdate
+from petstore.admin.actions import Admin
 from petstore.backends import Backends, open_stores_for
 from petstore.cli.admin import OPERATOR_LIMITS
+from petstore.keys import KeyChanges
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
 from petstore.settings import Settings
@@ -111,7 +112,7 @@ class Trials:
     async def key(self, number: int) -> None:
         await self._expect_status(200, "/pets?limit=1", "a request before all actions")
         limit = 10**8 + number
-        await self._admin.update_key(self._key_id, KeyUpdate(per_minute=limit))
+        await self._admin.update_key(self._key_id, KeyChanges(per_minute=limit))
         for answer in await self._ask("/pets?limit=1"):
             hold(answer.header("x-ratelimit-limit") == str(limit), f"trial {number}: update of a key is obeyed")
         await self._admin.suspend_key(self._key_id)

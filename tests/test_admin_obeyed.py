@@ -14,9 +14,10 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from petstore.admin.actions import Admin, KeyUpdate
+from petstore.admin.actions import Admin
 from petstore.backends import Backends
 from petstore.cli.admin import OPERATOR_LIMITS
+from petstore.keys import KeyChanges
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
 from petstore.settings import Settings
@@ -83,7 +84,7 @@ def test_suspend_and_resume_are_obeyed(two_workers: Server) -> None:
 def test_an_update_is_obeyed(two_workers: Server) -> None:
     async def trial(bench: Bench, number: int) -> None:
         limit = 500_000 + number
-        await bench.admin.update_key(bench.key_id, KeyUpdate(per_minute=limit))
+        await bench.admin.update_key(bench.key_id, KeyChanges(per_minute=limit))
         replies = await asyncio.gather(*(client.get(bench.url + "/pets") for client in bench.clients))
         assert {reply.headers["x-ratelimit-limit"] for reply in replies} == {str(limit)}
 

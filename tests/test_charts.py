@@ -1,17 +1,13 @@
 """Spans, bars, sparklines, spellings and the names of operators, without a store."""
 
-import asyncio
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
-from petstore.admin.charts import bars_of, recent_refusals
+from petstore.admin.charts import bars_of
 from petstore.cli.usage import sparkline
 from petstore.errors import OperatorError
 from petstore.operators import could_be_token, mint_token, new_operator
 from petstore.store.schema import spellings
-from petstore.usage import HOUR, MINUTE, SPANS
+from petstore.usage import SPANS
 
 NOW = 1_800_000_123.9
 
@@ -75,18 +71,3 @@ def test_an_operator_name_with_invisible_characters_is_refused(name: str) -> Non
     with pytest.raises(OperatorError):
         new_operator(name, 0)
     assert new_operator("Ada Lovelace, Zoë & Ко", 0).name == "Ada Lovelace, Zoë & Ко"
-
-
-@pytest.mark.parametrize("minutes", range(0, 200, 7))
-def test_a_refusal_is_shown_whenever_the_page_is_opened(minutes: int) -> None:
-    """It is in the minutes or in the hours, and never in both."""
-    refused_at = 1_800_000_000 // HOUR * HOUR + 10 * MINUTE
-    now = refused_at + 60 * minutes + 1.0
-
-    class Usage:
-        async def usage_of(self, key_ids: list[str], interval: int, starts: Sequence[int]) -> list[Any]:
-            start = refused_at // interval * interval
-            return [(key_ids[0], start, "refused", 3)] if start in starts else []
-
-    (shown,) = asyncio.run(recent_refusals(Usage(), "key_1", now))  # type: ignore[arg-type]  # one method of the store
-    assert shown.refused == 3

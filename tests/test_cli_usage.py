@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import petstore as package
-from petstore.admin.actions import Admin, KeyUpdate
+from petstore.admin.actions import Admin
 from petstore.audit import ACTIONS, AuditEntry
-from petstore.keys import has_form
+from petstore.keys import KeyChanges, has_form
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
 from petstore.usage import OperationUsage, ResponseClass
@@ -197,7 +197,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         store = backends.stores["live"]
         admin = Admin(store, backends.gate, "ada", time.time)
         key, _ = await admin.create_key("enterprise", limits=Limits(1, 1))
-        await admin.update_key(key.id, KeyUpdate(per_minute=2, per_day=2))
+        await admin.update_key(key.id, KeyChanges(per_minute=2, per_day=2))
         await admin.suspend_key(key.id)
         await admin.resume_key(key.id)
         _, secret, _ = await admin.rotate_key(key.id, 0)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
 from petstore.errors import OperatorError
@@ -13,7 +14,7 @@ from petstore.keys import Environment
 from petstore.observability import multiprocess
 from petstore.rate_limits import SECOND, BanPolicy
 from petstore.settings import Settings
-from petstore.store import OnCommit, Store, StorePolicy, Subject, close_stores, open_stores
+from petstore.store import Store, StorePolicy, Subject, close_stores, open_stores
 from petstore.store.limits import StoreLimits
 from petstore.store.schema import UNFINISHED_COPY
 
@@ -79,10 +80,7 @@ def _close_soon(gate: Gate) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """Make the data directory, or finish a restore that was interrupted; delete the metrics of the last run.
-
-    Raises OperatorError.
-    """
+    """Make the data directory or finish an interrupted restore; delete old metrics. Raises OperatorError."""
     with shared_lock(settings.data):
         pass
     with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so
@@ -90,10 +88,7 @@ def prepare(settings: Settings) -> None:
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Set a gate file that cannot be used aside before a process opens it; `thoroughly`: read all of it.
-
-    Raises OperatorError when this user may not write the file.
-    """
+    """Set a gate file that cannot be used aside; `thoroughly`: read all of it. Raises OperatorError."""
     path = gate_file(settings.gate, settings.data)
     if is_clean(path) and not thoroughly:
         return
@@ -130,16 +125,13 @@ def open_stores_for(
 ) -> dict[Environment, Store]:
     """Stores that raise the gate's versions with every commit. Raises OperatorError."""
 
-    def on_commit(environment: Environment) -> OnCommit:
-        async def raise_version(subject: Subject) -> None:
-            if gate is not None:
-                await gate.raise_version(environment, subject)
-
-        return raise_version
+    async def raise_version(environment: Environment, subject: Subject) -> None:
+        if gate is not None:
+            await gate.raise_version(environment, subject)
 
     limits = (limits or StoreLimits())._replace(usage_days=settings.usage_days)
     policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, limits)
-    return open_stores(settings.store, settings.data, policy, on_commit)
+    return open_stores(settings.store, settings.data, policy, lambda environment: partial(raise_version, environment))
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:

@@ -103,11 +103,7 @@ def readable_by_others(data: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
-    """For every process that works on the data. A child process keeps the lock of its parent.
-
-    Creates the directory. Raises InUse when another process keeps the exclusive lock for longer than `timeout`
-    seconds, and OperatorError when the directory cannot be used.
-    """
+    """For every process that works on the data, and its children. Raises InUse after `timeout` seconds."""
     file = _open_lock(data)
     try:
         deadline = time.monotonic() + timeout
@@ -122,11 +118,7 @@ def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exclusive_lock(data: Path) -> Iterator[None]:
-    """For work during which no other process may use the data.
-
-    Creates the directory. Raises InUse at once when another process has a lock, and OperatorError when the directory
-    cannot be used.
-    """
+    """For work during which no other process may use the data. Raises InUse at once."""
     file = _open_lock(data)
     try:
         if not _try_lock(file, fcntl.LOCK_EX):
@@ -150,7 +142,7 @@ def is_locked(data: Path) -> bool:
 
 
 def _open_lock(data: Path) -> int:
-    """Raises OperatorError."""
+    """Creates the directory too. Raises OperatorError."""
     create(data)
     try:
         file = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -17,10 +17,7 @@ NAME_MAX = 64
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """A viewer sees every page of the console and changes nothing. Only a hash of the token is stored.
-
-    Times are Unix seconds.
-    """
+    """A viewer sees every page and changes nothing. Of a token, only a hash is stored. Times are Unix seconds."""
 
     name: str
     created: float

@@ -63,8 +63,7 @@ class Service:
             metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
-        self._collect_all = True  # what a killed worker has left, too
-        self._flushing = asyncio.create_task(self._flush_usage())
+        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # what a killed worker has left, too
         self._tidying = asyncio.create_task(self._tidy_stores())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
         # Everything that is loaded by now stays loaded, so the garbage collector need not scan it again.
@@ -83,8 +82,7 @@ class Service:
         await self._flushing
         await self._tidying
         self.app.settle(math.inf)
-        self._collect_all = True
-        await self._flush_usage()
+        await self._flush_usage(of_all=True)
         await self._backends.close()
         await self._monitoring.close()
 
@@ -110,20 +108,16 @@ class Service:
                 self._monitoring.tick(now - due)
             with bugs_logged(), contextlib.suppress(Unavailable):
                 await self._backends.gate.sweep(self._clock())
-            self._collect_all = self._collect_all or tick % COLLECT_ALL_EVERY == 0
             if tick % FLUSH_EVERY == 0 and self._flushing.done():
-                self._flushing = asyncio.create_task(self._flush_usage())
+                self._flushing = asyncio.create_task(self._flush_usage(of_all=tick % COLLECT_ALL_EVERY == 0))
             if tick % TIDY_EVERY == 0 and self._tidying.done():
                 self._tidying = asyncio.create_task(self._tidy_stores())
 
-    async def _flush_usage(self) -> None:
+    async def _flush_usage(self, *, of_all: bool) -> None:
         """First what was admitted, of which the counters then move errors to their own class."""
-        of_all, self._collect_all = self._collect_all, False
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
         with bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps it for the next time
             await collect_admissions(self._backends.gate, self._backends.stores, self._clock(), seen)
-            of_all = False
-        self._collect_all |= of_all  # again the next time, if it failed
         for counters in self.app.counters:
             with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
                 await counters.flush(self._clock())
@@ -227,9 +221,12 @@ def _work(
 
 def http_server(settings: Settings, app: Application, fields: frozenset[str] | None) -> HttpServer:
     """A server with the bounds of the settings and of this process's descriptors."""
-    allow_many_descriptors()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, DESCRIPTORS_MAX) if hard > 0 else DESCRIPTORS_MAX
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     trusted = networks(settings.trusted_proxies)
-    room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_RESERVED
+    room = max(soft, wanted) - DESCRIPTORS_RESERVED
     return HttpServer(
         app,
         fields,
@@ -240,18 +237,8 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
     )
 
 
-def allow_many_descriptors() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(hard, DESCRIPTORS_MAX) if hard > 0 else DESCRIPTORS_MAX
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
-    """Run the console until a signal stops it; `greet` is given the address to sign in at.
-
-    Raises OperatorError when it cannot listen, or when the packages for it are missing.
-    """
+    """Run the console until a signal stops it; `greet` gets the address to sign in at. Raises OperatorError."""
     try:
         import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
 

@@ -77,16 +77,13 @@ class TotalUsage(NamedTuple):
 
 
 class KeyTotal(NamedTuple):
-    """The requests of one key in a time span; `requests` includes the refused and the banned ones.
-
-    `last` is the start of the last interval with a request.
-    """
+    """The requests of one key in a time span."""
 
     key_id: str
-    requests: int
+    requests: int  # including the refused and the banned ones
     refused: int
     banned: int
-    last: int
+    last: int  # the start of the last interval with a request
 
     @property
     def admitted(self) -> int:

@@ -300,15 +300,3 @@ def test_the_page_of_a_key_has_the_request_ids_of_its_refusals_and_errors(tmp_pa
     for answer, operation in zip(answers, ("getPet", "listPets", "", "listPets"), strict=True):
         line = f"{answer.status_code} {operation} {answer.headers['x-request-id']}"
         assert (line in text) == (answer.status_code != 200)
-
-
-def test_old_refusals_of_a_key_are_shown_per_hour(server: Server, operator: ConsoleClient) -> None:
-    key, now = server.key(), int(time.time())
-    rows = [
-        OperationUsage(key.id, now - 5 * 86_400, "refused", 17, "listPets"),
-        OperationUsage(key.id, now, "banned", 4, "getPet"),
-    ]
-    server.act(lambda backends: backends.stores["live"].add_usage(rows[:1], {}))
-    server.act(lambda backends: backends.stores["live"].add_usage(rows[1:], {}))
-    text = text_of(operator.get(f"/live/keys/{key.id}"))
-    assert re.search(r"Recent refusals .* UTC 1 min 0 4 .* UTC 1 h 17 0", text)

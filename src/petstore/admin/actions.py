@@ -23,17 +23,6 @@ from petstore.store import Store
 PETS_MAX = 1_000  # in one action
 
 
-class KeyUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator asks to change in a key; None, and UNSET for `expires`, leave a value as it is."""
-
-    plan: Plan | None = None
-    name: str | None = None
-    scopes: Iterable[Scope] | None = None
-    expires: float | msgspec.UnsetType | None = msgspec.UNSET  # Unix seconds, or None for never
-    per_minute: int | None = None
-    per_day: int | None = None
-
-
 class Admin:
     """Every method raises OperatorError for an action that is not possible, and Unavailable when the store is away."""
 
@@ -63,14 +52,14 @@ class Admin:
         await self._store.add_key(key, digest_of(secret), self._entry("create key", key.id, plan))
         return key, secret
 
-    async def update_key(self, key_id: str, update: KeyUpdate) -> ApiKey:
+    async def update_key(self, key_id: str, changes: KeyChanges) -> ApiKey:
         """The changed key. What it has used of its open windows stays used."""
         key = await self._not_revoked(key_id)
-        changes = _differences(key, _changes(key, update))
-        if not changes:
+        differences = _differences(key, _new_values(key, changes))
+        if not differences:
             return key
-        new_values = KeyChanges(**{name: new for name, (_, new) in changes.items()})
-        return await self._change_key(key_id, new_values, "update key", _before_and_after(changes))
+        new_values = KeyChanges(**{name: new for name, (_, new) in differences.items()})
+        return await self._change_key(key_id, new_values, "update key", _before_and_after(differences))
 
     async def suspend_key(self, key_id: str) -> ApiKey:
         """Refuse the key until it is resumed."""
@@ -272,21 +261,17 @@ async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
     return None
 
 
-def _changes(key: ApiKey, update: KeyUpdate) -> dict[str, Any]:
-    """The new values of an update. Raises OperatorError for a combination that no key may have."""
-    found: dict[str, Any] = {}
-    if update.name is not None:
-        found["name"] = checked_name(update.name)
-    if update.scopes is not None:
-        scopes = set(update.scopes)
-        found["scopes"] = tuple(scope for scope in SCOPES if scope in scopes)
-    if update.expires is not msgspec.UNSET:
-        found["expires"] = update.expires
-    plan = update.plan or key.plan
+def _new_values(key: ApiKey, changes: KeyChanges) -> dict[str, Any]:
+    """Of each field that is to change. Raises OperatorError for a combination that no key may have."""
+    found = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
+    if "name" in found:
+        checked_name(found["name"])
+    if "scopes" in found:
+        found["scopes"] = tuple(scope for scope in SCOPES if scope in found["scopes"])
+    plan = found.setdefault("plan", key.plan)
     own = key.limits if plan == key.plan == "enterprise" else (None, None)
-    wanted = (update.per_minute, update.per_day)
-    limits = limits_of(plan, *(old if new is None else new for old, new in zip(own, wanted, strict=True)))
-    return {**found, "plan": plan, "per_minute": limits.per_minute, "per_day": limits.per_day}
+    limits = limits_of(plan, found.get("per_minute", own[0]), found.get("per_day", own[1]))
+    return {**found, **limits._asdict()}
 
 
 def _differences(record: ApiKey | Pet, changes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

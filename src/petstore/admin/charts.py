@@ -4,9 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from petstore.store import UsageStore
-from petstore.usage import HOUR, MINUTE, RESPONSE_CLASSES, SPANS, Operation, ResponseClass, Span
-
-REFUSALS_MAX = 12
+from petstore.usage import RESPONSE_CLASSES, Operation, ResponseClass, Span
 
 
 class Bars(NamedTuple):
@@ -22,15 +20,6 @@ class Bars(NamedTuple):
     def sum_of(self, *classes: ResponseClass) -> int:
         """The requests of these classes in all bars; without an argument, of all classes."""
         return sum(sum(self.requests[each]) for each in classes or RESPONSE_CLASSES)
-
-
-class Refusal(NamedTuple):
-    """The refused requests of a key in one minute or hour."""
-
-    start: int
-    seconds: int
-    refused: int
-    banned: int
 
 
 async def total_bars(usage_store: UsageStore, span: Span, now: float) -> Bars:
@@ -49,22 +38,6 @@ async def key_bars(
     for key_id, start, response, requests in found:
         rows[key_id].append((start, response, requests))
     return {key_id: bars_of(some, span.bars(now, span.key_bar), span.key_bar) for key_id, some in rows.items()}
-
-
-async def recent_refusals(usage_store: UsageStore, key_id: str, now: float) -> list[Refusal]:
-    """The newest first: per minute in the last hour or two, per hour in the last month. Raises Unavailable."""
-    first_minute = SPANS["hour"].since(now) // HOUR * HOUR  # where an hour begins, so that none is shown in part
-    minutes = await usage_store.usage_of([key_id], MINUTE, range(first_minute, int(now) + 1, MINUTE))
-    hours = await usage_store.usage_of(
-        [key_id], HOUR, [at for at in SPANS["month"].bars(now, HOUR) if at < first_minute]
-    )
-    counts: dict[tuple[int, int], dict[str, int]] = {}
-    for rows, seconds in ((minutes, MINUTE), (hours, HOUR)):
-        for _, start, response, requests in rows:
-            if response in ("refused", "banned"):
-                counts.setdefault((start, seconds), {})[response] = requests
-    newest = sorted(counts.items(), reverse=True)[:REFUSALS_MAX]
-    return [Refusal(*interval, n.get("refused", 0), n.get("banned", 0)) for interval, n in newest]
 
 
 def bars_of(rows: Iterable[tuple[int, ResponseClass, int]], starts: list[int], seconds: int) -> Bars:

@@ -6,20 +6,19 @@ The data are the same each time, apart from the ids and the secrets of keys. The
 import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
-from petstore.admin.actions import Admin, KeyUpdate, newest_entry
+from petstore.admin.actions import Admin, newest_entry
 from petstore.gate import Gate
-from petstore.keys import Environment
+from petstore.keys import Environment, KeyChanges
 from petstore.pets import NewPet, PetChanges, PetStatus
-from petstore.plans import Limits
+from petstore.plans import Limits, Plan
 from petstore.store import Store
 from petstore.store.schema import COUNTERS, TABLES, Row, Table
 from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, Operation, OperationUsage, RecentError, ResponseClass
 
 ACTOR = "petstore serve --demo"  # creates the keys that are printed
-OPERATORS = ("ada (demo)", "grace (demo)")
+OPERATOR = "ada (demo)"
 ANIMALS: dict[Environment, int] = {"live": 360, "staging": 120}
 FILES = ("harbour-shelter.csv", "city-shelter.csv", "breeders.jsonl")
 QUARTER = 15 * MINUTE
@@ -44,16 +43,30 @@ OLD_CLIENT: Mix = {("getPet", "ok"): 0.5, ("getPet", "client_error"): 0.02, ("li
 BUSY: Mix = {("listPets", "ok"): 0.85, ("createPet", "ok"): 0.149, ("listPets", "server_error"): 0.001}
 ABUSIVE: Mix = {("listPets", "ok"): 0.5, ("listPets", "refused"): 0.4, ("listPets", "banned"): 0.1}
 TOO_FAST: Mix = {("listPets", "ok"): 0.7, ("getPet", "ok"): 0.2, ("listPets", "refused"): 0.1}
-NO_KEY: Mix = {("listPets", "unauthorized"): 0.9, ("other", "client_error"): 0.1}
 
 
-class _Caller(NamedTuple):
-    """A key that is used: its requests in the busiest hour, and what they are."""
+class _Key(NamedTuple):
+    """A key: its age in days, its requests in the busiest hour of live, and what they are."""
 
-    key_id: str
+    name: str
+    plan: Plan
+    age: float
     per_hour: float
     mix: Mix
-    suspended_days: float = 0  # how many days ago it was suspended; 0: it is not
+    life: float | None = None  # seconds until it expires
+    unused: float = 0  # days since its last request
+
+
+KEYS = (
+    _Key("Summer campaign", "pro", 85, 200, READS, life=90 * DAY),
+    _Key("Contractor", "pro", 60, 0, READS),
+    _Key("City shelters", "enterprise", 45, 9_000, BUSY),
+    _Key("Harbour Vets", "free", 40, 350, OLD_CLIENT),
+    _Key("Little Paws shop", "free", 36, 60, TOO_FAST),
+    _Key("Price comparison", "free", 34, 90, ABUSIVE, unused=0.3),
+    _Key("Pet finder app", "business", 32, 3_500, SHOP),
+)
+NO_KEY = _Key("", "free", 0, 40, {("listPets", "unauthorized"): 0.9, ("other", "client_error"): 0.1})
 
 
 async def has_data(store: Store) -> bool:
@@ -73,25 +86,38 @@ async def content_of(store: Store) -> dict[Table, list[Row]]:
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
-    """Fill both environments, in many transactions. Raises Unavailable.
-
-    Returns the secret of a new free key of each.
-    """
-
-    def admin(environment: Environment, days_ago: float, actor: str = OPERATORS[0]) -> Admin:
-        return Admin(stores[environment], gate, actor, lambda: now - days_ago * DAY)
-
-    # In the order of their times: the audit log lists its entries in the order in which they were written.
-    add_keys = {"live": _live_keys, "staging": _staging_keys}
+    """Fill both environments, and return the secret of a new free key of each. Raises Unavailable."""
+    secrets_made: dict[Environment, str] = {}
     for environment, store in stores.items():
-        callers = await add_keys[environment](partial(admin, environment, actor=OPERATORS[1]))
-        await _add_animals(partial(admin, environment), ANIMALS[environment])
-        for caller in callers:
-            if caller.suspended_days:
-                await admin(environment, caller.suspended_days).suspend_key(caller.key_id)
-        await _add_usage(store, now, callers)
-    created = {each: await admin(each, 0, ACTOR).create_key("free", name="first key") for each in stores}
-    return {environment: secret for environment, (_, secret) in created.items()}
+
+        def admin(days_ago: float, actor: str = OPERATOR, store: Store = store) -> Admin:
+            return Admin(store, gate, actor, lambda: now - days_ago * DAY)
+
+        # In the order of their times: the audit log lists its entries in the order in which they were written.
+        ids = await _add_keys(admin)
+        await _add_animals(admin, ANIMALS[environment])
+        await admin(0.3).suspend_key(ids["Price comparison"])
+        share = ANIMALS[environment] / ANIMALS["live"]
+        callers = {ANONYMOUS: NO_KEY, **{ids[key.name]: key for key in KEYS}}
+        rows = [row for start, seconds in _intervals(now) for row in _usage(start, seconds, callers, share, now)]
+        used = {row.key_id: float(row.start) for row in rows if row.key_id != ANONYMOUS}
+        await store.add_usage(rows, used)
+        await store.add_errors([_error(row) for row in rows if row.key_id in used and row.response in STATUSES])
+        _, secrets_made[environment] = await admin(0, ACTOR).create_key("free", name="first key")
+    return secrets_made
+
+
+async def _add_keys(admin: Callable[[float], Admin]) -> dict[str, str]:
+    """The ids of the keys by their names."""
+    ids = {}
+    for key in KEYS:
+        limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
+        made, _ = await admin(key.age).create_key(key.plan, name=key.name, limits=limits, life=key.life)
+        ids[key.name] = made.id
+    await admin(31).update_key(ids["Harbour Vets"], KeyChanges(plan="pro"))
+    await admin(30).revoke_key(ids["Contractor"])
+    await admin(29).rotate_key(ids["Pet finder app"], float(DAY))
+    return ids
 
 
 async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
@@ -119,41 +145,6 @@ def _animal(number: int, count: int) -> NewPet:
     return NewPet(names[number // 2 % len(names)], category, status)
 
 
-async def _staging_keys(admin: Callable[[float], Admin]) -> list[_Caller]:
-    tests, _ = await admin(35).create_key("free", name="Integration tests")
-    beta, _ = await admin(30).create_key("business", name="Pet finder app, beta")
-    return [_Caller(tests.id, 60, OLD_CLIENT), _Caller(beta.id, 400, SHOP), _Caller(ANONYMOUS, 6, NO_KEY)]
-
-
-async def _live_keys(admin: Callable[[float], Admin]) -> list[_Caller]:
-    summer, _ = await admin(85).create_key("pro", name="Summer campaign", life=90 * DAY)
-    contractor, _ = await admin(60).create_key("pro", name="Contractor")
-    city, _ = await admin(45).create_key("enterprise", name="City shelters", limits=Limits(5_000, 1_000_000))
-    vets, _ = await admin(40).create_key("free", name="Harbour Vets")
-    paws, _ = await admin(36).create_key("free", name="Little Paws shop")
-    scraper, _ = await admin(34).create_key("free", name="Price comparison", scopes=("read",))
-    app, _ = await admin(32).create_key("business", name="Pet finder app")
-    await admin(31).update_key(vets.id, KeyUpdate(plan="pro"))
-    await admin(30).revoke_key(contractor.id)
-    await admin(29).rotate_key(app.id, float(DAY))
-    return [
-        _Caller(city.id, 9_000, BUSY),
-        _Caller(app.id, 3_500, SHOP),
-        _Caller(vets.id, 350, OLD_CLIENT),
-        _Caller(summer.id, 200, READS),
-        _Caller(paws.id, 60, TOO_FAST),
-        _Caller(scraper.id, 90, ABUSIVE, suspended_days=0.3),
-        _Caller(ANONYMOUS, 40, NO_KEY),
-    ]
-
-
-async def _add_usage(store: Store, now: float, callers: list[_Caller]) -> None:
-    rows = [row for start, seconds in _intervals(now) for row in _usage(start, seconds, callers, now)]
-    used = {row.key_id: float(row.start) for row in rows if row.key_id != ANONYMOUS}
-    await store.add_usage(rows, used)
-    await store.add_errors([_error(row) for row in rows if row.key_id in used and row.response in STATUSES])
-
-
 def _error(row: OperationUsage) -> RecentError:
     """One of the requests of a row."""
     return RecentError(row.key_id, float(row.start), secrets.token_hex(16), row.operation, STATUSES[row.response])
@@ -169,23 +160,17 @@ def _intervals(now: float) -> Iterator[tuple[int, int]]:
         yield start, MINUTE
 
 
-def _usage(start: int, seconds: int, callers: list[_Caller], now: float) -> Iterator[OperationUsage]:
-    load = _load(start)
-    for caller in callers:
-        if start > now - caller.suspended_days * DAY:
+def _usage(start: int, seconds: int, callers: Mapping[str, _Key], share: float, now: float) -> Iterator[OperationUsage]:
+    # From 0 to 1, by the time of day: least at 3:00 UTC, most at 15:00.
+    load = 0.1 + 0.8 * (1 - math.cos(2 * math.pi * (start / HOUR - 3) / 24)) / 2
+    for key_id, key in callers.items():
+        if start > now - key.unused * DAY:
             continue
-        for number, ((operation, response), share) in enumerate(caller.mix.items()):
+        for number, ((operation, response), part) in enumerate(key.mix.items()):
             if response == "refused" and load < 0.7:
                 continue  # the key stays within its limits at night
-            exact = caller.per_hour * share * load * seconds / HOUR
+            exact = key.per_hour * share * part * load * seconds / HOUR
             # Rounded up as often as the fraction says, so that few requests an hour are not lost in minutes.
             requests = int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)
             if requests:
-                yield OperationUsage(caller.key_id, start, response, requests, operation)
-
-
-def _load(at: int) -> float:
-    """From 0 to 1, by the time of day: least at 3:00 UTC, most at 15:00."""
-    daily = (1 - math.cos(2 * math.pi * (at / HOUR - 3) / 24)) / 2
-    ripple = math.sin(at / 1_000) * math.sin(at / 2_700)
-    return min(1.0, (0.1 + 0.8 * daily) * (1 + 0.12 * ripple))
+                yield OperationUsage(key_id, start, response, requests, operation)

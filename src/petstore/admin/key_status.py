@@ -1,11 +1,22 @@
 """The state of keys at a moment: what the store and the gate together say of them."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
-from petstore.gate import Gate
-from petstore.keys import ApiKey
+from petstore.gate import Gate, bans_in_force
+from petstore.keys import ApiKey, KeyQuery, KeySort
+from petstore.plans import Plan
 from petstore.rate_limits import SECOND, used
+from petstore.store import KeyStore
+
+BATCH = 1_000  # keys that the gate is asked for at once
+
+# How the keys of several stores are put in one order. Sorting is stable, so equal keys stay newest first.
+_ORDERS: dict[KeySort, Callable[[ApiKey], Any]] = {
+    "created": lambda key: 0,
+    "name": lambda key: key.name,
+    "last-used": lambda key: -(key.last_used or 0.0),
+}
 
 KeyState = Literal["active", "banned", "suspended", "expired", "revoked"]
 KEY_STATES: tuple[KeyState, ...] = get_args(KeyState)
@@ -32,3 +43,20 @@ async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeySt
             state = "banned"
         found.append(KeyStatus(key, state, banned_until, seen.minute, seen.day))
     return found
+
+
+async def list_keys(
+    stores: Sequence[KeyStore], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeySort,
+    limit: int, before: ApiKey | None, now: float,
+) -> list[KeyStatus]:  # fmt: skip
+    """Up to `limit` keys; `before` is the last key of the previous page. Raises Unavailable."""
+    query = KeyQuery(text, plan, "active" if state == "banned" else state)
+    if state in ("active", "banned"):  # the gate has the bans, not the store
+        banned = [ban.key_id for ban in await bans_in_force(gate, now)]
+        query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
+    keys: list[ApiKey] = []
+    for store in stores:
+        keys += await store.find_keys(query, now=now, sort=sort, after=before, limit=limit)
+    keys = sorted(sorted(keys, key=lambda key: (key.created, key.id), reverse=True), key=_ORDERS[sort])[:limit]
+    batches = [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
+    return [status for batch in batches for status in await statuses(gate, batch, now)]

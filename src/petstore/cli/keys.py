@@ -8,16 +8,25 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.admin.actions import KeyUpdate
-from petstore.admin.key_listing import SORTS, KeyFilter, list_keys
-from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
+from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, list_keys, statuses
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
 from petstore.cli.options import Duration, Group, confirm, data_options, env_option, limit_option, yes_option
 from petstore.cli.output import Output, Table, program, when
 from petstore.errors import OperatorError
-from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, Scope, secret_in, well_formed
+from petstore.keys import (
+    ENVIRONMENTS,
+    KEY_SORTS,
+    SCOPES,
+    ApiKey,
+    Environment,
+    KeyChanges,
+    KeySort,
+    Scope,
+    secret_in,
+    well_formed,
+)
 from petstore.plans import PLANS, Limits, Plan
 
 SECRET_MAX = 1_000_000  # characters that identify reads
@@ -81,14 +90,14 @@ def create(
 @click.option("--plan", type=_plan, help="Only keys of this plan.")
 @click.option("--state", type=click.Choice(KEY_STATES), help="Only keys in this state.")
 @click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name or id contains this.")
-@click.option("--sort", type=click.Choice(list(SORTS)), default="created", show_default=True,
-              help="The order: newest, by name, last used first, or most used today first.")  # fmt: skip
+@click.option("--sort", type=click.Choice(KEY_SORTS), default="created", show_default=True,
+              help="The order: newest first, by name, or last used first.")  # fmt: skip
 @limit_option(100, most=100_000)
 @click.option("--before", metavar="ID", help="With --sort created: only keys older than this one.")
 @on_data
 async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
-    sort: str, limit: int, before: str | None,
+    sort: KeySort, limit: int, before: str | None,
 ) -> Output:  # fmt: skip
     """List keys with plan, state, use of the day and last use.
 
@@ -101,8 +110,7 @@ async def list_(
         raise OperatorError("--before goes only with --sort created; give a higher --limit")
     last = await key_of(backends, before) if before else None
     stores = [backends.stores[each] for each in ([environment] if environment else ENVIRONMENTS)]
-    wanted = KeyFilter(plan, state, text)
-    found = await list_keys(stores, backends.gate, wanted, sort, limit + 1, last, time.time())
+    found = await list_keys(stores, backends.gate, text, plan, state, sort, limit + 1, last, time.time())
     shown = found[:limit]
     rows = [
         [s.key.id, s.key.environment, s.key.plan, ",".join(s.key.scopes), _state_text(s),
@@ -186,13 +194,12 @@ async def update(
       petstore keys update key_7Gh2kP0sLq9Z --expires never --scope read
       petstore keys update key_7Gh2kP0sLq9Z --plan enterprise --per-minute 5000 --per-day 2000000
     """
-    if not scopes and expires is None and all(value is None for value in values.values()):
-        raise OperatorError("nothing to change: give --plan, --name, --scope, --expires, --per-minute or --per-day")
-    end: float | msgspec.UnsetType | None = msgspec.UNSET
+    changes = {name: value for name, value in (*values.items(), ("scopes", scopes or None)) if value is not None}
     if expires is not None:
-        end = None if expires == math.inf else time.time() + expires
-    changes = KeyUpdate(scopes=scopes or None, expires=end, **values)
-    key = await (await admin_of_key(backends, key_id)).update_key(key_id, changes)
+        changes["expires"] = None if expires == math.inf else time.time() + expires
+    if not changes:
+        raise OperatorError("nothing to change: give --plan, --name, --scope, --expires, --per-minute or --per-day")
+    key = await (await admin_of_key(backends, key_id)).update_key(key_id, KeyChanges(**changes))
     status = await _status(backends, key)
     return Output(
         _key_values(status),

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from petstore.admin.actions import Admin, KeyUpdate
-from petstore.admin.charts import key_bars, recent_refusals
+from petstore.admin.actions import Admin
+from petstore.admin.charts import key_bars
 from petstore.admin.durations import parse_duration
 from petstore.console.forms import Form
 from petstore.console.keys import enterprise_limits, plan_of, scopes_of, statuses_of
 from petstore.console.requests import ConsoleRequest, Handler, describe
 from petstore.errors import OperatorError, Unavailable
-from petstore.keys import ApiKey
+from petstore.keys import ApiKey, KeyChanges
 from petstore.plans import PLANS
 from petstore.usage import SPANS
 
@@ -87,19 +87,18 @@ def _form_of(key: ApiKey) -> Form:
     return Form([("name", key.name), ("plan", key.plan), *limits, *scopes])
 
 
-def _update(form: Form, now: float) -> KeyUpdate:
+def _update(form: Form, now: float) -> KeyChanges:
     """Raises OperatorError."""
     limits, text = enterprise_limits(form), form.text("expires").strip()
     expires: float | msgspec.UnsetType | None = msgspec.UNSET
     if text:
         expires = None if text == "never" else now + parse_duration(text, least=1)
-    return KeyUpdate(
+    return KeyChanges(
         plan=plan_of(form),
         name=form.text("name").strip(),
-        scopes=scopes_of(form),
+        scopes=tuple(scopes_of(form)),
         expires=expires,
-        per_minute=limits and limits.per_minute,
-        per_day=limits and limits.per_day,
+        **(limits._asdict() if limits else {}),
     )
 
 
@@ -111,6 +110,5 @@ async def _content(request: ConsoleRequest, key: ApiKey) -> dict[str, Any]:
         "span": request.span,
         "bars": bars,
         "status": status,
-        "refusals": await recent_refusals(request.store, key.id, request.now),
         "errors": await request.store.recent_errors(key.id),
     }

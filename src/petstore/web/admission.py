@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from petstore.errors import InsufficientScope
+from petstore.errors import RequestError
 from petstore.gate import Gate, bucket_of
 from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, digest_of, well_formed
 from petstore.plans import Limits
@@ -60,7 +60,8 @@ class Admission:
         self._change = -1  # the latest change of a key when `_cached` was begun
         self._checked = self._fresh_until = 0.0  # if the clock is set back, the cached keys count as stale
         self._cached_keys_max = cached_keys_max
-        self._lookups = LookupBudget()
+        self._lookups_second = 0
+        self._lookups: dict[bytes, int] = {}  # of each address in that second
 
     async def admit(self, request: Request, now: float, operation: Operation = "other") -> Admitted:
         """Raises Unavailable."""
@@ -143,7 +144,17 @@ class Admission:
         if await self._gate.was_valid(digest):
             self._remember(digest)
             return None
-        return None if self._lookups.take(bucket_of(address), now) else decision
+        return None if self._may_look_up(bucket_of(address), now) else decision
+
+    def _may_look_up(self, address: bytes, now: float) -> bool:
+        """A few times a second for each address, or network of addresses, that the gate counts as one."""
+        if int(now) != self._lookups_second:
+            self._lookups_second, self._lookups = int(now), {}
+        taken = self._lookups.get(address, 0)
+        if taken >= LOOKUPS_PER_SECOND or (taken == 0 and len(self._lookups) >= ADDRESSES_MAX):
+            return False
+        self._lookups[address] = taken + 1
+        return True
 
     def _remember(self, digest: bytes) -> None:
         if len(self._marked) >= MARKED_KEYS_MAX:
@@ -151,29 +162,13 @@ class Admission:
         self._marked[digest] = None
 
 
-class LookupBudget:
-    """A few look-ups a second for each address, or network of addresses, that the gate counts as one."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._taken: dict[bytes, int] = {}
-
-    def take(self, address: bytes, now: float) -> bool:
-        if int(now) != self._second:
-            self._second, self._taken = int(now), {}
-        taken = self._taken.get(address, 0)
-        if taken >= LOOKUPS_PER_SECOND or (taken == 0 and len(self._taken) >= ADDRESSES_MAX):
-            return False
-        self._taken[address] = taken + 1
-        return True
-
-
 def check_scope(key: ApiKey, method: str) -> None:
-    """Raises InsufficientScope."""
+    """Raises RequestError."""
     scope = "write" if method == "POST" else "read"
     if scope not in key.scopes:
         challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
-        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
+        headers = (("www-authenticate", challenge),)
+        raise RequestError(f"This key does not have the {scope} scope.", "insufficient_scope", headers)
 
 
 def too_many_requests(decision: Decision) -> Reply:

@@ -5,9 +5,10 @@ route → authenticate and pass the gate → method and scope → the operation 
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 
-from petstore.errors import MethodNotAllowed, RequestError, Unavailable
+from petstore.errors import RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
@@ -22,33 +23,33 @@ from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, RequestCounters
 from petstore.web.paths import BASES, leads_to_staging, not_found
 from petstore.web.pets import PetOperations
-from petstore.web.replies import Lines, Reply, common_headers, error_reply, line, reply_of, request_ids, seconds
+from petstore.web.replies import (
+    REJECTIONS,
+    Lines,
+    Reply,
+    common_headers,
+    error_reply,
+    line,
+    reply_of,
+    request_ids,
+    seconds,
+)
 from petstore.web.requests import Request
 from petstore.web.site import Scrape, Site
 
 COLLECTION_METHODS = ("GET", "HEAD", "OPTIONS", "POST")
 ITEM_METHODS = ("GET", "HEAD", "OPTIONS")
-REJECTIONS = {
-    400: "The request is not valid HTTP/1.1.",
-    408: "The request did not arrive in time.",
-    414: "The address of the request is too long.",
-    431: "The header fields of the request are too large or too many.",
-    501: "The Transfer-Encoding of the request is not supported.",
-    505: "The HTTP version of the request is not supported.",
-}
 
 
+@dataclass(slots=True)
 class Api:
     """One environment's interface, at its base address."""
 
-    def __init__(
-        self, environment: Environment, admission: Admission, pets: PetOperations, counters: RequestCounters
-    ) -> None:
-        self.environment: Environment = environment
-        self.base = BASES[environment]
-        self.admission = admission
-        self.pets = pets
-        self.counters = counters
+    environment: Environment
+    base: str
+    admission: Admission
+    pets: PetOperations
+    counters: RequestCounters
 
 
 # Where a request goes: the interface whose base address the path is under, the methods that are answered there (none:
@@ -85,6 +86,7 @@ class App:
     def _api(self, environment: Environment, store: Store, settings: Settings) -> Api:
         return Api(
             environment,
+            BASES[environment],
             Admission(environment, store, self._gate, self.address_of),
             PetOperations(store, settings.base_url(environment)),
             RequestCounters(environment, store),
@@ -98,10 +100,7 @@ class App:
         return client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
 
     def settle(self, ticks: float) -> None:
-        """Once a second: add what was counted to the metrics, and log what was held back.
-
-        `ticks` is by time.perf_counter; infinity at the end.
-        """
+        """Once a second: pass on what was counted and held back. `ticks` is by perf_counter; infinity at the end."""
         now = self._clock()
         for api in self._apis.values():
             api.counters.settle(now, api.pets.pages.take_misses())
@@ -119,7 +118,13 @@ class App:
         try:
             api, methods, item, operation = self._route(request)
             if api is None:
-                reply, decision = await self._answer_site(request, now)
+                # What is not under a base address counts against the client's address; probes and scrapes do not.
+                if not self._site.is_exempt(request):
+                    decision = await self._gate.admit_address("live", self.address_of(request), now)
+                if decision is not None and decision.outcome is LIMITED:
+                    reply = too_many_requests(decision)
+                else:
+                    reply = await self._site.answer(request)
             else:
                 key, decision, version, refusal = await api.admission.admit(request, now, operation)
                 if method == "OPTIONS" and (refusal is None or key is None):
@@ -171,8 +176,7 @@ class App:
         REJECTED.add(str(status))
         now = self._clock()
         decision = await self._peek("live", peer, now)
-        code = "request_timeout" if status == 408 else "malformed_request"
-        reply = error_reply(code, REJECTIONS[status], status=status)
+        reply = error_reply(*REJECTIONS[status], status=status)
         request_id = next(self._request_ids)
         reply.headers += common_headers(decision, request_id)
         if self._access_log:
@@ -198,18 +202,6 @@ class App:
             if path == api.base or path.startswith(api.base + "/"):
                 return api, (), None, "other"
         return NOWHERE
-
-    async def _answer_site(self, request: Request, now: float) -> tuple[Reply, Decision | None]:
-        """What is not under a base address counts against the client's address; probes and scrapes do not."""
-        if self._site.is_exempt(request):
-            return await self._site.answer(request), None
-        decision = await self._gate.admit_address("live", self.address_of(request), now)
-        if decision.outcome is LIMITED:
-            return too_many_requests(decision), decision
-        try:
-            return await self._site.answer(request), decision
-        except RequestError as error:
-            return reply_of(error), decision
 
     def _extras(
         self,
@@ -245,7 +237,7 @@ class App:
             return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 
     def _options(self, request: Request, methods: tuple[str, ...], refusal: Reply | None) -> Reply:
-        """OPTIONS needs no key. Raises NotFound."""
+        """OPTIONS needs no key. Raises RequestError."""
         is_preflight = self._cors is not None and self._cors.is_preflight(request)
         # A preflight has no key, so other clients at its address could use up what a page with a valid key needs.
         if refusal is not None and refusal.status == 429 and not is_preflight:
@@ -261,7 +253,7 @@ def _wrong_address(path: str, allowed: tuple[str, ...]) -> RequestError:
     if not allowed:
         return not_found(path)
     names = ", ".join(allowed)
-    return MethodNotAllowed(f"This address answers {names}.", (("allow", names),))
+    return RequestError(f"This address answers {names}.", "method_not_allowed", (("allow", names),))
 
 
 def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:

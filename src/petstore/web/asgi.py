@@ -6,7 +6,7 @@ from typing import Any
 
 from petstore.web.app import App
 from petstore.web.replies import pairs
-from petstore.web.requests import FIELDS
+from petstore.web.requests import FIELDS, Body
 
 TARGET_MAX = 8 * 1024
 
@@ -15,7 +15,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class AsgiRequest:
-    """A `Request` over an ASGI scope."""
+    """A `Request` over an ASGI scope, and the stream of its body."""
 
     body = b""
 
@@ -32,13 +32,12 @@ class AsgiRequest:
             if name in FIELDS:
                 text = value.decode("latin-1").strip(" \t")
                 self.fields[name] = f"{self.fields[name]}, {text}" if name in self.fields else text
-        self.stream = AsgiBody(receive)
-
-
-class AsgiBody:
-    def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._more = True
+
+    @property
+    def stream(self) -> Body:
+        return self
 
     async def read(self) -> bytes:
         while self._more:

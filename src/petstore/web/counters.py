@@ -61,7 +61,9 @@ class RequestCounters:
             if key_id:
                 self._last_used[key_id] = now
         for operation, durations in self._durations.items():
-            _observe(operation, durations)
+            for step, times in durations.items():
+                REQUEST_SECONDS.observe((step + 0.5) / PER_SECOND, operation, times=times)
+            durations.clear()
         if pages:
             PAGE_CACHE.add(self._environment, "hit", by=pages - page_misses)
             PAGE_CACHE.add(self._environment, "miss", by=page_misses)
@@ -88,8 +90,8 @@ class RequestCounters:
         """
         if self._usage_store is None:
             return
-        usage, last_used = self._usage, self._last_used
-        self._usage, self._last_used = defaultdict(int), {}
+        usage, last_used, errors = self._usage, self._last_used, self._errors
+        self._usage, self._last_used, self._errors = defaultdict(int), {}, {}
         try:
             while cells := list(islice(usage, ROWS_MAX)):
                 rows = [row for cell in cells for row in _rows(*cell, usage[cell], int(now))]
@@ -97,15 +99,11 @@ class RequestCounters:
                 await self._usage_store.add_usage(rows, used)
                 for cell in cells:
                     del usage[cell]
+            await self._usage_store.add_errors([error for of_key in errors.values() for error in of_key])
         except BaseException:
             for cell, n in usage.items():
                 self._usage[cell] += n
             self._last_used = last_used | self._last_used
-            raise
-        errors, self._errors = self._errors, {}
-        try:
-            await self._usage_store.add_errors([error for of_key in errors.values() for error in of_key])
-        except BaseException:
             self._errors = errors | self._errors  # of a key that has new errors, those
             raise
 
@@ -128,9 +126,3 @@ def _response_class(status: int) -> ResponseClass:
     if status == 401:
         return "unauthorized"
     return "client_error" if status < 500 else "server_error"
-
-
-def _observe(operation: CountedOperation, durations: defaultdict[int, int]) -> None:
-    for step, n in durations.items():
-        REQUEST_SECONDS.observe((step + 0.5) / PER_SECOND, operation, times=n)
-    durations.clear()

@@ -27,23 +27,32 @@ CODES = {
 }
 
 
+DEPRECATION = """
+## Deprecation
+
+`GET /pets/{petId}` is deprecated and will be removed on 5 December 2030. From that day on it answers 410 `gone`, and a
+201 no longer has a `Location`. Until then its answers carry `Deprecation`, `Sunset` and a `Link` to this page. The
+replacement is `GET /pets` with a `status` filter: list the animals of a status with `limit=100`, and pick yours by its
+`id`. Keep what you have listed. An id never changes its animal.
+"""
+
+
 def guide(live: str, staging: str, *, sunset_passed: bool) -> str:
     """For the two base addresses. From the sunset on it no longer speaks of the operation that is gone."""
-    parts = [INTRODUCTION, _environments(live, staging), LISTS, ADDING, RATE_LIMITS, ERRORS]
-    if not sunset_passed:
-        parts.append(DEPRECATION)
-    return "\n\n".join([*parts, VERSIONS])
-
-
-INTRODUCTION = """
+    plans = "\n".join(
+        f"| {plan} | {limits.per_minute:,} | {limits.per_day:,} |"
+        if limits
+        else f"| {plan} | set per key | set per key |"
+        for plan, limits in PLANS.items()
+    )
+    codes = "\n".join(
+        f"| `{code}` | {_statuses(code)} | {meaning} | {retry} |" for code, (meaning, retry) in CODES.items()
+    )
+    return f"""
 Browse and add individual animals that are available for adoption.
 
 Every request carries an API key: `Authorization: Bearer <API_KEY>`. Keys come from the operator of this service.
-""".strip()
 
-
-def _environments(live: str, staging: str) -> str:
-    return f"""
 ## Environments
 
 | environment | base address | keys begin with |
@@ -52,51 +61,28 @@ def _environments(live: str, staging: str) -> str:
 | staging | `{staging}` | `pets_test_` |
 
 Both environments have the same paths and share nothing: each has its own animals, keys and rate limits.
-""".strip()
 
-
-LISTS = """
 ## Pages
 
 A list has at most 100 animals. When more animals exist, the answer has a `Link` header with `rel="next"`: a path or a
 URL, to be resolved against the address of the request. Without such a header the page is the last one. The `ETag` of a
 page, sent back as `If-None-Match`, turns an unchanged page into a 304.
-""".strip()
 
-ADDING = """
 ## Adding an animal once
 
 When an answer is lost, you cannot know whether the animal was added. Send an `Idempotency-Key` that is new for each
 animal and the same for each retry. For 24 hours the same key and body get the original answer again.
-""".strip()
 
-_PLANS = "\n".join(
-    f"| {plan} | {f'{limits.per_minute:,}' if limits else 'set per key'} | "
-    f"{f'{limits.per_day:,}' if limits else 'set per key'} |"
-    for plan, limits in PLANS.items()
-)
-RATE_LIMITS = f"""
 ## Rate limits
 
 | plan | requests per minute | requests per day |
 |---|---|---|
-{_PLANS}
+{plans}
 
 Every response carries `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`. After a 429, wait as long
 as `Retry-After` says: if no other process uses the key, the next request is then admitted. Back off exponentially after
 further 429s. A key that keeps asking is banned for a minute, then for two, up to an hour.
-""".strip()
 
-
-def _statuses(code: str) -> str:
-    found = {example.status for example in examples.ERRORS if example.code == code} or {STATUS_OF_CODE[code]}
-    return ", ".join(map(str, sorted(found)))
-
-
-_CODES = "\n".join(
-    f"| `{code}` | {_statuses(code)} | {meaning} | {retry} |" for code, (meaning, retry) in CODES.items()
-)
-ERRORS = f"""
 ## Errors
 
 Every error is an `Error` object. Decide by its `code`. The list of codes grows: treat an unknown code by its status.
@@ -104,22 +90,16 @@ Every response has a unique `X-Request-Id`: quote it when you ask for help.
 
 | code | status | meaning | retry |
 |---|---|---|---|
-{_CODES}
-""".strip()
-
-DEPRECATION = """
-## Deprecation
-
-`GET /pets/{petId}` is deprecated and will be removed on 5 December 2030. From that day on it answers 410 `gone`, and a
-201 no longer has a `Location`. Until then its answers carry `Deprecation`, `Sunset` and a `Link` to this page. The
-replacement is `GET /pets` with a `status` filter: list the animals of a status with `limit=100`, and pick yours by its
-`id`. Keep what you have listed. An id never changes its animal.
-""".strip()
-
-VERSIONS = """
+{codes}
+{"" if sunset_passed else DEPRECATION}
 ## Versions
 
 `v1` only grows: new optional parameters, headers and error codes, and new members of responses. Ignore what you do not
 know. Anything else waits for `v2`, whose base addresses end in `v2`. Both versions will run side by side for at
 least 24 months.
 """.strip()
+
+
+def _statuses(code: str) -> str:
+    found = {example.status for example in examples.ERRORS if example.code == code} or {STATUS_OF_CODE[code]}
+    return ", ".join(map(str, sorted(found)))

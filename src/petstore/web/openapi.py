@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 document, from the same types and tables as the code. `guide.py` has its prose."""
 
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -19,6 +20,8 @@ _TEXT: Json = {"type": "string"}
 _COUNT: Json = {"type": "integer", "minimum": 0}
 _LIMIT: Json = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
 _CURSOR: Json = {"type": "string", "pattern": "^[A-Za-z0-9_-]{16}$", "examples": [examples.CURSOR]}
+_ETAGS: Json = {"type": "string", "examples": [examples.ETAG]}
+_IDEMPOTENCY_KEY: Json = {"type": "string", "pattern": "^[!-~]{1,255}$", "examples": [examples.IDEMPOTENCY_KEY]}
 
 
 def _header(description: str, schema: Json, example: str | int, *, required: bool = True) -> Json:
@@ -52,26 +55,6 @@ _ON_EVERY_RESPONSE = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit
 _ON_STATUS = {401: ("WWW-Authenticate",), 403: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
 _ON_DEPRECATED = ("Deprecation", "Sunset", "DeprecationLink")
 _REJECTED = {"malformed_request", "request_timeout"}  # the codes of messages that never became a request
-
-MEANING = {
-    400: "The request has invalid values. The message names them.",
-    401: "The API key is missing or invalid.",
-    403: "The key lacks the scope for this operation.",
-    404: "The animal could not be found.",
-    408: "The request took too long to arrive.",
-    409: "The first request with this `Idempotency-Key` is still running.",
-    410: "The operation has been removed.",
-    413: "The body is larger than 64 KiB.",
-    414: "The request target is too long.",
-    415: "The body is not plain JSON.",
-    422: "The `Idempotency-Key` was used before with another body.",
-    429: "The rate limit is exceeded, or the key is banned for a while.",
-    431: "The headers are too large.",
-    500: "The service has a bug. The message names the request id to quote.",
-    501: "The `Transfer-Encoding` is not implemented.",
-    503: "The service cannot answer right now.",
-    505: "The HTTP version is not supported.",
-}
 
 MEMBERS = {
     "id": "Given by the service. Ids grow and are never used again.",
@@ -149,78 +132,69 @@ def _schemas() -> Json:
 
 
 def _list_pets() -> Json:
-    return {
-        "operationId": "listPets",
-        "summary": "List animals",
-        "description": "Animals in the order of their ids. The `Link` header has the address of the next page.",
-        "tags": ["pets"],
-        "parameters": [
+    headers = ("ETag", "Cache-Control", "Vary", "Link")
+    return _operation(
+        "listPets",
+        "List animals",
+        "Animals in the order of their ids. The `Link` header has the address of the next page.",
+        [
             _parameter("query", "limit", "Maximum number of animals returned.", _LIMIT),
             _parameter("query", "status", "Only animals with this status.", _ref("schemas", "PetStatus")),
             _parameter(
-                "query", "cursor", 'Where the page starts. Opaque: take it from the `Link` with `rel="next"`.', _CURSOR
+                "query", "cursor", "Where the page starts. Opaque: take it from the `Link` of the last page.", _CURSOR
             ),
             _parameter(
-                "header",
-                "If-None-Match",
-                "The `ETag`s of pages that you have. An unchanged page is answered with 304.",
-                {"type": "string", "examples": [examples.ETAG]},
+                "header", "If-None-Match", "The `ETag`s of pages that you have. An unchanged page is a 304.", _ETAGS
             ),
         ],
-        "responses": {
-            "200": _success("A page of animals.", "Pets", examples.PAGE, ("ETag", "Cache-Control", "Vary", "Link")),
-            "304": {
-                "description": "The client has this page already.",
-                "headers": _headers(("ETag", "Cache-Control", "Vary", "Link")),
-            },
-            **_errors("listPets"),
+        {
+            "200": _success("A page of animals.", "Pets", examples.PAGE, headers),
+            "304": {"description": "The client has this page already.", "headers": _headers(headers)},
         },
-    }
+    )
 
 
 def _create_pet(*, with_location: bool) -> Json:
     headers = ("Location", "Idempotent-Replayed") if with_location else ("Idempotent-Replayed",)
-    return {
-        "operationId": "createPet",
-        "summary": "Add an animal",
-        "description": "The animal is on disk, and in every list, before the answer is sent.",
-        "tags": ["pets"],
-        "parameters": [
-            _parameter(
-                "header",
-                "Idempotency-Key",
-                "Makes a retry safe: for 24 hours the same key and body get the original answer again.",
-                {"type": "string", "pattern": "^[!-~]{1,255}$", "examples": [examples.IDEMPOTENCY_KEY]},
-            )
-        ],
-        "requestBody": {"required": True, "content": _json("NewPet", example=msgspec.to_builtins(examples.NEW_PET))},
-        "responses": {"201": _success("The created animal.", "Pet", examples.PETS[0], headers), **_errors("createPet")},
-    }
+    retries = "Makes a retry safe: for 24 hours the same key and body get the original answer again."
+    return _operation(
+        "createPet",
+        "Add an animal",
+        "The animal is on disk, and in every list, before the answer is sent.",
+        [_parameter("header", "Idempotency-Key", retries, _IDEMPOTENCY_KEY)],
+        {"201": _success("The created animal.", "Pet", examples.PETS[0], headers)},
+        requestBody={"required": True, "content": _json("NewPet", example=msgspec.to_builtins(examples.NEW_PET))},
+    )
 
 
 def _get_pet() -> Json:
+    pet_id = _parameter("path", "petId", "Identifier of the animal.", {"type": "integer", "format": "int64"})
+    return _operation(
+        "getPet",
+        "Get an animal",
+        "**Deprecated. To be removed on 5 December 2030.** From that day on the answer is 410 `gone`. Every answer"
+        " carries the date in `Sunset`. The replacement is `GET /pets` with a `status` filter: list the animals of"
+        " a status with `limit=100`, and pick yours by its `id`. Keep the pages with their `ETag`s: an unchanged"
+        " page costs a 304.",
+        [{**pet_id, "required": True, "example": examples.PETS[0].id}],
+        {"200": _success("The requested animal.", "Pet", examples.PETS[0], _ON_DEPRECATED)},
+        _ON_DEPRECATED,
+        deprecated=True,
+    )
+
+
+def _operation(
+    name: str, summary: str, description: str, parameters: list[Json], responses: Json,
+    error_headers: tuple[str, ...] = (), **more: Any,
+) -> Json:  # fmt: skip
     return {
-        "operationId": "getPet",
-        "summary": "Get an animal",
-        "description": (
-            "**Deprecated. To be removed on 5 December 2030.** From that day on the answer is 410 `gone`. Every answer"
-            " carries the date in `Sunset`. The replacement is `GET /pets` with a `status` filter: list the animals of"
-            " a status with `limit=100`, and pick yours by its `id`. Keep the pages with their `ETag`s: an unchanged"
-            " page costs a 304."
-        ),
-        "deprecated": True,
+        "operationId": name,
+        "summary": summary,
+        "description": description,
         "tags": ["pets"],
-        "parameters": [
-            {
-                **_parameter("path", "petId", "Identifier of the animal.", {"type": "integer", "format": "int64"}),
-                "required": True,
-                "example": examples.PETS[0].id,
-            }
-        ],
-        "responses": {
-            "200": _success("The requested animal.", "Pet", examples.PETS[0], _ON_DEPRECATED),
-            **_errors("getPet", _ON_DEPRECATED),
-        },
+        "parameters": parameters,
+        "responses": {**responses, **_errors(name, error_headers)},
+        **more,
     }
 
 
@@ -237,27 +211,21 @@ def _json(schema: str, **more: Any) -> Json:
     return {"application/json": {"schema": _ref("schemas", schema), **more}}
 
 
-def _errors(operation: str, headers: tuple[str, ...] = ()) -> Json:
+def _errors(operation: str, headers: tuple[str, ...]) -> Json:
     """Every error that the operation can answer, by status."""
-    by_status: dict[int, list[ErrorExample]] = {}
-    for example in ERRORS:
-        if operation in example.operations:
-            by_status.setdefault(example.status, []).append(example)
+    own = [example for example in ERRORS if operation in example.operations]
+    by_status = {status: list(found) for status, found in groupby(own, key=lambda example: example.status)}
+    return {str(status): _error(status, found, headers) for status, found in by_status.items()}
+
+
+def _error(status: int, found: list[ErrorExample], headers: tuple[str, ...]) -> Json:
+    codes = dict.fromkeys(example.code for example in found)
+    of_operation = () if codes.keys() <= _REJECTED else headers
     return {
-        str(status): {
-            "description": f"{MEANING[status]} {_codes(found)}",
-            "headers": _headers(
-                (*_ON_STATUS.get(status, ()), *(() if {each.code for each in found} <= _REJECTED else headers))
-            ),
-            "content": _json("Error", examples={each.name: _ref("examples", each.name) for each in found}),
-        }
-        for status, found in by_status.items()
+        "description": " ".join(f"`{code}`: {CODES[code][0]}" for code in codes),
+        "headers": _headers((*_ON_STATUS.get(status, ()), *of_operation)),
+        "content": _json("Error", examples={each.name: _ref("examples", each.name) for each in found}),
     }
-
-
-def _codes(found: list[ErrorExample]) -> str:
-    codes = dict.fromkeys(f"`{example.code}`" for example in found)
-    return f"Code{'s' if len(codes) > 1 else ''}: {', '.join(codes)}."
 
 
 def _headers(names: tuple[str, ...]) -> Json:

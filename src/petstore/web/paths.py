@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
-from petstore.errors import NotFound
+from petstore.errors import RequestError
 from petstore.keys import Environment
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
@@ -13,8 +13,8 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
 
 
-def not_found(path: str) -> NotFound:
-    return NotFound("There is nothing at this address." + suggestion(path))
+def not_found(path: str) -> RequestError:
+    return RequestError("There is nothing at this address." + suggestion(path), "not_found")
 
 
 def suggestion(path: str) -> str:
@@ -36,23 +36,19 @@ def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> boo
 
 @lru_cache(maxsize=256)
 def _leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
-    staging = urlsplit(staging_url)
+    staging, public = urlsplit(staging_url), urlsplit(public_url or "")
     try:
         sent = urlsplit(f"{staging.scheme}://{host}")
-    except ValueError:  # not an IPv6 address in the brackets
+        port = sent.port
+    except ValueError:  # not an IPv6 address in the brackets, or not the number of a port
         return False
     if _name(sent) != _name(staging):
         return False
-    by_port = staging.port is not None or _name(urlsplit(public_url or "")) == _name(staging)
-    return not by_port or _port(sent) == _port(staging)
+    if staging.port is None and _name(public) != _name(staging):
+        return True
+    default = DEFAULT_PORTS[staging.scheme]
+    return (port or default) == (staging.port or default)
 
 
 def _name(url: SplitResult) -> str:
     return (url.hostname or "").rstrip(".")
-
-
-def _port(url: SplitResult) -> int | None:
-    try:
-        return url.port or DEFAULT_PORTS.get(url.scheme)
-    except ValueError:  # not the number of a port
-        return None

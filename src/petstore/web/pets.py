@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from petstore.errors import Gone, PetNotFound
+from petstore.errors import RequestError
 from petstore.keys import ApiKey
 from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
 from petstore.store import Catalogue
@@ -55,14 +55,16 @@ class PetOperations:
         return Reply(200, JSON + page.headers, page.body)
 
     async def get_pet(self, text: str, now: float) -> Reply:
-        """Raises Gone from the sunset on, and PetNotFound."""
+        """Raises RequestError: 404, and 410 from the sunset on."""
         if now >= SUNSET:
-            raise Gone("This operation was removed on 5 December 2030; use GET /pets with a status filter.")
+            raise RequestError(
+                "This operation was removed on 5 December 2030; use GET /pets with a status filter.", "gone"
+            )
         pet_id = parse_pet_id(text)
         # Not from the cache: ids are spread over all animals, so most entries would be used once.
         pet = None if pet_id is None else await self._catalogue.pet(pet_id)
         if pet is None:
-            raise PetNotFound("There is no such animal.")
+            raise RequestError("There is no such animal.", "pet_not_found")
         return Reply(200, JSON, encode(pet))
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:

@@ -25,6 +25,16 @@ def pairs(lines: Lines) -> list[tuple[str, str]]:
 
 JSON = line("content-type", "application/json")
 
+# The code and the message for what never became a request, by status.
+REJECTIONS = {
+    400: ("malformed_request", "The request is not valid HTTP/1.1."),
+    408: ("request_timeout", "The request did not arrive in time."),
+    414: ("malformed_request", "The address of the request is too long."),
+    431: ("malformed_request", "The header fields of the request are too large or too many."),
+    501: ("malformed_request", "The Transfer-Encoding of the request is not supported."),
+    505: ("malformed_request", "The HTTP version of the request is not supported."),
+}
+
 
 class Error(msgspec.Struct, frozen=True):
     """What went wrong."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote_plus
 
-from petstore.errors import BodyTooLarge, InvalidBody, InvalidParameter, RequestTimeout, UnsupportedMediaType
+from petstore.errors import InvalidBody, InvalidParameter, RequestError
 from petstore.pets import INT64_MAX, PetStatus, is_status
 from petstore.web.cursors import read_cursor
 
@@ -33,34 +33,15 @@ class Body(Protocol):
 
 
 class Request(Protocol):
-    """A parsed request, as a server presents it."""
+    """A parsed request, as a server presents it. `body` is complete, unless `stream` is there."""
 
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def path(self) -> str:
-        """Percent-decoded."""
-
-    @property
-    def query(self) -> str:
-        """As sent."""
-
-    @property
-    def fields(self) -> Mapping[str, str]:
-        """Header fields by their lower-case names; repeated ones are joined by commas."""
-
-    @property
-    def peer(self) -> str:
-        """The address at the other end of the connection."""
-
-    @property
-    def started(self) -> float:
-        """When the first byte arrived, by time.perf_counter."""
-
-    @property
-    def body(self) -> bytes:
-        """Complete, unless `stream` is there."""
+    method: str
+    path: str  # percent-decoded
+    query: str  # as sent
+    fields: dict[str, str]  # by lower-case names; repeated ones are joined by commas
+    peer: str  # the address at the other end of the connection
+    started: float  # when the first byte arrived, by time.perf_counter
+    body: bytes
 
     @property
     def stream(self) -> Body | None: ...
@@ -133,12 +114,12 @@ _JSON_TYPE = re.compile(r'application/json[ \t]*(?:;(?:[^",]|"[^"]*")*)?', re.IG
 
 
 def check_media_type(fields: Mapping[str, str]) -> None:
-    """Raises UnsupportedMediaType unless the body is plain JSON."""
+    """Raises RequestError unless the body is plain JSON."""
     if "content-encoding" in fields:
-        raise UnsupportedMediaType("Content-Encoding is not supported: send the body as it is.")
+        raise RequestError("Content-Encoding is not supported: send the body as it is.", "unsupported_media_type")
     media_type = fields.get("content-type")
     if media_type is not None and media_type != "application/json" and not _JSON_TYPE(media_type):
-        raise UnsupportedMediaType("Content-Type must be application/json.")
+        raise RequestError("Content-Type must be application/json.", "unsupported_media_type")
 
 
 def idempotency_token(fields: Mapping[str, str]) -> str | None:
@@ -162,30 +143,25 @@ def etag_matches(condition: str, etag: str) -> bool:
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises BodyTooLarge, InvalidBody for a body that broke off, and RequestTimeout for one that takes too long."""
-    stream = request.stream
-    if stream is None:
-        return _bounded(request.body)
-    declared = request.fields.get("content-length")
-    if declared is not None and int(declared) > BODY_MAX:
+    """Raises RequestError for a body that is too large, breaks off or takes too long."""
+    body, stream = request.body, request.stream
+    declared = len(body) if stream is None else int(request.fields.get("content-length", 0))
+    if declared > BODY_MAX:
         raise _too_large()
-    body = b""
+    if stream is None:
+        return body
     try:
         async with asyncio.timeout(BODY_TIMEOUT):
             while part := await stream.read():
-                body = _bounded(body + part)
+                body += part
+                if len(body) > BODY_MAX:
+                    raise _too_large()
     except TimeoutError:
-        raise RequestTimeout(f"The body did not arrive within {BODY_TIMEOUT:.0f} seconds.") from None
+        raise RequestError(f"The body did not arrive within {BODY_TIMEOUT:.0f} seconds.", "request_timeout") from None
     except ConnectionError:
         raise InvalidBody("The body broke off before its end.") from None
     return body
 
 
-def _bounded(body: bytes) -> bytes:
-    if len(body) > BODY_MAX:
-        raise _too_large()
-    return body
-
-
-def _too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.")
+def _too_large() -> RequestError:
+    return RequestError(f"The body must have at most {BODY_MAX} bytes.", "body_too_large")
