@@ -323,8 +323,13 @@ def test_list_sorts_by_last_use(petstore: Commands) -> None:
     assert [entry["id"] for entry in listed] == [first, second, never]
 
 
-def test_a_list_in_another_order_has_no_next_page(petstore: Commands) -> None:
-    first, _ = make_key(petstore)["id"], make_key(petstore)
-    done = petstore.run("keys", "list", "--sort", "name", "--limit", "1", "--json")
+def test_list_sorts_by_use_of_the_day(server: Server) -> None:
+    petstore = Commands(server)
+    quiet, busy = server.key(), server.key()
+    asking(server.port, 2, quiet.headers)
+    asking(server.port, 9, busy.headers)
+    ids = [entry["id"] for entry in petstore.json("keys", "list", "--sort", "usage", "--limit", "10000")]
+    assert [key_id for key_id in ids if key_id in (quiet.id, busy.id)] == [busy.id, quiet.id]
+    done = petstore.run("keys", "list", "--sort", "usage", "--limit", "1", "--json")
     assert len(json.loads(done.stdout)) == 1 and "add a higher --limit" in done.stderr
-    assert "--sort created" in petstore.fails_in_one_line("keys", "list", "--sort", "name", "--before", first)
+    assert "--sort created" in petstore.fails_in_one_line("keys", "list", "--sort", "usage", "--before", busy.id)

@@ -10,7 +10,7 @@ import pytest
 
 from petstore.cli import COMMANDS
 from petstore.cli.serve import serve
-from petstore.errors import STATUS_OF_CODE
+from petstore.errors import STATUS_OF_CODE, RequestError
 from petstore.observability.events import EVENTS
 from petstore.settings import Settings
 from prove import references
@@ -31,6 +31,18 @@ def test_every_code_is_documented_with_its_status(code: str, status: int) -> Non
 
 def test_no_code_is_documented_that_does_not_exist() -> None:
     assert set(re.findall(r"^\| `([a-z_]+)` \| \d{3} \|", API, re.MULTILINE)) == set(STATUS_OF_CODE)
+
+
+def test_every_request_error_has_a_code_of_the_table() -> None:
+    not_raised = {
+        "malformed_request",
+        "unauthorized",
+        "rate_limit_exceeded",
+        "key_banned",
+        "internal_error",
+        "unavailable",
+    }
+    assert {error.code for error in RequestError.__subclasses__()} == set(STATUS_OF_CODE) - not_raised
 
 
 @pytest.mark.parametrize("name", ["settings.md", "metrics.md", "events.md"])

@@ -2,14 +2,18 @@
 
 PetstoreError
 ├── RequestError              the request is at fault; the client receives the code and the message
-│   ├── InvalidBody           ├── InvalidParameter
-│   └── IdempotencyConflict   └── IdempotencyMismatch
+│   ├── InvalidBody           ├── InvalidParameter      ├── InsufficientScope
+│   ├── PetNotFound           ├── NotFound              ├── MethodNotAllowed
+│   ├── RequestTimeout        ├── IdempotencyConflict   ├── IdempotencyMismatch
+│   ├── Gone                  ├── BodyTooLarge          └── UnsupportedMediaType
 ├── Unavailable               the store or the gate cannot answer now; the client receives 503
 └── OperatorError             an operator's command or setting is at fault; one line, exit code 2
     └── MissingPackage        an optional package is not installed
 
 401 and 429 are not errors of this tree: web/admission.py decides and answers them.
 """
+
+from typing import ClassVar
 
 # Append-only: a published code keeps its meaning and its status.
 STATUS_OF_CODE = {
@@ -39,14 +43,13 @@ class PetstoreError(Exception):
 
 
 class RequestError(PetstoreError):
-    """A request that is answered with an `Error` body. `headers` go out with it. Subclasses have their own code."""
+    """A request that is answered with an `Error` body. `headers` go out with it."""
 
-    code = ""
+    code: ClassVar[str]
 
-    def __init__(self, message: str, code: str = "", headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(self, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code or self.code
         self.headers = headers
 
 
@@ -58,8 +61,40 @@ class InvalidParameter(RequestError):
     code = "invalid_parameter"
 
 
+class InsufficientScope(RequestError):
+    code = "insufficient_scope"
+
+
+class PetNotFound(RequestError):
+    code = "pet_not_found"
+
+
+class NotFound(RequestError):
+    code = "not_found"
+
+
+class MethodNotAllowed(RequestError):
+    code = "method_not_allowed"
+
+
+class RequestTimeout(RequestError):
+    code = "request_timeout"
+
+
 class IdempotencyConflict(RequestError):
     code = "idempotency_conflict"
+
+
+class Gone(RequestError):
+    code = "gone"
+
+
+class BodyTooLarge(RequestError):
+    code = "body_too_large"
+
+
+class UnsupportedMediaType(RequestError):
+    code = "unsupported_media_type"
 
 
 class IdempotencyMismatch(RequestError):

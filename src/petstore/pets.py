@@ -105,11 +105,13 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class Undone(NamedTuple):
-    """The animals of an import."""
+    """How many animals of an import were removed, how many stay because an operator has changed them, and how many
+    are still to be removed.
+    """
 
     removed: int
-    kept: int  # because an operator has changed them
-    left: int = 0  # to be removed
+    kept: int
+    left: int = 0
 
 
 def new_import_id() -> str:
@@ -149,29 +151,22 @@ def _strictly(body: bytes) -> NewPet:
     """Accepts UTF-8, an object, no NaN, no member twice. Raises InvalidBody."""
     if not body:
         raise InvalidBody("The body is missing: send a JSON object with name and categoryId.")
-    repeated: set[str] = set()
-
-    def members_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        if len(members) != len(pairs):
-            repeated.update(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        return members
-
+    repeated = _Repeated()
+    decoder = json.JSONDecoder(
+        object_pairs_hook=repeated.members_of, parse_constant=_no_constant, parse_int=_integer, parse_float=_number
+    )
     try:
         text = body.decode()
         if _is_too_deep(body):
             raise InvalidBody("The body is nested too deeply.")
-        value = json.loads(
-            text,
-            object_pairs_hook=members_of, parse_constant=_no_constant, parse_int=_integer, parse_float=_number,
-        )  # fmt: skip
+        value = decoder.decode(text)
     except UnicodeDecodeError:
         raise InvalidBody("The body is not valid UTF-8.") from None
     except ValueError:
         raise InvalidBody("The body is not valid JSON.") from None
     if not isinstance(value, dict):
         raise InvalidBody("The body must be a JSON object with name and categoryId.")
-    return new_pet(value, repeated)
+    return new_pet(value, repeated.names)
 
 
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)  # without an end too: trying each quote would be quadratic
@@ -188,18 +183,45 @@ def _is_too_deep(body: bytes) -> bool:
     return any(depth > NESTING_MAX for depth in accumulate(memoryview(steps).cast("b")))
 
 
+class _Repeated:
+    """Collects duplicate members: of the outermost object by name, of objects inside it as the empty name."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def members_of(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """The decoder calls this for each object, after those inside it."""
+        within = {""} if self.names else set()
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            times = Counter(name for name, _ in pairs)
+            within |= {name for name, n in times.items() if n > 1}
+        self.names = within
+        return members
+
+
 def new_pet(members: Mapping[str, Any], repeated: Set[str] = frozenset()) -> NewPet:
     """Raises InvalidBody. Unknown members are ignored, a client's `id` among them, unless they are repeated."""
     name, category_id = members.get("name", _MISSING), members.get("categoryId", _MISSING)
     status = members.get("status", "available")
+    # One test for the usual case; the message is put together only when something is wrong.
+    if (
+        type(name) is str
+        and 0 < len(name) <= NAME_MAX
+        and not _NAME_FAULT(name)
+        and not name.isspace()
+        and type(category_id) is int
+        and INT64_MIN <= category_id <= INT64_MAX
+        and is_status(status)
+        and not repeated
+    ):
+        return NewPet(name, category_id, status)
     faults = {
         "name": _name_fault(name),
         "categoryId": _category_fault(category_id),
         "status": None if is_status(status) else "must be one of available, pending, sold",
     }
-    if not repeated and not any(faults.values()):
-        return NewPet(name, category_id, status)
-    reasons = [f"{member} {fault}" for member, fault in faults.items() if fault]
+    reasons = [f"{member} {fault}" for member, fault in faults.items() if fault and member not in repeated]
     reasons += [f"{member} must be given at most once" for member in faults if member in repeated]
     if repeated - faults.keys():
         reasons.append("a member must be given at most once")
@@ -230,7 +252,7 @@ _NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
 
 
 def _no_constant(_: str) -> NoReturn:
-    raise ValueError("NaN and Infinity are not JSON")
+    raise InvalidBody("The body is not valid JSON: NaN and Infinity are not JSON.")
 
 
 def _integer(digits: str) -> int | float:

@@ -207,7 +207,7 @@ EMPTY = "must not be empty or only white space"
         ('{"name":"a","name":"b"}', "categoryId is required; name must be given at most once"),
         (
             '{"name":"","categoryId":1,"x":{"name":1,"name":1}}',
-            f"name {EMPTY}; name must be given at most once",
+            f"name {EMPTY}; a member must be given at most once",
         ),
     ],
 )

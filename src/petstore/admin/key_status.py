@@ -5,21 +5,16 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from petstore.gate import Gate, bans_in_force
 from petstore.keys import ApiKey, KeyQuery, KeySort
+from petstore.pets import INT64_MAX
 from petstore.plans import Plan
 from petstore.rate_limits import SECOND, used
 from petstore.store import KeyStore
 
 BATCH = 1_000  # keys that the gate is asked for at once
 
-# How the keys of several stores are put in one order. Sorting is stable, so equal keys stay newest first.
-_ORDERS: dict[KeySort, Callable[[ApiKey], Any]] = {
-    "created": lambda key: 0,
-    "name": lambda key: key.name,
-    "last-used": lambda key: -(key.last_used or 0.0),
-}
-
 KeyState = Literal["active", "banned", "suspended", "expired", "revoked"]
 KEY_STATES: tuple[KeyState, ...] = get_args(KeyState)
+KeyOrder = KeySort | Literal["usage"]
 
 
 class KeyStatus(NamedTuple):
@@ -30,6 +25,15 @@ class KeyStatus(NamedTuple):
     banned_until: float | None
     minute_used: int
     day_used: int
+
+
+# The order of each list, least first. Python's sort is stable, so equal keys stay newest first.
+ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
+    "created": lambda status: 0,
+    "name": lambda status: status.key.name,
+    "last-used": lambda status: -(status.key.last_used or 0.0),
+    "usage": lambda status: -status.day_used,
+}
 
 
 async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeyStatus]:
@@ -46,7 +50,7 @@ async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeySt
 
 
 async def list_keys(
-    stores: Sequence[KeyStore], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeySort,
+    stores: Sequence[KeyStore], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeyOrder,
     limit: int, before: ApiKey | None, now: float,
 ) -> list[KeyStatus]:  # fmt: skip
     """Up to `limit` keys; `before` is the last key of the previous page. Raises Unavailable."""
@@ -56,7 +60,11 @@ async def list_keys(
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
     keys: list[ApiKey] = []
     for store in stores:
-        keys += await store.find_keys(query, now=now, sort=sort, after=before, limit=limit)
-    keys = sorted(sorted(keys, key=lambda key: (key.created, key.id), reverse=True), key=_ORDERS[sort])[:limit]
+        if sort == "usage":  # the gate has it, so every key is read
+            keys += await store.find_keys(query, now=now, after=before, limit=INT64_MAX)
+        else:
+            keys += await store.find_keys(query, now=now, sort=sort, after=before, limit=limit)
+    keys.sort(key=lambda key: (key.created, key.id), reverse=True)
     batches = [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
-    return [status for batch in batches for status in await statuses(gate, batch, now)]
+    found = [status for batch in batches for status in await statuses(gate, batch, now)]
+    return sorted(found, key=ORDERS[sort])[:limit]

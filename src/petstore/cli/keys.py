@@ -8,25 +8,14 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, list_keys, statuses
+from petstore.admin.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, KeyStatus, list_keys, statuses
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
 from petstore.cli.options import Duration, Group, confirm, data_options, env_option, limit_option, yes_option
 from petstore.cli.output import Output, Table, program, when
 from petstore.errors import OperatorError
-from petstore.keys import (
-    ENVIRONMENTS,
-    KEY_SORTS,
-    SCOPES,
-    ApiKey,
-    Environment,
-    KeyChanges,
-    KeySort,
-    Scope,
-    secret_in,
-    well_formed,
-)
+from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
 
 SECRET_MAX = 1_000_000  # characters that identify reads
@@ -90,14 +79,14 @@ def create(
 @click.option("--plan", type=_plan, help="Only keys of this plan.")
 @click.option("--state", type=click.Choice(KEY_STATES), help="Only keys in this state.")
 @click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name or id contains this.")
-@click.option("--sort", type=click.Choice(KEY_SORTS), default="created", show_default=True,
-              help="The order: newest first, by name, or last used first.")  # fmt: skip
+@click.option("--sort", type=click.Choice(list(ORDERS)), default="created", show_default=True,
+              help="The order: newest, by name, last used first, or most used today first.")  # fmt: skip
 @limit_option(100, most=100_000)
 @click.option("--before", metavar="ID", help="With --sort created: only keys older than this one.")
 @on_data
 async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
-    sort: KeySort, limit: int, before: str | None,
+    sort: KeyOrder, limit: int, before: str | None,
 ) -> Output:  # fmt: skip
     """List keys with plan, state, use of the day and last use.
 

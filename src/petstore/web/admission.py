@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from petstore.errors import RequestError
+from petstore.errors import InsufficientScope
 from petstore.gate import Gate, bucket_of
 from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, digest_of, well_formed
 from petstore.plans import Limits
@@ -163,12 +163,11 @@ class Admission:
 
 
 def check_scope(key: ApiKey, method: str) -> None:
-    """Raises RequestError."""
+    """Raises InsufficientScope."""
     scope = "write" if method == "POST" else "read"
     if scope not in key.scopes:
         challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
-        headers = (("www-authenticate", challenge),)
-        raise RequestError(f"This key does not have the {scope} scope.", "insufficient_scope", headers)
+        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
 
 
 def too_many_requests(decision: Decision) -> Reply:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from petstore.errors import RequestError, Unavailable
+from petstore.errors import MethodNotAllowed, RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
@@ -237,7 +237,7 @@ class App:
             return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 
     def _options(self, request: Request, methods: tuple[str, ...], refusal: Reply | None) -> Reply:
-        """OPTIONS needs no key. Raises RequestError."""
+        """OPTIONS needs no key. Raises NotFound."""
         is_preflight = self._cors is not None and self._cors.is_preflight(request)
         # A preflight has no key, so other clients at its address could use up what a page with a valid key needs.
         if refusal is not None and refusal.status == 429 and not is_preflight:
@@ -253,7 +253,7 @@ def _wrong_address(path: str, allowed: tuple[str, ...]) -> RequestError:
     if not allowed:
         return not_found(path)
     names = ", ".join(allowed)
-    return RequestError(f"This address answers {names}.", "method_not_allowed", (("allow", names),))
+    return MethodNotAllowed(f"This address answers {names}.", (("allow", names),))
 
 
 def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:

@@ -47,6 +47,7 @@ BAD_BODIES = {
     "repeated_member": b'{"name": "A", "name": "B", "categoryId": 1, "a": 1, "a": 2}',
     "body_missing": b"",
     "body_not_json": b'{"name": "Rex",',
+    "body_not_a_number": b'{"name": "Rex", "categoryId": NaN}',
     "body_not_an_object": b"[]",
     "body_not_utf_8": b'{"name": "\xff", "categoryId": 1}',
     "body_nested_too_deeply": b"[" * 60_000,

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
-from petstore.errors import RequestError
+from petstore.errors import NotFound
 from petstore.keys import Environment
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
@@ -13,8 +13,8 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
 
 
-def not_found(path: str) -> RequestError:
-    return RequestError("There is nothing at this address." + suggestion(path), "not_found")
+def not_found(path: str) -> NotFound:
+    return NotFound("There is nothing at this address." + suggestion(path))
 
 
 def suggestion(path: str) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from petstore.errors import RequestError
+from petstore.errors import Gone, PetNotFound
 from petstore.keys import ApiKey
 from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
 from petstore.store import Catalogue
@@ -55,16 +55,14 @@ class PetOperations:
         return Reply(200, JSON + page.headers, page.body)
 
     async def get_pet(self, text: str, now: float) -> Reply:
-        """Raises RequestError: 404, and 410 from the sunset on."""
+        """Raises Gone from the sunset on, and PetNotFound."""
         if now >= SUNSET:
-            raise RequestError(
-                "This operation was removed on 5 December 2030; use GET /pets with a status filter.", "gone"
-            )
+            raise Gone("This operation was removed on 5 December 2030; use GET /pets with a status filter.")
         pet_id = parse_pet_id(text)
         # Not from the cache: ids are spread over all animals, so most entries would be used once.
         pet = None if pet_id is None else await self._catalogue.pet(pet_id)
         if pet is None:
-            raise RequestError("There is no such animal.", "pet_not_found")
+            raise PetNotFound("There is no such animal.")
         return Reply(200, JSON, encode(pet))
 
     async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote_plus
 
-from petstore.errors import InvalidBody, InvalidParameter, RequestError
+from petstore.errors import BodyTooLarge, InvalidBody, InvalidParameter, RequestTimeout, UnsupportedMediaType
 from petstore.pets import INT64_MAX, PetStatus, is_status
 from petstore.web.cursors import read_cursor
 
@@ -114,12 +114,12 @@ _JSON_TYPE = re.compile(r'application/json[ \t]*(?:;(?:[^",]|"[^"]*")*)?', re.IG
 
 
 def check_media_type(fields: Mapping[str, str]) -> None:
-    """Raises RequestError unless the body is plain JSON."""
+    """Raises UnsupportedMediaType unless the body is plain JSON."""
     if "content-encoding" in fields:
-        raise RequestError("Content-Encoding is not supported: send the body as it is.", "unsupported_media_type")
+        raise UnsupportedMediaType("Content-Encoding is not supported: send the body as it is.")
     media_type = fields.get("content-type")
     if media_type is not None and media_type != "application/json" and not _JSON_TYPE(media_type):
-        raise RequestError("Content-Type must be application/json.", "unsupported_media_type")
+        raise UnsupportedMediaType("Content-Type must be application/json.")
 
 
 def idempotency_token(fields: Mapping[str, str]) -> str | None:
@@ -143,7 +143,7 @@ def etag_matches(condition: str, etag: str) -> bool:
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises RequestError for a body that is too large, breaks off or takes too long."""
+    """Raises BodyTooLarge, InvalidBody for a body that broke off, and RequestTimeout for one that takes too long."""
     body, stream = request.body, request.stream
     declared = len(body) if stream is None else int(request.fields.get("content-length", 0))
     if declared > BODY_MAX:
@@ -157,11 +157,11 @@ async def read_body(request: Request) -> bytes:
                 if len(body) > BODY_MAX:
                     raise _too_large()
     except TimeoutError:
-        raise RequestError(f"The body did not arrive within {BODY_TIMEOUT:.0f} seconds.", "request_timeout") from None
+        raise RequestTimeout(f"The body did not arrive within {BODY_TIMEOUT:.0f} seconds.") from None
     except ConnectionError:
         raise InvalidBody("The body broke off before its end.") from None
     return body
 
 
-def _too_large() -> RequestError:
-    return RequestError(f"The body must have at most {BODY_MAX} bytes.", "body_too_large")
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from petstore.errors import RequestError
+from petstore.errors import MethodNotAllowed
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.settings import Settings
@@ -49,13 +49,13 @@ class Site:
         return request.path in PROBES or (request.path == "/metrics" and self._may_scrape(request))
 
     async def answer(self, request: Request) -> Reply:
-        """Raises RequestError and, from the readiness probe, Unavailable."""
+        """Raises NotFound, MethodNotAllowed and, from the readiness probe, Unavailable."""
         path, method = request.path, request.method
         document = None if self.is_exempt(request) else await self._find(request)
         if method == "OPTIONS":
             return Reply(204, line("allow", METHODS))
         if method not in ("GET", "HEAD"):
-            raise RequestError(f"This address answers {METHODS}.", "method_not_allowed", (("allow", METHODS),))
+            raise MethodNotAllowed(f"This address answers {METHODS}.", (("allow", METHODS),))
         if document is not None:
             return document.answer(request)
         if path == "/readyz":
@@ -68,7 +68,7 @@ class Site:
         return _probe(b'{"status":"alive"}')
 
     async def _find(self, request: Request) -> Document:
-        """Raises RequestError."""
+        """Raises NotFound."""
         # In a thread when the first of them is asked for, and once for all who ask meanwhile.
         if self._documents is None:
             self._documents = asyncio.ensure_future(asyncio.to_thread(self._make_documents))
