@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from petstore.console import audit, bans, deprecated, health, key, keys, operators, overview, pet, pet_files, pets
@@ -117,7 +118,7 @@ def _app(state: ConsoleState) -> ASGIApp:
             Route("/sign-in", sign_in, methods=["GET", "POST"]),
             Route("/sign-out", sign_out, methods=["POST"]),
             Route("/sign-out/everywhere", sign_out_everywhere, methods=["POST"]),
-            Route("/static/{name:path}", state.renderer.static),
+            Mount("/static", StaticFiles(packages=[("petstore.console", "static")])),
             Mount("/{environment}", routes=ROUTES),
         ],
         exception_handlers={HTTPException: http_error, Unavailable: unavailable, Exception: internal_error},
