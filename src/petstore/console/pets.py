@@ -1,6 +1,7 @@
 """Animals: find, add, and change or remove many at once."""
 
 import re
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,11 +9,12 @@ from starlette.responses import Response
 
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest, describe
-from petstore.console.sessions import FlashMessage
+from petstore.console.sessions import FlashMessage, Removal
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import INT64_MAX, NewPet, Pet, is_status, new_pet
 
 PAGE_SIZE = 50
+UNDO_SECONDS = 60.0
 _WHOLE_NUMBER = re.compile("-?[0-9]{1,19}").fullmatch
 
 
@@ -63,17 +65,20 @@ def removal_message(request: ConsoleRequest, removed: Sequence[Pet]) -> FlashMes
     if not removed:
         return FlashMessage("None of these animals exists any more.", ok=False)
     text = f"Animal {removed[0].id} was removed." if len(removed) == 1 else f"{len(removed):,} animals were removed."
-    return FlashMessage(text, undo=request.state.removals.add(request.environment, removed))
+    kept = {token: each for token, each in request.session.removals.items() if request.now < each.until}
+    token = secrets.token_urlsafe(12)
+    request.session.removals = {**kept, token: Removal(request.environment, removed, request.now + UNDO_SECONDS)}
+    return FlashMessage(text, undo=token)
 
 
 async def undo_removal(request: ConsoleRequest) -> Response:
     token = (await request.form()).text("removal")
-    pets = request.state.removals.find(token, request.environment)
-    if pets is None:
+    removal = request.session.removals.get(token)
+    if removal is None or removal.environment != request.environment or request.now >= removal.until:
         request.flash("This removal can no longer be undone: it was undone already, or the minute is over.", ok=False)
         return request.redirect("/animals")
-    restored = await request.admin.restore_pets(pets)
-    request.state.removals.forget(token)
+    restored = await request.admin.restore_pets(removal.pets)
+    request.session.removals.pop(token, None)
     request.pets_changed()
     request.flash(f"{len(restored):,} {'animal was' if len(restored) == 1 else 'animals were'} restored.")
     return request.redirect("/animals")

@@ -2,11 +2,14 @@
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from petstore.keys import Environment
 from petstore.operators import Operator, Role
+from petstore.pets import Pet
 
 SESSION_SECONDS = 12 * 3600
 IDLE_SECONDS = 30 * 60
@@ -25,6 +28,14 @@ class FlashMessage(msgspec.Struct, frozen=True):
     undo: str = ""  # the token of a removal that can be undone
 
 
+class Removal(NamedTuple):
+    """Removed animals that can be restored until a moment."""
+
+    environment: Environment
+    pets: Sequence[Pet]
+    until: float
+
+
 class Session(msgspec.Struct):
     """`name` is the operator's, or None after the link. `operator_created` distinguishes operators of one name."""
 
@@ -35,6 +46,7 @@ class Session(msgspec.Struct):
     last_active: float
     messages: list[FlashMessage] = []
     new_secrets: dict[str, str] = {}  # by key id or "operator NAME"; each is shown once
+    removals: dict[str, Removal] = {}  # by the token of the message that undoes it
 
     @property
     def actor(self) -> str:

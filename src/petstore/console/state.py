@@ -9,7 +9,6 @@ from petstore.console.background import BackgroundValue
 from petstore.console.jobs import Jobs
 from petstore.console.node import Node
 from petstore.console.origin import ConsoleOrigin
-from petstore.console.removals import Removals
 from petstore.console.rendering import Renderer
 from petstore.console.sessions import Sessions
 from petstore.console.sign_in_limits import FailureThrottle, SignInLimits
@@ -42,7 +41,6 @@ class ConsoleState:
         self.sessions = Sessions(clock)
         self.sign_in_limits = SignInLimits(clock)
         self.failure_throttle = FailureThrottle(clock)
-        self.removals = Removals(clock)
         self.renderer = Renderer()
         self.node = Node(settings, stores, gate)
         self.bans = {each: BackgroundValue(partial(self._bans, store)) for each, store in stores.items()}
