@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from petstore.console import audit, bans, deprecated, health, key, keys, operators, overview, pet, pet_files, pets
+from petstore.console import audit, bans, deprecated, key, keys, operators, overview, pet, pet_files, pets
 from petstore.console.error_pages import http_error, internal_error, unavailable
 from petstore.console.jobs import Jobs
 from petstore.console.requests import ConsoleRequest, Handler
@@ -89,7 +89,7 @@ ROUTES = [
     _post("/operators", operators.add),
     _post("/operators/role", operators.set_role),
     _post("/operators/revoke", operators.revoke),
-    *_page("/health", health.content, "health/show.html", "health/refresh.html"),
+    *_page("/health", lambda request: request.state.node.content(), "health/show.html", "health/refresh.html"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The node that the console runs on: response times of store and gate, metrics of the workers, backup."""
+"""The health page: the workers of this node, latency, the store, the gate, the last backup, version and certificate."""
 
 import asyncio
 import shutil
@@ -47,27 +47,26 @@ class Node:
         self._stores = stores
         self._gate = gate
         self._history: deque[tuple[float, Buckets]] = deque()
-        self.workers = BackgroundValue(self._read_workers)
+        self._workers = BackgroundValue(self._read_workers)
 
-    async def check_stores(self) -> dict[Environment, Check]:
-        checks = await asyncio.gather(*(_timed(store.ping()) for store in self._stores.values()))
-        return dict(zip(self._stores, checks, strict=True))
-
-    async def check_gate(self) -> Check:
-        check = await _timed(self._gate.keys_version("live"))
-        if not check.error and self._gate.degraded():
-            return Check(check.milliseconds, "Redis does not respond: each node counts for itself")
-        return check
-
-    def facts(self) -> dict[str, Any]:
+    async def content(self) -> dict[str, Any]:
+        """What the health page shows."""
+        *stores, gate = await asyncio.gather(
+            *(_timed(store.ping()) for store in self._stores.values()), _timed(self._gate.keys_version("live"))
+        )
+        if not gate.error and self._gate.degraded():
+            gate = gate._replace(error="Redis does not respond: each node counts for itself")
         settings = self._settings
         backup = settings.data / LAST_BACKUP
         return {
             "version": __version__,
             "store": "SQLite" if settings.store is None else "PostgreSQL",
             "gate": "LMDB" if settings.gate is None else "Redis",
+            "store_checks": dict(zip(self._stores, stores, strict=True)),
+            "gate_check": gate,
+            "workers": await self._workers.latest(),
             "free_bytes": shutil.disk_usage(settings.data).free,
-            "last_backup": backup.stat().st_mtime if backup.exists() and settings.store is None else None,
+            "last_backup": backup.stat().st_mtime if backup.exists() else None,
         }
 
     async def _read_workers(self) -> dict[str, Any]:
