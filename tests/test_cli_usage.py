@@ -230,7 +230,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
 
 
 def test_every_action_in_the_code_is_known() -> None:
-    place = {"entry": 0, "_entry": 0, "AuditEntry": 2, "record": 1, "_signed_out": 2, "_change_key": 2}
+    place = {"entry": 0, "_entry": 0, "AuditEntry": 2, "record": 1, "_change_key": 2}
     recorded = set()
     for file in Path(package.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -239,7 +239,8 @@ def test_every_action_in_the_code_is_known() -> None:
                 action = node.args[place[name]] if name in place and len(node.args) > place[name] else None
                 if isinstance(action, ast.Constant):
                     recorded.add(action.value)
-    assert recorded == set(ACTIONS) - {"set limits"}
+    named_by_variables = {"sign out", "sign out everywhere"}
+    assert recorded == set(ACTIONS) - {"set limits"} - named_by_variables
 
 
 @pytest.mark.parametrize("words", [["usage"], ["audit"], ["operators", "list"], ["keys", "list"]], ids=" ".join)

@@ -38,7 +38,12 @@ def check(as_json: bool, **options: Any) -> None:
             raise data_dir.NoData(settings.data)
     if not os.access(settings.data, os.R_OK | os.X_OK):
         raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
-    found = [_settings(settings), *asyncio.run(findings(settings))]
+    faults_of_settings: list[str] = []
+    try:
+        check_settings(settings)
+    except OperatorError as error:
+        faults_of_settings.append(str(error))
+    found = [Finding("settings", faults_of_settings), *asyncio.run(findings(settings))]
     ok = not any(finding.faults for finding in found)
     data = {
         "ok": ok,
@@ -60,11 +65,3 @@ def check(as_json: bool, **options: Any) -> None:
 def _has_nothing(settings: Settings) -> bool:
     """A node on PostgreSQL may not have started yet."""
     return settings.store is None and os.access(settings.data, os.R_OK) and not any(settings.data.iterdir())
-
-
-def _settings(settings: Settings) -> Finding:
-    try:
-        check_settings(settings)
-    except OperatorError as error:
-        return Finding("settings", [str(error)])
-    return Finding("settings", [])

@@ -45,11 +45,6 @@ def use_utf8() -> None:
         sys.stdout.reconfigure(encoding="utf-8")
 
 
-def print_json(value: Any) -> None:
-    use_utf8()
-    click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
-
-
 class Table(NamedTuple):
     """Ids in the first column, and in the columns named in `whole`, are never broken: an operator copies them."""
 
@@ -72,7 +67,8 @@ class Output:
     def print(self, as_json: bool) -> None:
         with printing_secret(self._remedy) if self._remedy else contextlib.nullcontext():
             if as_json:
-                print_json(self._data)
+                use_utf8()
+                click.echo(msgspec.json.format(msgspec.json.encode(self._data, enc_hook=str), indent=2).decode())
             for part in () if as_json else self._parts:
                 if isinstance(part, Table):
                     _print_table(*part)

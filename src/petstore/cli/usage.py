@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -95,20 +95,14 @@ async def _busiest(
     shown = totals[:limit]
     ids = [total.key_id for total in shown]
     keys = await store.keys_by_id(ids)
-    names = {key_id: keys[key_id].name if key_id in keys else "" for key_id in ids}  # unknown again after a restore
-    bars = {key_id: each.totals() for key_id, each in (await key_bars(store, ids, span, end, operation)).items()}
-    data = [
-        {
-            **total._asdict(), "admitted": total.admitted, "name": names[total.key_id],
-            "plan": keys[total.key_id].plan if total.key_id in keys else None, "bars": bars[total.key_id],
-        }
-        for total in shown
-    ]  # fmt: skip
-    rows = [
-        [t.key_id, sparkline(bars[t.key_id]), f"{t.requests:,}", f"{t.admitted:,}", f"{t.refused:,}", f"{t.banned:,}",
-         names[t.key_id]]
-        for t in shown
-    ]  # fmt: skip
+    bars = await key_bars(store, ids, span, end, operation)
+    data: list[dict[str, Any]] = []
+    for total in shown:
+        key = keys.get(total.key_id)  # unknown again after a restore
+        about = {"name": key.name if key else "", "plan": key.plan if key else None}
+        data.append({**total._asdict(), "admitted": total.admitted, **about, "bars": bars[total.key_id].totals()})
+    counts = ("requests", "admitted", "refused", "banned")
+    rows = [[t["key_id"], sparkline(t["bars"]), *(f"{t[name]:,}" for name in counts), t["name"]] for t in data]
     empty = f"No requests in {environment} {in_words}{' of a key behind this one' if after else ''}."
     table = Table(["key", name, "requests", "admitted", "429", "banned", "name"], rows, empty)
     return Output(data, table, more=f"--after {ids[-1]}" if len(totals) > limit else "")
@@ -136,11 +130,8 @@ async def _one(backends: Backends, key_id: str, period: Period, operation: Opera
         name: sparkline(bars.totals()),
         "admitted": f"{admitted:,}",
     }
-    rows = [
-        [when(start), *(f"{bars.requests[answer][bar]:,}" for answer in KEY_ANSWERS)]
-        for bar, (start, total) in enumerate(zip(bars.starts, bars.totals(), strict=True))
-        if total
-    ]
+    used = [step for step in steps if any(step[answer] for answer in KEY_ANSWERS)]
+    rows = [[when(step["start"]), *(f"{step[answer]:,}" for answer in KEY_ANSWERS)] for step in used]
     return Output(data, fields, "", Table(["from", *KEY_ANSWERS.values()], rows, f"No requests {in_words}."))
 
 
