@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from petstore.console.node import latency_between
+from petstore.console.health import latency_between
 from petstore.errors import OperatorError
 from petstore.maintenance.certificate import certificate_expiry
 from tests.certificates import self_signed

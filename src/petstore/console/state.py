@@ -6,8 +6,8 @@ from functools import partial
 from petstore.admin.actions import Admin
 from petstore.audit import AuditEntry
 from petstore.console.background import BackgroundValue
+from petstore.console.health import Node
 from petstore.console.jobs import Jobs
-from petstore.console.node import Node
 from petstore.console.origin import ConsoleOrigin
 from petstore.console.rendering import Renderer
 from petstore.console.sessions import Sessions

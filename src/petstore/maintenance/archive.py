@@ -106,19 +106,28 @@ def read(path: Path) -> Manifest:
 def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> None:
     """Write the members to a directory and compare each with the manifest. Raises OperatorError.
 
-    A copy ends one byte after the size that the manifest says: a forged file could otherwise fill the disk.
+    No member takes more space than the manifest says: a forged file could otherwise fill the disk.
     """
     with _opened(path) as archive:
         for member in manifest.members:
-            digest, size, file = hashlib.sha256(), 0, target / member.name
-            with archive.open(member.name) as entry, os_errors_of(file), create_private(file) as copy:
-                while size <= member.bytes and (chunk := entry.read(min(CHUNK, member.bytes + 1 - size))):
-                    copy.write(chunk)
-                    digest.update(chunk)
-                    size += len(chunk)
-                    progress(len(chunk))
-            if (digest.hexdigest(), size) != (member.sha256, member.bytes):
+            with archive.open(member.name) as entry:
+                found = _copy(entry, target / member.name, member.bytes, progress)
+            if found != (member.sha256, member.bytes):
                 raise Damaged(f"{path}: {member.name} differs from the manifest")
+
+
+def _copy(source: IO[bytes], target: Path, size_max: int, progress: Progress) -> tuple[str, int]:
+    """The SHA-256 and the size of the copy, which ends after `size_max` bytes. Raises OperatorError."""
+    digest, size = hashlib.sha256(), 0
+    with os_errors_of(target), create_private(target) as file:
+        while chunk := source.read(min(CHUNK, size_max + 1 - size)):
+            size += len(chunk)
+            if size > size_max:
+                break
+            file.write(chunk)
+            digest.update(chunk)
+            progress(len(chunk))
+    return digest.hexdigest(), size
 
 
 def sha256_of(path: Path) -> str:
