@@ -1,5 +1,6 @@
 """The addresses beside the interface: the landing page, the reference page and its assets, probes, caching."""
 
+import asyncio
 import gzip
 import json
 import re
@@ -11,8 +12,9 @@ import pytest
 
 from petstore import __version__
 from petstore.web.asgi import AsgiRequest
-from petstore.web.documents import OWN_ASSETS, SWAGGER_UI, Documents, quality
+from petstore.web.documents import OWN_ASSETS, SWAGGER_UI, Documents
 from petstore.web.openapi import document
+from petstore.web.static_files import quality
 from tests.servers import Server
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
@@ -84,7 +86,7 @@ def test_what_an_operator_set_is_no_markup() -> None:
     request = AsgiRequest(scope, nothing_more)
     file = documents.find(request, 0)
     assert file is not None
-    page = file.answer(request).body.decode()
+    page = asyncio.run(file.answer(request)).body.decode()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;/v1" in page
     assert "<script>alert" not in page
 

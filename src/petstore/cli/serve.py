@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -265,15 +264,17 @@ async def _wait_for_schema(backends: Backends) -> None:
 
     Raises OperatorError, also for an unfinished copy, and Unavailable.
     """
-    hint = "the schema is being upgraded; the service starts afterwards"
-    log = partial(event, logging.INFO, "store opening", hint=hint)
-    log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, log)
+    log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
         for store in backends.stores.values():
             await store.rows(COUNTERS, None, 1)  # has no timeout, as requests have
         await check_copied(backends.stores)
     finally:
         log_line.cancel()
+
+
+def _log_opening() -> None:
+    event(logging.INFO, "store opening", hint="the schema is being upgraded; the service starts afterwards")
 
 
 async def _first_key(settings: Settings) -> dict[Environment, str]:

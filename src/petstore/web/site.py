@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from petstore.errors import MethodNotAllowed
 from petstore.gate import Gate
@@ -10,7 +9,7 @@ from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web.client_address import client_address, is_in, networks
-from petstore.web.documents import Document, Documents
+from petstore.web.documents import Documents
 from petstore.web.paths import not_found
 from petstore.web.replies import JSON, Reply, line
 from petstore.web.requests import Request
@@ -41,8 +40,7 @@ class Site:
         self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
-        self._make_documents = partial(Documents, settings.base_url("live"), settings.base_url("staging"))
-        self._documents: asyncio.Future[Documents] | None = None
+        self._documents = Documents(settings.base_url("live"), settings.base_url("staging"))
 
     def is_exempt(self, request: Request) -> bool:
         """Whether a request is not counted: monitoring must work while an address is over its limit."""
@@ -51,13 +49,15 @@ class Site:
     async def answer(self, request: Request) -> Reply:
         """Raises NotFound, MethodNotAllowed and, from the readiness probe, Unavailable."""
         path, method = request.path, request.method
-        document = None if self.is_exempt(request) else await self._find(request)
+        file = self._documents.find(request, self._clock())
+        if file is None and not self.is_exempt(request):
+            raise not_found(path)
         if method == "OPTIONS":
             return Reply(204, line("allow", METHODS))
         if method not in ("GET", "HEAD"):
             raise MethodNotAllowed(f"This address answers {METHODS}.", (("allow", METHODS),))
-        if document is not None:
-            return document.answer(request)
+        if file is not None:
+            return await file.answer(request)
         if path == "/readyz":
             await self._ready()
             # A node whose Redis is away still serves, if its operator wants that: then it is ready, and says so.
@@ -67,23 +67,11 @@ class Site:
             return Reply(200, line("content-type", media_type) + line("cache-control", "no-store"), body)
         return _probe(b'{"status":"alive"}')
 
-    async def _find(self, request: Request) -> Document:
-        """Raises NotFound."""
-        # In a thread when the first of them is asked for, and once for all who ask meanwhile.
-        if self._documents is None:
-            self._documents = asyncio.ensure_future(asyncio.to_thread(self._make_documents))
-        try:
-            documents = await asyncio.shield(self._documents)
-        except Exception:
-            self._documents = None  # too many open files, say: the next request tries again
-            raise
-        document = documents.find(request, self._clock())
-        if document is None:
-            raise not_found(request.path)
-        return document
-
     async def _ready(self) -> None:
-        """Requests during a look share it: probes cannot use up the store's connections. Raises Unavailable."""
+        """Requests that arrive during a look share it, so that probes cannot use up the connections of the store.
+
+        Raises Unavailable.
+        """
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._look())
         await asyncio.shield(self._looking)
