@@ -5,7 +5,7 @@ the catalogue. Under a new version a worker asks the store what has changed befo
 """
 
 import ipaddress
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -36,9 +36,9 @@ class Ban(NamedTuple):
 class Gate(Protocol):
     """Every method but `close` raises Unavailable when the gate cannot answer. `now` is in Unix seconds."""
 
-    async def admit(
+    def admit(
         self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
-    ) -> tuple[Decision, int] | None:
+    ) -> Awaitable[tuple[Decision, int] | None]:
         """Decide one request of a key, and return the version of the catalogue at that instant.
 
         The step that admits a request also raises the key's total for the operation: see `admissions`.
@@ -47,7 +47,7 @@ class Gate(Protocol):
         decides and counts nothing and returns None; the caller then reads the key again.
         """
 
-    async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
+    def admit_address(self, environment: Environment, address: str, now: float) -> Awaitable[Decision]:
         """Decide one request without a valid key."""
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:

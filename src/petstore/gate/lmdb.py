@@ -102,13 +102,11 @@ class LmdbGate:
             raise Unavailable(f"{path}: cannot be opened: {error}; run petstore check") from error
         self._begin: Callable[..., Any] = self._env.begin
 
-    async def admit(
+    def admit(
         self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
-    ) -> tuple[Decision, int] | None:
+    ) -> "asyncio.Future[tuple[Decision, int] | None]":
         name = KEY + key_id.encode()
-        return await self._steps.take(
-            self._admit, environment, name, limits, keys_version, int(now * SECOND), operation
-        )
+        return self._steps.take(self._admit, environment, name, limits, keys_version, int(now * SECOND), operation)
 
     def _admit(
         self,
@@ -140,8 +138,8 @@ class LmdbGate:
             txn.put(name, pack_key(w1, w2, w3, w4, recent, w5, w6, w7, w8))
         return decision, catalogue
 
-    async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
-        return await self._steps.take(self._admit_address, environment, address, int(now * SECOND))
+    def admit_address(self, environment: Environment, address: str, now: float) -> "asyncio.Future[Decision]":
+        return self._steps.take(self._admit_address, environment, address, int(now * SECOND))
 
     def _admit_address(self, txn: Any, environment: Environment, address: str, now: int) -> Decision:
         name = _address_name(environment, address)

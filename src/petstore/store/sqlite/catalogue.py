@@ -43,7 +43,7 @@ class SqliteCatalogue(SqliteDatabase, SqlImports):
         rows = self._pets(PET, PET_WHILE_MOVING, (pet_id,))
         if self._latest_change > self._announced_change or (rows and pet_id > self._announced_pet):
             await self._announce()
-        return pets_of(rows)[0] if rows else None
+        return Pet(*rows[0]) if rows else None
 
     def _pets(self, sql: str, while_moving: str, bindings: tuple[Any, ...]) -> list[Row]:
         """The rows, and in `_latest_change` the number of the latest change that they show.
