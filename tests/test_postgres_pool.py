@@ -18,7 +18,7 @@ from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.limits import StoreLimits
 from petstore.store.postgres.database import watched
-from petstore.store.postgres.pool import PostgresPool, long_transaction
+from petstore.store.postgres.pool import PostgresPool, long_transaction, terminate_at
 from tests.backends import Postgres, running
 from tests.places import NOW, PATIENT, StorePlace, nobody_is_connected, postgres_pool
 
@@ -51,6 +51,20 @@ def test_nobody_waits_longer_for_a_connection_than_the_timeout(place: StorePlace
         assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
 
     place.use(work, policy=ONE)
+
+
+def test_an_answer_that_comes_with_the_deadline_is_no_bug(postgres: Postgres) -> None:
+    """The machine stood still: asyncpg gets the answer to its first message and, before the next, is terminated."""
+
+    async def work() -> None:
+        connection = await asyncpg.connect(postgres.url())
+        with pytest.raises(TimeoutError), terminate_at(asyncio.get_running_loop().time() + 0.05, connection):
+            asking = asyncio.ensure_future(connection.fetchval("SELECT 1"))
+            await asyncio.sleep(0)
+            time.sleep(0.5)
+            await asking
+
+    asyncio.run(work())
 
 
 def test_nobody_waits_longer_behind_a_batch_than_the_timeout(place: StorePlace) -> None:

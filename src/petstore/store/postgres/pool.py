@@ -70,7 +70,7 @@ class PostgresPool:
                 connection = await pool.acquire()
                 self._waiting -= 1
                 waiting = False
-                with _terminate_at(deadline, connection):
+                with terminate_at(deadline, connection):
                     return await work(connection)
         except PetstoreError:
             raise
@@ -104,7 +104,7 @@ class PostgresPool:
             try:
                 async with pool.acquire() as connection:
                     deadline = asyncio.get_running_loop().time() + self._limits.connect_timeout
-                    with _terminate_at(deadline, connection):
+                    with terminate_at(deadline, connection):
                         await migrations.check_encoding(connection)
                         versions = [await migrations.schema_version(connection, schema) for schema in self._schemas]
                     for schema, version in zip(self._schemas, versions, strict=True):
@@ -200,11 +200,25 @@ async def long_transaction(connection: Connection) -> AsyncIterator[None]:
 
 
 @contextlib.contextmanager
-def _terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
-    """End the connection at the deadline: a server that hangs does not answer a ROLLBACK either."""
-    timer = asyncio.get_running_loop().call_at(deadline, _terminate, connection)
+def terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
+    """End the connection at the deadline: a server that hangs does not answer a ROLLBACK either.
+
+    Raises TimeoutError then, whatever asyncpg raises: between two messages that is an AttributeError.
+    """
+    ended = False
+
+    def end() -> None:
+        nonlocal ended
+        ended = True
+        _terminate(connection)
+
+    timer = asyncio.get_running_loop().call_at(deadline, end)
     try:
         yield
+    except Exception as error:
+        if ended:
+            raise TimeoutError from error
+        raise
     finally:
         timer.cancel()
 
