@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from petstore.console import audit, bans, deprecated, key, keys, operators, overview, pet, pet_files, pets
@@ -118,7 +117,7 @@ def _app(state: ConsoleState) -> ASGIApp:
             Route("/sign-in", sign_in, methods=["GET", "POST"]),
             Route("/sign-out", sign_out, methods=["POST"]),
             Route("/sign-out/everywhere", sign_out_everywhere, methods=["POST"]),
-            Mount("/static", StaticFiles(packages=[("petstore.console", "static")])),
+            Route("/static/{name:path}", state.renderer.static),
             Mount("/{environment}", routes=ROUTES),
         ],
         exception_handlers={HTTPException: http_error, Unavailable: unavailable, Exception: internal_error},

@@ -1,18 +1,23 @@
-"""Rendering: the templates with their filters."""
+"""Rendering: the templates with their filters, and the static files."""
 
 import datetime
+import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.responses import HTMLResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from petstore import __version__
 from petstore.pets import STATUSES
 from petstore.usage import RESPONSE_CLASSES, SPANS, ResponseClass
+
+STATIC = Path(__file__).with_name("static")
+MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 SECTIONS = ("overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health")
 
@@ -57,6 +62,7 @@ def at_most(milliseconds: float) -> str:
 
 class Renderer:
     def __init__(self) -> None:
+        self._static = _static_files()
         self._templates = Templates(
             loader=PackageLoader("petstore.console"),
             autoescape=True,
@@ -68,7 +74,7 @@ class Renderer:
             number="{:,}".format, timestamp=timestamp, duration=duration, at_most=at_most, as_json=json.dumps
         )
         self._templates.globals.update(
-            static=f"/static/{{}}?v={__version__}".format,
+            static=self._static_url,
             class_names=CLASS_NAMES,
             all_classes=RESPONSE_CLASSES,
             key_classes=[each for each in RESPONSE_CLASSES if each != "unauthorized"],
@@ -83,3 +89,26 @@ class Renderer:
         self, template: str, status: int = 200, headers: Mapping[str, str] | None = None, /, **context: Any
     ) -> HTMLResponse:
         return HTMLResponse(self._templates.get_template(template).render(context), status, headers)
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._static:
+            return PlainTextResponse("There is no such file.\n", 404)
+        body, media_type, version = self._static[name]
+        # The content of a versioned URL never changes.
+        caching = "max-age=31536000, immutable" if request.query_params.get("v") == version else "no-cache"
+        return Response(body, media_type=media_type, headers={"cache-control": caching})
+
+    def _static_url(self, name: str) -> str:
+        return f"/static/{name}?v={self._static[name][2]}"
+
+
+def _static_files() -> dict[str, tuple[bytes, str, str]]:
+    """The files by name: content, media type, and a version that is a hash of the content."""
+    found: dict[str, tuple[bytes, str, str]] = {}
+    for file in STATIC.rglob("*"):
+        if file.suffix in MEDIA_TYPES:
+            body = file.read_bytes()
+            version = hashlib.sha256(body).hexdigest()[:12]
+            found[file.relative_to(STATIC).as_posix()] = (body, MEDIA_TYPES[file.suffix], version)
+    return found

@@ -46,9 +46,7 @@ class SecurityMiddleware:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(self._headers)
-                # A browser keeps the static files, and asks each time whether they have changed.
-                is_static = scope["path"].startswith("/static/") and message["status"] < 400
-                headers.setdefault("cache-control", "no-cache" if is_static else "no-store")
+                headers.setdefault("cache-control", "no-store")
                 if refusal is not None and scope["method"] == "POST":
                     headers["connection"] = "close"  # the body of a refused request is not read
             await send(message)
