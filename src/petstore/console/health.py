@@ -57,7 +57,8 @@ class Node:
         if not gate.error and self._gate.degraded():
             gate = gate._replace(error="Redis does not respond: each node counts for itself")
         settings = self._settings
-        backup = settings.data / LAST_BACKUP
+        # In a thread: a disk that hangs must not stop the page that tells of it.
+        free_bytes, last_backup = await asyncio.to_thread(_read_disk, settings.data)
         return {
             "version": __version__,
             "store": "SQLite" if settings.store is None else "PostgreSQL",
@@ -65,8 +66,8 @@ class Node:
             "store_checks": dict(zip(self._stores, stores, strict=True)),
             "gate_check": gate,
             "workers": await self._workers.latest(),
-            "free_bytes": shutil.disk_usage(settings.data).free,
-            "last_backup": backup.stat().st_mtime if backup.exists() else None,
+            "free_bytes": free_bytes,
+            "last_backup": last_backup,
         }
 
     async def _read_workers(self) -> dict[str, Any]:
@@ -85,6 +86,12 @@ class Node:
             "certificate_expires": sums.get("petstore_certificate_expiry_timestamp_seconds"),
             "latency": latency_between(self._history[0][1] if len(self._history) > 1 else {}, buckets),
         }
+
+
+def _read_disk(data: Path) -> tuple[int, float | None]:
+    """The free bytes, and the time of the last backup."""
+    backup = data / LAST_BACKUP
+    return shutil.disk_usage(data).free, backup.stat().st_mtime if backup.exists() else None
 
 
 def latency_between(before: Buckets, after: Buckets) -> Latency | None:
