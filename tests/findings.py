@@ -4,16 +4,20 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from petstore.maintenance.doctor import FREE_BYTES_MIN, MOUNTS, findings
+from petstore.maintenance.doctor import FREE_BYTES_MIN, FREE_FILES_MIN, MOUNTS, findings
 from petstore.settings import Settings
 from tests.commands import Commands
 
 
 def faults(
-    commands: Commands, free_bytes: int = FREE_BYTES_MIN, mounts: Path = MOUNTS, **settings: Any
+    commands: Commands,
+    free_bytes: int = FREE_BYTES_MIN,
+    free_files: int = FREE_FILES_MIN,
+    mounts: Path = MOUNTS,
+    **settings: Any,
 ) -> dict[str, list[str]]:
     """The faults by subject. `settings` are in addition to the commands' own."""
     server = commands.server
     chosen = Settings(**{"data": server.data, "store": server.store, "gate": server.gate, **settings})
-    found = asyncio.run(findings(chosen, free_bytes=free_bytes, mounts=mounts))
+    found = asyncio.run(findings(chosen, free_bytes=free_bytes, free_files=free_files, mounts=mounts))
     return {finding.subject: finding.faults for finding in found if finding.faults}

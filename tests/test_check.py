@@ -160,6 +160,7 @@ def test_an_interrupted_restore_is_found(embedded: Commands) -> None:
 
 def test_low_space_and_network_file_systems_are_found(embedded: Commands, tmp_path: Path) -> None:
     assert "MiB are free" in faults(embedded, free_bytes=2**62)["free space"][0]
+    assert "more files" in faults(embedded, free_files=2**62)["free space"][0]
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/pets {tmp_path.resolve()} nfs4 rw 0 0\n")
     assert "network file system (nfs4)" in faults(embedded, mounts=mounts)["data directory"][0]

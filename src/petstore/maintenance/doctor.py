@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pwd
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from petstore.store import check_url
 
 CERTIFICATE_DAYS = 14
 FUTURE = 60.0  # seconds that a record may be ahead of the clock
-FREE_BYTES_MIN = 256 * 1024 * 1024
+FREE_BYTES_MIN, FREE_FILES_MIN = 256 * 1024 * 1024, 1_000
 BACKUP_AGE_MAX = 26 * 3600.0  # seconds: a nightly backup may begin up to two hours later than the one before
 MOUNTS = Path("/proc/self/mounts")
 NETWORK_FILE_SYSTEMS = (
@@ -35,7 +34,9 @@ class Finding(NamedTuple):
     warnings: Sequence[str] = ()  # not faults: the service can run with them
 
 
-async def findings(settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, mounts: Path = MOUNTS) -> list[Finding]:
+async def findings(
+    settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, free_files: int = FREE_FILES_MIN, mounts: Path = MOUNTS
+) -> list[Finding]:
     """One finding for each subject. Raises nothing: what is wrong is in the findings."""
     data = settings.data
     found = [_data_directory(data, mounts)]
@@ -47,9 +48,7 @@ async def findings(settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, moun
     found += await _store(settings, clocks) + await _gate(settings, clocks)
     if settings.store is None:
         found.append(_last_backup(data))
-    free = shutil.disk_usage(data).free
-    too_little = f"only {free // 2**20} MiB are free; old backups, replaced-… and gate.mdb.damaged-… can be deleted"
-    found.append(Finding("free space", [too_little] if free < free_bytes else [], f"{free // 2**20:,} MiB"))
+    found.append(_free_space(data, free_bytes, free_files))
     found.append(Finding("clock", clocks, time.strftime("%Y-%m-%d %H:%M:%S %Z")))
     return found
 
@@ -158,6 +157,19 @@ def _file_system(path: Path, mounts: Path) -> str:
     absolute = path.resolve()
     types = {Path(at): kind for _, at, kind, *_ in lines}
     return next((types[directory] for directory in (absolute, *absolute.parents) if directory in types), "")
+
+
+def _free_space(data: Path, free_bytes: int, free_files: int) -> Finding:
+    system = os.statvfs(data)
+    free = system.f_bavail * system.f_frsize
+    faults = []
+    if free < free_bytes:
+        faults.append(
+            f"only {free // 2**20} MiB are free; old backups, replaced-… and gate.mdb.damaged-… can be deleted"
+        )
+    if system.f_files and system.f_favail < free_files:
+        faults.append(f"only {_counted(system.f_favail, 'more file')} can be created; delete some")
+    return Finding("free space", faults, f"{free // 2**20:,} MiB")
 
 
 def _last_backup(data: Path) -> Finding:
