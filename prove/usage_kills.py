@@ -20,8 +20,9 @@ from typing import Literal
 import apsw
 
 from petstore.backends import Backends
+from petstore.operations import COUNTED, OperationName
 from petstore.plans import Limits
-from petstore.usage import DAY, OPERATIONS, Operation
+from petstore.usage import DAY
 from prove.proof import Figures, Scale, folder, hold, progress
 from tests.servers import Key, Server
 
@@ -29,7 +30,7 @@ CLIENTS = 6
 PLENTY = Limits(10**9, 10**9)
 HANGS = 10.0
 FLUSH_SECONDS = 5.2  # in which a worker writes its usage once
-REQUESTS: tuple[tuple[Operation, str, str], ...] = (
+REQUESTS: tuple[tuple[OperationName, str, str], ...] = (
     ("listPets", "GET", "/v1/pets?limit=1"),
     ("getPet", "GET", "/v1/pets/1"),
     ("getPet", "GET", "/v1/pets/999999999"),  # 404: an error is admitted too
@@ -37,7 +38,7 @@ REQUESTS: tuple[tuple[Operation, str, str], ...] = (
     ("other", "DELETE", "/v1/pets"),
 )
 
-Counts = Counter[tuple[str, Operation]]  # of a key's id and an operation
+Counts = Counter[tuple[str, OperationName]]  # of a key's id and an operation
 
 
 class Caller(threading.Thread):
@@ -131,7 +132,7 @@ def _compare(server: Server, keys: list[Key], sent: Counts, answered: Counts) ->
             for total in totals:
                 admitted[total.key_id, total.operation] += total.total
         used: Counts = Counter()
-        for operation in OPERATIONS:
+        for operation in COUNTED:
             for row in await backends.stores["live"].usage_of(ids, DAY, days, operation):
                 if row.response not in ("refused", "banned"):
                     used[row.key_id, operation] += row.requests
@@ -144,7 +145,7 @@ def _compare(server: Server, keys: list[Key], sent: Counts, answered: Counts) ->
         hold(used[cell] == admitted[cell], f"{about}; usage {used[cell]}, admitted {admitted[cell]}")
         hold(answered[cell] <= admitted[cell] <= sent[cell], f"{about}; admitted {admitted[cell]}")
     for key_id in ids:
-        counted = sum(admitted[key_id, operation] for operation in OPERATIONS)
+        counted = sum(admitted[key_id, operation] for operation in COUNTED)
         hold(counted == of_day[key_id], f"{key_id}: totals {counted}, day window {of_day[key_id]}")
     return admitted.total()
 

@@ -22,10 +22,11 @@ from petstore.gate.redis_script import totals_record
 from petstore.gate.redis_url import open_link
 from petstore.keys import Environment
 from petstore.maintenance.admissions import collect_admissions
+from petstore.operations import COUNTED, OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED
 from petstore.store import Store
-from petstore.usage import DAY, HOUR, MINUTE, OPERATIONS, AdmissionTotal, Operation, Usage
+from petstore.usage import DAY, HOUR, MINUTE, AdmissionTotal, Usage
 from tests.backends import Redis
 from tests.commands import Commands
 from tests.gates import NOW, PLENTY, REFUSE, answers_again, use_lmdb
@@ -37,7 +38,7 @@ AT = 1_800_000_000  # a whole hour
 
 
 async def admit(
-    gate: Gate, key_id: str, operation: Operation = "listPets", limits: Limits = PLENTY, now: float = NOW,
+    gate: Gate, key_id: str, operation: OperationName = "listPets", limits: Limits = PLENTY, now: float = NOW,
     environment: Environment = "live",
 ) -> bool:  # fmt: skip
     admitted = await gate.admit(environment, key_id, limits, await gate.keys_version(environment), now, operation)
@@ -62,13 +63,13 @@ def test_totals_grow_with_admissions_only(gate_at: GatePlace) -> None:
         assert await totals(gate) == {}
         admitted = [await admit(gate, "key_a", "listPets", Limits(3, 9)) for _ in range(5)]
         assert admitted == [True, True, True, False, False]
-        for operation in OPERATIONS:
+        for operation in COUNTED:
             await admit(gate, "key_b", operation, environment="staging")
         version = await gate.keys_version("live")
         assert await gate.admit("live", "key_a", PLENTY, version - 1, NOW, "getPet") is None
         await gate.admit_address("live", "192.0.2.1", NOW)
         await gate.lift("key_a")
-        expected = {("key_a", "listPets"): 3} | {("key_b", operation): 1 for operation in OPERATIONS}
+        expected = {("key_a", "listPets"): 3} | {("key_b", operation): 1 for operation in COUNTED}
         assert await totals(gate) == expected
         assert await totals(gate, ["key_a", "key_nobody"]) == {("key_a", "listPets"): 3}
         assert {row.key_id: row.environment for row in await rows(gate)} == {"key_a": "live", "key_b": "staging"}
@@ -99,7 +100,7 @@ def test_many_admissions_in_the_file_are_all_counted(tmp_path: Path) -> None:
     async def work(gate: LmdbGate) -> None:
         version = await gate.keys_version("live")
         expected: Counter[tuple[str, str]] = Counter()
-        pattern: list[Operation] = ["listPets", "listPets", "getPet", "createPet", "other", "other", "other"]
+        pattern: list[OperationName] = ["listPets", "listPets", "getPet", "createPet", "other", "other", "other"]
         for number, operation in enumerate(itertools.islice(itertools.cycle(pattern), 60_000)):
             await gate.admit("live", "key_a", PLENTY, version, NOW, operation)
             expected["key_a", operation] += 1
@@ -184,11 +185,11 @@ def test_a_key_whose_records_move_one_after_the_other_waits_for_the_second(tmp_p
 # The store
 
 
-def total(n: int, *, key_id: str = "key_a", operation: Operation = "listPets", epoch: int = 7) -> AdmissionTotal:
+def total(n: int, *, key_id: str = "key_a", operation: OperationName = "listPets", epoch: int = 7) -> AdmissionTotal:
     return AdmissionTotal("live", key_id, operation, epoch, n)
 
 
-async def used(store: Store, key_id: str = "key_a", operation: Operation | None = None) -> int:
+async def used(store: Store, key_id: str = "key_a", operation: OperationName | None = None) -> int:
     found = await store.usage_of([key_id], DAY, [AT // DAY * DAY], operation)
     return sum(row.requests for row in found)
 
@@ -227,7 +228,7 @@ def test_two_collectors_add_each_admission_once(store_at: StorePlace) -> None:
         async with store_at.open() as one, store_at.open() as other:
             keys = [f"key_{n}" for n in range(20)]
             for round_ in range(1, 11):
-                given = [total(round_ * 10, key_id=key, operation=op) for key in keys for op in OPERATIONS]
+                given = [total(round_ * 10, key_id=key, operation=op) for key in keys for op in COUNTED]
                 late = [each._replace(total=each.total - 5) for each in reversed(given)]
                 await asyncio.gather(*(
                     store.add_admissions(some, AT) for store in (one, other) for some in (given, late)
@@ -299,7 +300,7 @@ def test_errors_are_a_part_of_what_was_admitted(tmp_path: Path, client: Any) -> 
         assert usage_by_class(server, key, "getPet") == {"ok": 0, "client_error": 6, "refused": 2}
 
 
-def usage_by_class(server: Server, key: Key, operation: Operation | None = None) -> Mapping[str, int]:
+def usage_by_class(server: Server, key: Key, operation: OperationName | None = None) -> Mapping[str, int]:
     days = [(int(time.time()) // DAY - back) * DAY for back in (0, 1)]
     found: Counter[str] = Counter()
     for row in server.act(lambda backends: backends.stores["live"].usage_of([key.id], DAY, days, operation)):

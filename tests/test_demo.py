@@ -17,9 +17,10 @@ import pytest
 from petstore.admin.demo import ANIMALS, content_of, fill, has_data, is_demo
 from petstore.backends import Backends
 from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
+from petstore.operations import OperationName
 from petstore.pets import NewPet
 from petstore.store.schema import Row, Table
-from petstore.usage import DAY, HOUR, Operation
+from petstore.usage import DAY, HOUR
 from tests.backends import Postgres, Redis, free_port, shared
 from tests.nodes import nodes_running
 from tests.served import SECRET, Served, serve_fails_in_one_line, wait_for
@@ -63,7 +64,7 @@ def test_usage_of_a_demo_is_a_day_with_less_at_night(demo: Server) -> None:
 
 
 @pytest.mark.parametrize("operation", ["listPets", "createPet", "getPet"])
-def test_usage_of_a_demo_has_every_operation(demo: Server, operation: Operation) -> None:
+def test_usage_of_a_demo_has_every_operation(demo: Server, operation: OperationName) -> None:
     def busiest(backends: Backends) -> Any:
         return backends.stores["live"].busiest(interval=HOUR, since=NOON - DAY, limit=10, operation=operation)
 

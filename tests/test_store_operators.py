@@ -2,6 +2,7 @@
 
 from petstore.audit import AuditEntry
 from petstore.keys import digest_of, mint, new_key
+from petstore.operations import OperationName
 from petstore.operators import Operator
 from petstore.store import Store, StorePolicy
 from petstore.usage import (
@@ -13,7 +14,6 @@ from petstore.usage import (
     USAGE_DAYS,
     Interval,
     KeyTotal,
-    Operation,
     OperationUsage,
     RecentError,
     ResponseClass,
@@ -26,7 +26,7 @@ INTERVALS: tuple[Interval, ...] = (MINUTE, HOUR, DAY)
 
 
 def used(
-    key_id: str, start: int, response: ResponseClass, requests: int, operation: Operation = "listPets"
+    key_id: str, start: int, response: ResponseClass, requests: int, operation: OperationName = "listPets"
 ) -> OperationUsage:
     return OperationUsage(key_id, start, response, requests, operation)
 

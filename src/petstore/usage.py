@@ -5,13 +5,12 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple, get_args
 
 from petstore.keys import Environment
+from petstore.operations import OperationName
 
 # How a request ended, as far as a chart or a bill is concerned. `unauthorized` requests had no valid key.
 ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
 RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
 ANONYMOUS = ""  # the key id of requests without a valid key
-Operation = Literal["listPets", "createPet", "getPet", "other"]
-OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 Interval = Literal[60, 3600, 86_400]
 MINUTE: Literal[60] = 60
@@ -42,7 +41,7 @@ class OperationUsage(NamedTuple):
     start: int
     response: ResponseClass
     requests: int
-    operation: Operation
+    operation: OperationName
 
 
 class AdmissionTotal(NamedTuple):
@@ -53,7 +52,7 @@ class AdmissionTotal(NamedTuple):
 
     environment: Environment
     key_id: str
-    operation: Operation
+    operation: OperationName
     epoch: int
     total: int
 
@@ -64,7 +63,7 @@ class RecentError(NamedTuple):
     key_id: str
     at: float
     request_id: str
-    operation: Operation
+    operation: OperationName
     status: int
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from petstore.operations import OperationName
 from petstore.store import UsageStore
-from petstore.usage import RESPONSE_CLASSES, Operation, ResponseClass, Span
+from petstore.usage import RESPONSE_CLASSES, ResponseClass, Span
 
 
 class Bars(NamedTuple):
@@ -29,7 +30,7 @@ async def total_bars(usage_store: UsageStore, span: Span, now: float) -> Bars:
 
 
 async def key_bars(
-    usage_store: UsageStore, key_ids: Sequence[str], span: Span, now: float, operation: Operation | None = None
+    usage_store: UsageStore, key_ids: Sequence[str], span: Span, now: float, operation: OperationName | None = None
 ) -> dict[str, Bars]:
     """The requests of each of these keys, or those for one operation. Raises Unavailable."""
     starts = span.bars(now, span.usage_interval)

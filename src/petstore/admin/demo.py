@@ -11,11 +11,12 @@ from typing import NamedTuple
 from petstore.admin.actions import Admin, newest_entry
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
+from petstore.operations import OperationName
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.store import Store
 from petstore.store.schema import COUNTERS, TABLES, Row, Table
-from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, Operation, OperationUsage, RecentError, ResponseClass
+from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, OperationUsage, RecentError, ResponseClass
 
 ACTOR = "petstore serve --demo"  # creates the keys that are printed
 OPERATOR = "ada (demo)"
@@ -36,7 +37,7 @@ NAMES = {
 }
 CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # repeated: more dogs and cats than turtles
 
-Mix = Mapping[tuple[Operation, ResponseClass], float]
+Mix = Mapping[tuple[OperationName, ResponseClass], float]
 READS: Mix = {("listPets", "ok"): 1.0}
 SHOP: Mix = {("listPets", "ok"): 0.8, ("createPet", "ok"): 0.15, ("createPet", "client_error"): 0.05}
 OLD_CLIENT: Mix = {("getPet", "ok"): 0.5, ("getPet", "client_error"): 0.02, ("listPets", "ok"): 0.48}

@@ -18,11 +18,12 @@ from petstore.cli.output import Output, Table, when
 from petstore.errors import Unavailable
 from petstore.keys import Environment
 from petstore.maintenance.admissions import collect_admissions
-from petstore.usage import SPANS, Operation, ResponseClass, Span, SpanName, calendar_month
+from petstore.operations import OPERATIONS, OperationName
+from petstore.usage import SPANS, ResponseClass, Span, SpanName, calendar_month
 
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"
-OPERATIONS: tuple[Operation, ...] = ("listPets", "createPet", "getPet")
+OPERATION_NAMES = [each.name for each in OPERATIONS]
 SPARKLINE_MAX = 30  # characters: a line of the table fits a terminal
 KEY_ANSWERS: dict[ResponseClass, str] = {
     "ok": "ok", "client_error": "4xx", "refused": "429", "banned": "banned", "server_error": "5xx"
@@ -44,13 +45,13 @@ class Period(NamedTuple):
 @click.option("--span", type=click.Choice(list(SPANS)), help="The time that ends now.  [default: day]")
 @click.option("--month", type=click.DateTime(["%Y-%m"]), metavar="YYYY-MM", help="A calendar month (UTC) instead.")
 @limit_option(20)
-@click.option("--operation", type=click.Choice(OPERATIONS), help="Only requests for this operation.")
+@click.option("--operation", type=click.Choice(OPERATION_NAMES), help="Only requests for this operation.")
 @click.option("--after", default="", metavar="KEY_ID",
               help="Only keys that follow this one: the last of the previous list.")  # fmt: skip
 @on_data
 async def usage(
     backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: datetime | None,
-    limit: int, operation: Operation | None, after: str,
+    limit: int, operation: OperationName | None, after: str,
 ) -> Output:  # fmt: skip
     """Show the requests of keys, the busiest first; or of one key, interval by interval.
 
@@ -81,7 +82,12 @@ def _period(span: SpanName, month: datetime | None) -> Period:
 
 
 async def _busiest(
-    backends: Backends, environment: Environment, period: Period, limit: int, operation: Operation | None, after: str
+    backends: Backends,
+    environment: Environment,
+    period: Period,
+    limit: int,
+    operation: OperationName | None,
+    after: str,
 ) -> Output:
     span, end, name, in_words = period
     store = backends.stores[environment]
@@ -108,7 +114,7 @@ async def _busiest(
     return Output(data, table, more=f"--after {ids[-1]}" if len(totals) > limit else "")
 
 
-async def _one(backends: Backends, key_id: str, period: Period, operation: Operation | None) -> Output:
+async def _one(backends: Backends, key_id: str, period: Period, operation: OperationName | None) -> Output:
     span, end, name, in_words = period
     key = await key_of(backends, key_id)
     await _collect(backends, [key_id])

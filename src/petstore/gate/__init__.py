@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple, Protocol
 
 from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import Environment
+from petstore.operations import OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows, used
-from petstore.usage import AdmissionTotal, Operation
+from petstore.usage import AdmissionTotal
 
 # In the data directory. With a gate in Redis, the second is used while Redis is down.
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
@@ -37,7 +38,13 @@ class Gate(Protocol):
     """Every method but `close` raises Unavailable when the gate cannot answer. `now` is in Unix seconds."""
 
     def admit(
-        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
+        self,
+        environment: Environment,
+        key_id: str,
+        limits: Limits,
+        keys_version: int,
+        now: float,
+        operation: OperationName,
     ) -> Awaitable[tuple[Decision, int] | None]:
         """Decide one request of a key, and return the version of the catalogue at that instant.
 

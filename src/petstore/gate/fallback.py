@@ -10,9 +10,10 @@ from petstore.gate import Gate, GatePolicy, Subject
 from petstore.gate.lmdb import LmdbGate
 from petstore.gate.redis import QueueFull, RedisGate
 from petstore.keys import Environment
+from petstore.operations import OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import Decision, Windows
-from petstore.usage import AdmissionTotal, Operation
+from petstore.usage import AdmissionTotal
 
 T = TypeVar("T")
 
@@ -35,7 +36,13 @@ class FallbackGate:
         self._unique_version = itertools.count(-2, -1)
 
     async def admit(
-        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
+        self,
+        environment: Environment,
+        key_id: str,
+        limits: Limits,
+        keys_version: int,
+        now: float,
+        operation: OperationName,
     ) -> tuple[Decision, int] | None:
         try:
             return await self._shared.admit(environment, key_id, limits, keys_version, now, operation)

@@ -28,6 +28,7 @@ from petstore.gate.lmdb_totals import COUNTABLE, KEY, MARK, ONE, TOTALS, pack_ke
 from petstore.gate.recovery import mark_in_use
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability.health import Health
+from petstore.operations import OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import (
     ADMITTED,
@@ -40,7 +41,7 @@ from petstore.rate_limits import (
     forgettable,
     lifted,
 )
-from petstore.usage import AdmissionTotal, Operation
+from petstore.usage import AdmissionTotal
 
 INITIAL_SIZE = 16 * 1024 * 1024
 SWEEP_BATCH = 250  # records in one transaction of a sweep: half a millisecond, in which the event loop is blocked
@@ -103,7 +104,13 @@ class LmdbGate:
         self._begin: Callable[..., Any] = self._env.begin
 
     def admit(
-        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
+        self,
+        environment: Environment,
+        key_id: str,
+        limits: Limits,
+        keys_version: int,
+        now: float,
+        operation: OperationName,
     ) -> "asyncio.Future[tuple[Decision, int] | None]":
         name = KEY + key_id.encode()
         return self._steps.take(self._admit, environment, name, limits, keys_version, int(now * SECOND), operation)
@@ -116,7 +123,7 @@ class LmdbGate:
         limits: Limits,
         keys_version: int,
         now: int,
-        operation: Operation,
+        operation: OperationName,
     ) -> tuple[Decision, int] | None:
         catalogue, keys = _versions.unpack(txn.get(self._version_names[environment]))
         if keys != keys_version:

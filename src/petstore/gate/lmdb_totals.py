@@ -11,22 +11,23 @@ from collections.abc import Iterable
 from typing import Any
 
 from petstore.keys import ENVIRONMENTS, Environment
+from petstore.operations import COUNTED, OperationName
 from petstore.rate_limits import WINDOWS_LAYOUT
-from petstore.usage import OPERATIONS, AdmissionTotal, Operation
+from petstore.usage import AdmissionTotal
 
 KEY, TOTALS = b"k", b"t"  # the kinds of the records of windows and of totals
 BITS = 14
-MARK = 0xA << BITS * len(OPERATIONS)
-MARK_BITS = 0xFF << BITS * len(OPERATIONS)
-HALF_FULL = sum(1 << BITS * n + BITS - 1 for n in range(len(OPERATIONS)))
+MARK = 0xA << BITS * len(COUNTED)
+MARK_BITS = 0xFF << BITS * len(COUNTED)
+HALF_FULL = sum(1 << BITS * n + BITS - 1 for n in range(len(COUNTED)))
 
-ONE: dict[Operation, int] = {operation: 1 << BITS * n for n, operation in enumerate(OPERATIONS)}
+ONE: dict[OperationName, int] = {operation: 1 << BITS * n for n, operation in enumerate(COUNTED)}
 COUNTABLE = MARK_BITS | HALF_FULL  # `recent & COUNTABLE == MARK`: one more admission can be counted
 
 _key = struct.Struct(WINDOWS_LAYOUT.replace("8x", "Q"))
 pack_key, unpack_key = _key.pack, _key.unpack  # the windows, with the spare bytes in the middle
-_totals = struct.Struct(f"<{2 + len(OPERATIONS)}q")  # the environment's number, epoch, totals
-_NO_COUNTS = [0] * len(OPERATIONS)
+_totals = struct.Struct(f"<{2 + len(COUNTED)}q")  # the environment's number, epoch, totals
+_NO_COUNTS = [0] * len(COUNTED)
 
 
 def recent_in(record: bytes) -> int:
@@ -67,7 +68,7 @@ def totals_of(keys: Iterable[bytes], txn: Any) -> list[AdmissionTotal]:
             continue
         counts = _counts(recent_in(record)) if record else _NO_COUNTS
         number, epoch, *totals = _totals.unpack(stored)
-        for operation, total, count in zip(OPERATIONS, totals, counts, strict=True):
+        for operation, total, count in zip(COUNTED, totals, counts, strict=True):
             if total + count:
                 found.append(AdmissionTotal(ENVIRONMENTS[number], key.decode(), operation, epoch, total + count))
     return found
@@ -80,4 +81,4 @@ def _is_marked(recent: int) -> bool:
 def _counts(recent: int) -> list[int]:
     if not _is_marked(recent):
         return _NO_COUNTS
-    return [recent >> BITS * n & (1 << BITS) - 1 for n in range(len(OPERATIONS))]
+    return [recent >> BITS * n & (1 << BITS) - 1 for n in range(len(COUNTED))]

@@ -19,9 +19,10 @@ from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.observability.logs import logger
 from petstore.observability.metrics import GATE_BATCH, GATE_QUEUE
+from petstore.operations import OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, Decision, Windows
-from petstore.usage import AdmissionTotal, Operation
+from petstore.usage import AdmissionTotal
 
 BATCH_TIMEOUT = 1.0  # seconds
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a Redis that is down
@@ -74,7 +75,13 @@ class RedisGate:
     # For requests
 
     async def admit(
-        self, environment: Environment, key_id: str, limits: Limits, keys_version: int, now: float, operation: Operation
+        self,
+        environment: Environment,
+        key_id: str,
+        limits: Limits,
+        keys_version: int,
+        now: float,
+        operation: OperationName,
     ) -> tuple[Decision, int] | None:
         record, what = script.key_record(key_id), script.KEY_OPERATION[environment]
         versions, result = await self._call(record, what, now, limits, keys_version, operation)
@@ -169,7 +176,7 @@ class RedisGate:
         now: float,
         limits: Limits = NO_LIMITS,
         keys_version: int = 0,
-        counted_as: Operation = "other",
+        counted_as: OperationName = "other",
     ) -> tuple[Versions, ScriptResult]:
         self._check_up()
         if len(self._next.calls) >= self._queue_max:

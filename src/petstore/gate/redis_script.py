@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from petstore.errors import Unavailable
 from petstore.gate import DIGEST_LENGTH, Subject, bucket_of
 from petstore.keys import Environment
+from petstore.operations import COUNTED, OperationName
 from petstore.rate_limits import DAY, MINUTE, WINDOWS_LAYOUT, Decision, Outcome, Window, Windows
-from petstore.usage import OPERATIONS, AdmissionTotal, Operation
+from petstore.usage import AdmissionTotal
 
 Command = tuple[Any, ...]  # the words of one Redis command
 Versions = tuple[int, int, int, int]  # live catalogue, live keys, staging catalogue, staging keys
@@ -41,7 +42,7 @@ ALL_VERSIONS = 0b1111  # a bit for each version to raise
 _windows = struct.Struct(WINDOWS_LAYOUT)
 _versions = struct.Struct("<4q")
 _call = struct.Struct("<5q")
-_PLACE: dict[Operation, int] = {operation: place for place, operation in enumerate(OPERATIONS, 1)}
+_PLACE: dict[OperationName, int] = {operation: place for place, operation in enumerate(COUNTED, 1)}
 _result = struct.Struct("<6q")
 _WINDOW_NAMES: tuple[Window, Window] = ("minute", "day")
 _OUTCOMES = tuple(Outcome)
@@ -56,7 +57,7 @@ class ScriptCall(NamedTuple):
     per_minute: int
     per_day: int
     future: "asyncio.Future[tuple[Versions, ScriptResult]]"
-    counted_as: Operation = "other"
+    counted_as: OperationName = "other"
 
 
 def key_record(key_id: str) -> str:
@@ -140,7 +141,7 @@ def totals_in(key_id: str, reply: Sequence[bytes | None]) -> list[AdmissionTotal
         return []
     return [
         AdmissionTotal(_KEY_ENVIRONMENT[int(environment)], key_id, operation, int(epoch), int(count))
-        for operation, count in zip(OPERATIONS, counts, strict=True)
+        for operation, count in zip(COUNTED, counts, strict=True)
         if count is not None
     ]
 

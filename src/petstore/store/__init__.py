@@ -9,6 +9,7 @@ from petstore import settings
 from petstore.audit import AuditEntry, FoundEntries
 from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import ApiKey, Environment, KeyChanges, KeyQuery, KeySort
+from petstore.operations import OperationName
 from petstore.operators import Operator, Role
 from petstore.pets import Added, Found, IdempotencyKey, Import, NewPet, Page, Pet, PetChanges, PetStatus, Undone
 from petstore.store.limits import StoreLimits
@@ -18,7 +19,6 @@ from petstore.usage import (
     AdmissionTotal,
     Interval,
     KeyTotal,
-    Operation,
     OperationUsage,
     RecentError,
     TotalUsage,
@@ -189,7 +189,7 @@ class UsageStore(Protocol):
         """Those that are kept, the newest first."""
 
     async def usage_of(
-        self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: Operation | None = None
+        self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: OperationName | None = None
     ) -> list[Usage]:
         """The usage of these keys in the intervals that began at `starts`."""
 
@@ -201,7 +201,7 @@ class UsageStore(Protocol):
         until: int = END_OF_TIME,
         limit: int,
         after: str = "",
-        operation: Operation | None = None,
+        operation: OperationName | None = None,
     ) -> list[KeyTotal]:
         """Keys by their requests from `since` on and before `until`, most first; `after` ended the previous page."""
 

@@ -9,10 +9,10 @@ import msgspec
 from petstore.errors import InsufficientScope
 from petstore.gate import Gate, bucket_of
 from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, digest_of, well_formed
+from petstore.operations import OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, Decision
 from petstore.store import KeyStore
-from petstore.usage import Operation
 from petstore.web.replies import Reply, error_reply, line, seconds
 from petstore.web.requests import Request, bearer
 
@@ -63,7 +63,7 @@ class Admission:
         self._lookups_second = 0
         self._lookups: dict[bytes, int] = {}  # of each address in that second
 
-    async def admit(self, request: Request, now: float, operation: Operation = "other") -> Admitted:
+    async def admit(self, request: Request, now: float, operation: OperationName = "other") -> Admitted:
         """Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None

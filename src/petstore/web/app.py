@@ -13,10 +13,11 @@ from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
 from petstore.observability.metrics import REJECTED
+from petstore.operations import OperationName
 from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.usage import Operation, RecentError
+from petstore.usage import RecentError
 from petstore.web.admission import Admission, check_scope, too_many_requests
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
@@ -54,7 +55,7 @@ class Api:
 
 # Where a request goes: the interface whose base address the path is under, the methods that are answered there (none:
 # nothing is there), the {petId} as it was sent, and the operation to count the request as. A plain tuple is faster.
-Route = tuple[Api | None, tuple[str, ...], str | None, Operation]
+Route = tuple[Api | None, tuple[str, ...], str | None, OperationName]
 NOWHERE: Route = (None, (), None, "other")
 
 
@@ -192,7 +193,7 @@ class App:
         reads = request.method in ("GET", "HEAD")
         api = self._collections.get(path)
         if api is not None:
-            operation: Operation = "listPets" if reads else "createPet" if request.method == "POST" else "other"
+            operation: OperationName = "listPets" if reads else "createPet" if request.method == "POST" else "other"
             return api, COLLECTION_METHODS, None, operation
         parent, _, item = path.rpartition("/")
         api = self._collections.get(parent)

@@ -10,10 +10,11 @@ from typing import Literal
 
 from petstore.keys import ApiKey, Environment
 from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS
+from petstore.operations import OperationName
 from petstore.store import UsageStore
-from petstore.usage import ANONYMOUS, Operation, OperationUsage, RecentError, ResponseClass
+from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
 
-CountedOperation = Literal["listPets", "createPet", "getPet", "other", "site"]
+CountedOperation = OperationName  # or "site"
 BANNED_429 = 4290  # the status under which a ban is counted, apart from other 429s
 ROWS_MAX = 250  # rows of usage in one transaction, so that creates do not wait long for the write lock
 ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # errors of a key, and keys, that one flush writes down
@@ -31,7 +32,7 @@ class RequestCounters:
         self._usage_store = usage_store
         self._counts: defaultdict[tuple[str, str, CountedOperation, int], int] = defaultdict(int)
         self._durations: dict[CountedOperation, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
-        self._usage: defaultdict[tuple[str, Operation, ResponseClass], int] = defaultdict(int)
+        self._usage: defaultdict[tuple[str, OperationName, ResponseClass], int] = defaultdict(int)
         self._last_used: dict[str, float] = {}
         self._errors: dict[str, deque[RecentError]] = {}  # of each key, since the last flush
 
@@ -108,7 +109,9 @@ class RequestCounters:
             raise
 
 
-def _rows(key_id: str, operation: Operation, response: ResponseClass, requests: int, at: int) -> list[OperationUsage]:
+def _rows(
+    key_id: str, operation: OperationName, response: ResponseClass, requests: int, at: int
+) -> list[OperationUsage]:
     """What to add to the usage. An error of a key was admitted: it moves from `ok` to its own class."""
     row = OperationUsage(key_id, at, response, requests, operation)
     if key_id == ANONYMOUS or response in ("refused", "banned"):

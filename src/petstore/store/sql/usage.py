@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from petstore.operations import OperationName
 from petstore.store.schema import TABLES
 from petstore.store.sql import Database, ForEachRow, Statement, Transaction, steps
 from petstore.usage import (
@@ -18,7 +19,6 @@ from petstore.usage import (
     AdmissionTotal,
     Interval,
     KeyTotal,
-    Operation,
     OperationUsage,
     RecentError,
     TotalUsage,
@@ -159,7 +159,7 @@ class SqlUsage(Database):
         return [RecentError(*row) for row in rows]
 
     async def usage_of(
-        self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: Operation | None = None
+        self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: OperationName | None = None
     ) -> list[Usage]:
         table, start, condition, values = self._source(interval, operation, 3)
         rows = await self._fetch(
@@ -177,7 +177,7 @@ class SqlUsage(Database):
         until: int = END_OF_TIME,
         limit: int,
         after: str = "",
-        operation: Operation | None = None,
+        operation: OperationName | None = None,
     ) -> list[KeyTotal]:
         table, start, condition, values = self._source(interval, operation, 5)
         # The || '' keeps SQLite from walking through all of the index by key for the sake of its order.
@@ -201,7 +201,9 @@ class SqlUsage(Database):
         )  # fmt: skip
         return [TotalUsage(*row) for row in rows]
 
-    def _source(self, interval: Interval, operation: Operation | None, first: int) -> tuple[str, str, str, list[Any]]:
+    def _source(
+        self, interval: Interval, operation: OperationName | None, first: int
+    ) -> tuple[str, str, str, list[Any]]:
         """A table, its column of starts, a condition, and the condition's values, which are bound from `first` on."""
         if operation is None:
             table, column = TABLE_OF[interval]
