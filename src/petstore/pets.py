@@ -86,21 +86,19 @@ class Added(msgspec.Struct, frozen=True, gc=False):
     replayed: bool
 
 
-# loading: no reader sees its animals yet. moving and done: every reader sees them all.
-ImportState = Literal["loading", "moving", "done", "undoing", "undone", "discarded"]
+ImportState = Literal["running", "interrupted", "done", "undoing", "undone"]
 
 
 class Import(msgspec.Struct, frozen=True):
-    """Animals that were added together, under the ids from `first_id` to `last_id`. `at` is in Unix seconds."""
+    """The animals of a file. `at` is in Unix seconds."""
 
     id: str
     at: float
     actor: str
     name: str  # of the file
     sha256: str  # of its bytes
-    count: int
-    first_id: int | None
-    last_id: int | None
+    total: int  # animals in the file
+    added: int  # of them
     state: ImportState
 
 

@@ -16,6 +16,7 @@ Interval = Literal[60, 3600, 86_400]
 MINUTE: Literal[60] = 60
 HOUR: Literal[3600] = 3600
 DAY: Literal[86_400] = 86_400
+INTERVALS: tuple[Interval, ...] = get_args(Interval)
 END_OF_TIME = 2**62
 
 # Days of keys, and hours of all keys together, are kept forever; the finer intervals for this long.
@@ -25,7 +26,7 @@ TOTAL_MINUTES_KEPT = 26 * HOUR
 RECENT_ERRORS = 20  # kept of each key
 
 
-class Usage(NamedTuple):
+class KeyUsage(NamedTuple):
     """The requests of one key with one class of response, in the interval that began at `start` (Unix seconds)."""
 
     key_id: str

@@ -1,24 +1,29 @@
-"""What both backends share: the tables, the conversion of rows, the search for a text.
-
-Some names in the database are older than those in the code: `deeds` holds audit entries, `traffic` the usage of all
-keys together, `answer` the class of a response, `step` an interval. Renaming them would stop a process of the version
-before, which may still run on the same database during an upgrade.
-"""
+"""What both backends share: the tables and their columns, the conversion of rows, the search for a text."""
 
 import re
 import string
-from collections.abc import Sequence
-from itertools import starmap
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from petstore.errors import OperatorError
 from petstore.keys import ApiKey, Environment
-from petstore.pets import Pet
+from petstore.pets import NewPet, Pet
 
 Row = tuple[Any, ...]
 NEWER = "was written by a newer Petstore (schema {}, this one knows {}); upgrade Petstore"
+TOO_OLD = "was written by Petstore 1.0 (schema {}); upgrade to 1.1 first, start it once, then upgrade to this version"
 UNFINISHED_COPY = "the copy of {} to this store is not finished: run petstore copy again"
+
+
+# Schema 5 is that of Petstore 1.1; a new store begins with the first one of 2.0.
+OLDEST_SCHEMA, FIRST_SCHEMA, NEWEST_SCHEMA = 5, 6, 6
+UPGRADE = "0006_from_0005.sql"
+_FILES = resources.files("petstore.store").joinpath("migrations")
 
 
 class Table(NamedTuple):
@@ -32,43 +37,52 @@ class Table(NamedTuple):
         return tuple(row[self.columns.index(column)] for column in self.key)
 
 
-IMPORTS = Table(
-    "imports", ("id", "at", "actor", "name", "sha256", "count", "first_id", "last_id", "state", "touched"), ("id",)
+# The columns of an animal, in the order of the fields of `Pet`, and of a new one, with their types in PostgreSQL.
+PET_FIELDS: tuple[str, ...] = Pet.__struct_fields__
+NEW_PET_FIELDS: tuple[str, ...] = NewPet.__struct_fields__
+TYPES = {"name": "text", "category_id": "bigint", "status": "text"}
+PET_COLUMNS = ", ".join(PET_FIELDS)
+NEW_PET_COLUMNS = ", ".join(NEW_PET_FIELDS)
+# The columns of a key; the environment is the store's.
+KEY_FIELDS = tuple(field for field in ApiKey.__struct_fields__ if field != "environment")
+KEY_COLUMNS = ", ".join(f"k.{field}" for field in KEY_FIELDS)
+
+PETS = Table("pets", (*PET_FIELDS, "edited"), ("id",))
+KEYS = Table("keys", KEY_FIELDS, ("id",))
+IDEMPOTENCY = Table(
+    "idempotency", ("key_id", "token", "body_digest", "pet_id", *NEW_PET_FIELDS, "created"), ("key_id", "token")
 )
-IMPORT_ROWS = Table(
-    "import_rows", ("import_id", "status", "place", "name", "category_id"), ("import_id", "status", "place")
+IMPORTS = Table("imports", ("id", "at", "actor", "name", "sha256", "total", "state", "owner", "touched"), ("id",))
+IMPORT_CHUNKS = Table("import_chunks", ("import_id", "place", "first_id", "count"), ("import_id", "place"))
+# The columns of an animal stand beside the entry of its removal.
+AUDIT = Table("audit", ("id", "at", "actor", "action", "subject", "detail", *NEW_PET_FIELDS), ("id",))
+USAGE = Table(
+    "usage",
+    ("seconds", "start", "key_id", "operation", "response", "count"),
+    ("seconds", "start", "key_id", "operation", "response"),
 )
-PETS = Table("pets", ("id", "name", "category_id", "status"), ("id",))
-KEYS = Table(
-    "keys",
-    ("id", "name", "plan", "per_minute", "per_day", "scopes", "created", "expires", "revoked", "last_used"),
-    ("id",),
+USAGE_TOTALS = Table("usage_totals", ("seconds", "start", "response", "count"), ("seconds", "start", "response"))
+COUNTED_ADMISSIONS = Table(
+    "counted_admissions", ("key_id", "epoch", "operation", "total"), ("key_id", "epoch", "operation")
 )
-SUSPENSIONS = Table("suspensions", ("key_id", "since"), ("key_id",))
+RECENT_ERRORS = Table(
+    "recent_errors", ("key_id", "at", "request_id", "operation", "status"), ("key_id", "at", "request_id")
+)
+OPERATORS = Table("operators", ("name", "digest", "created", "revoked", "role"), ("name",))
 # All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key.
 TABLES = (
     PETS,
     KEYS,
     Table("secrets", ("digest", "key_id", "expires"), ("digest",)),
-    SUSPENSIONS,
-    Table("idempotency", ("key_id", "token", "body_digest", "pet_id", "status", "created"), ("key_id", "token")),
-    Table("changed_pets", ("id", "name", "category_id", "at"), ("id",)),
+    IDEMPOTENCY,
     IMPORTS,
-    IMPORT_ROWS,
-    Table("deeds", ("id", "at", "actor", "action", "subject", "detail"), ("id",)),
-    Table("usage", ("key_id", "hour", "answer", "count"), ("hour", "key_id", "answer")),
-    Table("usage_minutes", ("key_id", "minute", "answer", "count"), ("minute", "key_id", "answer")),
-    Table("usage_days", ("key_id", "day", "answer", "count"), ("day", "key_id", "answer")),
-    Table(
-        "usage_by_operation",
-        ("seconds", "start", "key_id", "operation", "answer", "count"),
-        ("seconds", "start", "key_id", "operation", "answer"),
-    ),
-    Table("counted_admissions", ("key_id", "epoch", "operation", "total"), ("key_id", "epoch", "operation")),
-    Table("recent_errors", ("key_id", "at", "request_id", "operation", "status"), ("key_id", "at", "request_id")),
-    Table("traffic", ("step", "start", "answer", "count"), ("step", "start", "answer")),
-    Table("operators", ("name", "digest", "created", "revoked"), ("name",)),
-    Table("operator_roles", ("name", "role"), ("name",)),
+    IMPORT_CHUNKS,
+    AUDIT,
+    USAGE,
+    USAGE_TOTALS,
+    COUNTED_ADMISSIONS,
+    RECENT_ERRORS,
+    OPERATORS,
 )
 
 # The last id that each table has given out, which can be above the ids of all rows that are left. Writing a row here
@@ -76,38 +90,53 @@ TABLES = (
 COUNTERS = Table("counters", ("name", "last"), ("name",))
 
 
-# Pets and keys
-
-PET_COLUMNS = ", ".join(PETS.columns)
-KEY_COLUMNS = ", ".join(f"k.{column}" for column in KEYS.columns) + ", s.since"
-
-
-def pets_of(rows: Sequence[Sequence[Any]]) -> list[Pet]:
-    return list(starmap(Pet, rows))
+# The row of a new animal, or of an animal without its id: of the columns NEW_PET_COLUMNS.
+new_pet_row: Callable[[NewPet | Pet], Row] = attrgetter(*NEW_PET_FIELDS)
 
 
 def key_of(environment: Environment, row: Sequence[Any]) -> ApiKey:
     """From the columns of `KEY_COLUMNS`."""
-    values = dict(zip((*KEYS.columns, "suspended"), row, strict=True))
+    values = dict(zip(KEY_FIELDS, row, strict=True))
     values["scopes"] = tuple(values["scopes"].split())
     return ApiKey(environment=environment, **values)
 
 
-def key_of_secret(environment: Environment, row: Sequence[Any]) -> ApiKey:
-    """From the columns of `KEY_COLUMNS` and the expiry of the secret: the key expires at the earlier of the two."""
-    *columns, until = row
-    key = key_of(environment, columns)
+def key_of_secret(environment: Environment, row: Sequence[Any], until: float | None) -> ApiKey:
+    """The same, from the expiry of the secret too: the key expires at the earlier of the two."""
+    key = key_of(environment, row)
     if until is None or (key.expires is not None and key.expires <= until):
         return key
     return msgspec.structs.replace(key, expires=until)
 
 
-def row_of(key: ApiKey) -> Row:
+def key_row(key: ApiKey) -> Row:
     """Of the table `keys`."""
-    return (
-        key.id, key.name, key.plan, key.per_minute, key.per_day, " ".join(key.scopes),
-        key.created, key.expires, key.revoked, key.last_used,
-    )  # fmt: skip
+    return tuple(" ".join(key.scopes) if field == "scopes" else getattr(key, field) for field in KEY_FIELDS)
+
+
+# Migrations
+
+
+class Migration(NamedTuple):
+    number: int  # of the schema that it leads to
+    file: Traversable
+
+
+def migrations(backend: Literal["sqlite", "postgres"], version: int) -> list[Migration]:
+    """What leads from a version of the schema to the newest, in order. A new store has the version 0.
+
+    Raises OperatorError for a version that this program cannot read.
+    """
+    if version > NEWEST_SCHEMA:
+        raise OperatorError(NEWER.format(version, NEWEST_SCHEMA))
+    if 0 < version < OLDEST_SCHEMA:
+        raise OperatorError(TOO_OLD.format(version))
+    found = []
+    for file in sorted(_FILES.joinpath(backend).iterdir(), key=lambda file: file.name):
+        number, is_upgrade = int(file.name[:4]), file.name == UPGRADE
+        if number > max(version, FIRST_SCHEMA) or (number > version and is_upgrade == (version > 0)):
+            found.append(Migration(number, file))
+    return found
 
 
 # Search

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from petstore.errors import IdempotencyMismatch, PetstoreError
 from petstore.observability.logs import logger
 from petstore.pets import Added, IdempotencyKey, NewPet, Pet
+from petstore.store.schema import new_pet_row
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +25,7 @@ class AddPet:
 
 
 def added(new: NewPet, pet_id: int) -> Added:
-    return Added(Pet(pet_id, new.name, new.category_id, new.status), replayed=False)
+    return Added(Pet(pet_id, *new_pet_row(new)), replayed=False)
 
 
 def replayed(idempotency_key: IdempotencyKey, digest: bytes, pet: Pet) -> Added | IdempotencyMismatch:

@@ -1,59 +1,55 @@
 """Runs the shared SQL in one schema of PostgreSQL."""
 
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+import asyncio
+from collections.abc import Collection
+from typing import Any
 
+from petstore.changes import Change
 from petstore.errors import Unavailable
 from petstore.keys import Environment
 from petstore.observability.health import Health
-from petstore.store import OnCommit, Subject
-from petstore.store.limits import OPERATOR_TIMEOUT, StoreLimits
+from petstore.pets import Added, IdempotencyKey, NewPet
+from petstore.store.bounds import OPERATOR_TIMEOUT, Bounds
+from petstore.store.database import ForEachRow, Statement, Step, T, Transaction
+from petstore.store.freshness import Announce, Freshness, Numbers, numbering_sql, numbers_sql
 from petstore.store.postgres.pool import Connection, PostgresPool, long_transaction
+from petstore.store.postgres.writer import SEQUENCES, PostgresWriter, lock_pet_ids, watched
 from petstore.store.schema import Row
-from petstore.store.sql import Database, ForEachRow, Statement, Step, T, Transaction
-
-R = TypeVar("R")
-SEQUENCES = {"pets": "pet_ids", "deeds": "deed_ids"}  # where the ids of a table come from
-
-
-async def watched(health: Health, call: Awaitable[R]) -> R:
-    """What the call returns, or raises; an outage is noted, and its end."""
-    try:
-        result = await call
-    except Unavailable as outage:
-        health.failed(outage)
-        raise
-    if health.down:
-        health.worked()
-    return result
 
 
 def schema_of(environment: Environment) -> str:
     return f"petstore_{environment}"
 
 
-class PostgresDatabase(Database):
+class PostgresDatabase:
+    """See `Database` for what each method does."""
+
+    immediate = False
+
     for_update = "FOR UPDATE"
     skip_locked = "FOR UPDATE SKIP LOCKED"
-    clock = "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
 
-    def __init__(self, pool: PostgresPool, environment: Environment, on_commit: OnCommit, limits: StoreLimits) -> None:
-        super().__init__(environment, on_commit, limits)
-        self._pool = pool
+    def __init__(self, pool: PostgresPool, environment: Environment, announce: Announce, bounds: Bounds) -> None:
+        self.environment: Environment = environment
+        self.bounds = bounds
         self.schema = schema_of(environment)
-        self.usage_timeout = limits.request_timeout
+        self.usage_timeout = bounds.request_timeout
+        self.freshness = Freshness(announce, self._numbers)
         counters = (  # without sequences that have given out nothing
             f"SELECT '{name}'::text AS name, last_value AS last FROM {self.schema}.{sequence} WHERE is_called"
             for name, sequence in SEQUENCES.items()
         )
         self.counters = f"({' UNION ALL '.join(counters)})"
+        self._pool = pool
+        self._numbers_sql = numbers_sql(self.schema)
         self._read_health = Health("store", environment, "read")
         self._write_health = Health("store", environment, "write")
+        self._writer = PostgresWriter(pool, self.schema, environment, self._write_health, self.freshness, bounds)
 
-    async def _fetch(self, sql: str, *values: Any) -> list[Row]:
+    async def read(self, sql: str, *values: Any) -> list[Row]:
         return await watched(self._read_health, self._pool.run(lambda connection: connection.fetch(sql, *values)))
 
-    async def _fetch_long(self, sql: str, *values: Any) -> list[Row]:
+    async def read_long(self, sql: str, *values: Any) -> list[Row]:
         async def work(connection: Connection) -> list[Row]:
             async with long_transaction(connection):
                 rows: list[Row] = await connection.fetch(sql, *values)
@@ -61,42 +57,70 @@ class PostgresDatabase(Database):
 
         return await self._pool.run(work, OPERATOR_TIMEOUT)
 
-    async def _run(
-        self, transaction: Transaction[T], changes: Subject | None = None, timeout_seconds: float | None = None
+    async def write(
+        self, transaction: Transaction[T], changes: Collection[Change], timeout_seconds: float | None = None
     ) -> T:
-        is_long = timeout_seconds is not None and timeout_seconds > self.limits.request_timeout
+        is_long = timeout_seconds is not None and timeout_seconds > self.bounds.request_timeout
 
-        async def work(connection: Connection) -> T:
+        async def work(connection: Connection) -> tuple[T, Numbers]:
             async with long_transaction(connection) if is_long else connection.transaction():
-                return await run(connection, transaction)
+                return await run(connection, self._numbered(transaction, changes))
 
-        result = await watched(self._write_health, self._pool.run(work, timeout_seconds))
-        if changes is not None:
-            await self._on_commit(changes)
+        result, reached = await watched(self._write_health, self._pool.run(work, timeout_seconds))
+        await self.freshness.announce(changes, reached)
         return result
 
-    def _contains(self, column: str, place: int) -> str:
+    def _numbered(self, transaction: Transaction[T], changes: Collection[Change]) -> Transaction[tuple[T, Numbers]]:
+        result = yield from transaction
+        if not changes:
+            return result, Numbers()
+        if numbering := numbering_sql(self.schema, changes):
+            yield Statement(numbering)
+        (reached,) = yield Statement(self._numbers_sql)
+        return result, Numbers(*reached)
+
+    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
+        return self._writer.add(new, now, idempotency_key)
+
+    async def _numbers(self) -> Numbers:
+        (found,) = await self.read(self._numbers_sql)
+        return Numbers(*found)
+
+    def contains(self, column: str, place: int) -> str:
         # In the collation C only A to Z become lower case, as in SQLite.
         return f'strpos(lower({column} COLLATE "C"), ${place}) > 0'
 
-    def _lock_pet_ids(self) -> Transaction[None]:
+    def lock_pet_ids(self) -> Transaction[None]:
         yield Statement(f"SELECT {lock_pet_ids(self.schema)}")
 
-    def _draw_pet_ids(self, count: int) -> Transaction[int]:
-        sequence = f"'{self.schema}.pet_ids'"
+    def draw_pet_ids(self, count: int) -> Transaction[int]:
+        sequence = f"'{self.schema}.{SEQUENCES['pets']}'"
         rows = yield Statement(f"SELECT setval({sequence}, nextval({sequence}) + $1 - 1)", (count,))
         return int(rows[0][0]) - count + 1
 
-    def _raise_last_id(self, table: str, last: int) -> Transaction[None]:
+    def raise_last_id(self, table: str, last: int) -> Transaction[None]:
         sequence = f"{self.schema}.{SEQUENCES[table]}"
         yield Statement(
             f"SELECT setval('{sequence}', $1) FROM {sequence} WHERE NOT is_called OR last_value < $1", (last,)
         )
 
+    def check_space(self) -> None:
+        """PostgreSQL has a disk of its own, which this process does not see."""
 
-def lock_pet_ids(schema: str) -> str:
-    """An expression: waits for the lock under which ids of animals are drawn, and keeps it to the transaction's end."""
-    return f"pg_advisory_xact_lock(hashtext('{schema}.pet_ids'))"
+    async def ping(self) -> None:
+        rows = await self.read(
+            f"SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool,"
+            f" (SELECT count(*) FROM (SELECT id FROM {self.schema}.pets LIMIT 1) AS one)"
+        )
+        if rows[0][0]:
+            raise Unavailable("the store is read-only: a replica, or a primary that was demoted")
+
+    async def drain(self) -> None:
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        await self._writer.drain()
+        await self._pool.close()
 
 
 async def run(connection: Connection, transaction: Transaction[T]) -> T:

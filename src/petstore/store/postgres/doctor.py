@@ -7,16 +7,17 @@ from typing import NamedTuple
 
 import asyncpg
 
+from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, Environment
-from petstore.store.limits import StoreLimits
-from petstore.store.postgres.database import SEQUENCES, schema_of
-from petstore.store.postgres.migrations import MIGRATIONS, schema_version
+from petstore.store.bounds import Bounds
+from petstore.store.postgres.database import schema_of
+from petstore.store.postgres.migrations import schema_version
 from petstore.store.postgres.pool import Connection, each_host
-from petstore.store.schema import NEWER, UNFINISHED_COPY
+from petstore.store.postgres.writer import SEQUENCES
+from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY, migrations
 
-NEWEST_SCHEMA = len(MIGRATIONS)
-CONNECT_TIMEOUT = StoreLimits().connect_timeout
-DISCONNECT_TIMEOUT = StoreLimits().disconnect_timeout
+CONNECT_TIMEOUT = Bounds().connect_timeout
+DISCONNECT_TIMEOUT = Bounds().disconnect_timeout
 STATEMENT_TIMEOUT = 5.0  # a lock of another transaction may take as long
 _SAFETY = {
     "fsync": "a power cut can lose animals",
@@ -97,16 +98,18 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
     version = await schema_version(connection, schema)
     if version == 0:
         return [f"there is no schema {schema} yet; petstore serve makes it"], ""
-    if version > NEWEST_SCHEMA:
-        return [f"it {NEWER.format(version, NEWEST_SCHEMA)}"], ""
+    try:
+        migrations("postgres", version)
+    except OperatorError as error:
+        return [f"it {error}"], ""
+    if version < NEWEST_SCHEMA:
+        return [], f"schema {version}; the next start brings it to {NEWEST_SCHEMA}, with every node stopped"
     faults = []
     for table, sequence in SEQUENCES.items():
         last = await connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}")
         highest = await connection.fetchval(f"SELECT coalesce(max(id), 0) FROM {schema}.{table}")
         if last < highest:
             faults.append(f"{schema}.{sequence} is behind {schema}.{table}: ids would be given twice")
-    if version > 1:  # since schema 2
-        rows = await connection.fetch(f"SELECT source FROM {schema}.copying")
-        faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
-    later = "" if version == NEWEST_SCHEMA else f"; the next start brings it to {NEWEST_SCHEMA}"
-    return faults, f"schema {version}{later}"
+    rows = await connection.fetch(f"SELECT source FROM {schema}.copying")
+    faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
+    return faults, f"schema {version}"

@@ -12,6 +12,7 @@ from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.store import StorePolicy
 from petstore.store.postgres import migrations
 from petstore.store.postgres.errors import DRIVER, is_gone, translate
+from petstore.store.schema import NEWEST_SCHEMA
 from petstore.store.writing import log_bug
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ class PostgresPool:
         self._hosts = each_host(url)
         self._schemas = schemas
         self._policy = policy
-        self._limits = policy.limits
+        self._bounds = policy.bounds
         self._pool: asyncpg.Pool | None = None
         self._opening: asyncio.Task[asyncpg.Pool] | None = None
         self._closed = False
@@ -42,10 +43,10 @@ class PostgresPool:
         """
         if self._closed:
             raise Unavailable("the store is closed")
-        if self._waiting >= self._limits.queued_reads:
+        if self._waiting >= self._bounds.queued_reads:
             raise Unavailable("too many requests wait for a connection to the store")
         self._waiting += 1
-        seconds = self._limits.request_timeout if timeout_seconds is None else timeout_seconds
+        seconds = self._bounds.request_timeout if timeout_seconds is None else timeout_seconds
         task = asyncio.get_running_loop().create_task(self._run(work, seconds))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -61,7 +62,7 @@ class PostgresPool:
 
     async def _run(self, work: Work[T], seconds: float) -> T:
         waiting = True
-        deadline = asyncio.get_running_loop().time() + seconds + self._limits.disconnect_timeout
+        deadline = asyncio.get_running_loop().time() + seconds + self._bounds.disconnect_timeout
         connection: Connection = None
         pool: asyncpg.Pool | None = None
         try:
@@ -103,12 +104,12 @@ class PostgresPool:
             pool = await asyncpg.create_pool(self._url, **options)
             try:
                 async with pool.acquire() as connection:
-                    deadline = asyncio.get_running_loop().time() + self._limits.connect_timeout
+                    deadline = asyncio.get_running_loop().time() + self._bounds.connect_timeout
                     with terminate_at(deadline, connection):
                         await migrations.check_encoding(connection)
                         versions = [await migrations.schema_version(connection, schema) for schema in self._schemas]
                     for schema, version in zip(self._schemas, versions, strict=True):
-                        if version != len(migrations.MIGRATIONS):
+                        if version != NEWEST_SCHEMA:
                             async with long_transaction(connection):
                                 await migrations.migrate(connection, schema)
             except BaseException:
@@ -124,7 +125,7 @@ class PostgresPool:
 
         Each host has its share of the time: asyncpg would leave all of it to one that swallows packets.
         """
-        options["timeout"] = self._limits.connect_timeout / len(self._hosts)
+        options["timeout"] = self._bounds.connect_timeout / len(self._hosts)
         *others, last = self._hosts  # a copy: while this waits, another connection may change the order
         for host in others:
             with contextlib.suppress(*DRIVER):
@@ -139,12 +140,12 @@ class PostgresPool:
     async def _release(self, pool: asyncpg.Pool, connection: Connection) -> None:
         with contextlib.suppress(*DRIVER):
             # To close a connection, asyncpg sends a last message and waits; a server that hangs does not answer it.
-            await pool.release(connection, timeout=self._limits.disconnect_timeout)
+            await pool.release(connection, timeout=self._bounds.disconnect_timeout)
 
     async def close(self) -> None:
         """Returns when all work that was begun is done, and cuts off what takes longer than a request may."""
         self._closed = True
-        timeout = self._limits.request_timeout
+        timeout = self._bounds.request_timeout
         if self._running:
             await asyncio.wait(self._running, timeout=timeout)
         if self._opening is not None:
@@ -164,12 +165,12 @@ def each_host(url: str) -> list[str]:
 
 def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
     """For asyncpg."""
-    limits = policy.limits
+    bounds = policy.bounds
     options: dict[str, Any] = {
         "min_size": 1,
         "max_size": policy.pool_size,
-        "timeout": limits.connect_timeout,
-        "server_settings": {"application_name": "petstore"},
+        "timeout": bounds.connect_timeout,
+        "server_settings": {"application_name": migrations.APPLICATION_NAME},
         "max_inactive_connection_lifetime": 60,
         "reset": _nothing_to_reset,
     }
@@ -179,8 +180,8 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
         options["statement_cache_size"] = 0
     else:
         settings = options["server_settings"]
-        settings["statement_timeout"] = _milliseconds(limits.statement_timeout)
-        settings["idle_in_transaction_session_timeout"] = _milliseconds(limits.idle_transaction_timeout)
+        settings["statement_timeout"] = _milliseconds(bounds.statement_timeout)
+        settings["idle_in_transaction_session_timeout"] = _milliseconds(bounds.idle_transaction_timeout)
         # Otherwise PostgreSQL plans a page anew each time, since it cannot know the LIMIT: 182 µs instead of 107.
         settings["plan_cache_mode"] = "force_generic_plan"
     if hosts > 1:

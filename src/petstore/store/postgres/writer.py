@@ -1,8 +1,8 @@
 """Adds animals to PostgreSQL: all that waits goes into one multi-row statement, so one commit serves many."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -11,54 +11,84 @@ from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.observability.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet, Pet
-from petstore.store import OnCommit
-from petstore.store.limits import IDEMPOTENCY_LIFETIME, StoreLimits
-from petstore.store.postgres.database import lock_pet_ids, watched
+from petstore.store.bounds import IDEMPOTENCY_LIFETIME, Bounds
+from petstore.store.freshness import ADDED, Freshness, Numbers
 from petstore.store.postgres.pool import Connection, PostgresPool
+from petstore.store.schema import IDEMPOTENCY, NEW_PET_COLUMNS, NEW_PET_FIELDS, TYPES, new_pet_row
 from petstore.store.writing import AddPet, added, deliver, log_bug, replayed
 
 BATCH_MAX = 500  # animals in one statement
 
-# One statement is one transaction. Batches of other nodes wait for the lock of the ids meanwhile. The ids are drawn
-# first, so that it is certain which row got which. A row whose idempotency record exists already, and has not expired,
-# is not added; if another transaction is just writing that record, this one waits for its end. Records are claimed in
-# one order everywhere, so that two batches cannot deadlock.
-_ADD = """
+SEQUENCES = {"pets": "pets_id_seq", "audit": "audit_id_seq"}  # where the ids of a table come from
+
+R = TypeVar("R")
+
+
+async def watched(health: Health, call: Awaitable[R]) -> R:
+    """What the call returns, or raises; an outage is noted, and its end."""
+    try:
+        result = await call
+    except Unavailable as outage:
+        health.failed(outage)
+        raise
+    if health.down:
+        health.worked()
+    return result
+
+
+def lock_pet_ids(schema: str) -> str:
+    """An expression: waits for the lock under which ids of animals are drawn, and keeps it to the transaction's end."""
+    return f"pg_advisory_xact_lock(hashtext('{schema}.pet_ids'))"
+
+
+def _add_sql(schema: str) -> str:
+    """Of arrays, a column each: those of new animals, then the key's id, the token and the digest; then two times.
+
+    One statement is one transaction. Batches of other nodes wait for the lock of the ids meanwhile. The ids are drawn
+    first, so that it is certain which row got which. A row whose idempotency record exists already, and has not
+    expired, is not added; if another transaction is just writing that record, this one waits for its end. Records are
+    claimed in one order everywhere, so that two batches cannot deadlock.
+    """
+    types = [*(TYPES[field] for field in NEW_PET_FIELDS), "text", "text", "bytea"]
+    arrays = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(types, 1))
+    now, oldest = f"${len(types) + 1}", f"${len(types) + 2}"
+    record = ", ".join(IDEMPOTENCY.columns)
+    replaced = ", ".join(f"{column} = excluded.{column}" for column in IDEMPOTENCY.columns[2:])
+    return f"""
 WITH locked AS MATERIALIZED (
-    SELECT {lock}
+    SELECT {lock_pet_ids(schema)}
 ), input AS MATERIALIZED (
-    SELECT nextval('{schema}.pet_ids') AS id, name, category_id, status, key_id, token, digest, place
-    FROM locked, unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY
-        AS new (name, category_id, status, key_id, token, digest, place)
+    SELECT nextval('{schema}.{SEQUENCES["pets"]}') AS pet_id, {NEW_PET_COLUMNS}, key_id, token, body_digest, place
+    FROM locked, unnest({arrays}) WITH ORDINALITY
+        AS new ({NEW_PET_COLUMNS}, key_id, token, body_digest, place)
 ), claimed AS (
-    INSERT INTO {schema}.idempotency AS known (key_id, token, body_digest, pet_id, status, created)
-    SELECT key_id, token, digest, id, status, $7 FROM input WHERE token IS NOT NULL ORDER BY key_id, token
-    ON CONFLICT (key_id, token) DO UPDATE
-        SET body_digest = excluded.body_digest, pet_id = excluded.pet_id, status = excluded.status,
-            created = excluded.created
-        WHERE known.created <= $8
+    INSERT INTO {schema}.idempotency AS known ({record})
+    SELECT key_id, token, body_digest, pet_id, {NEW_PET_COLUMNS}, {now} FROM input
+    WHERE token IS NOT NULL ORDER BY key_id, token
+    ON CONFLICT (key_id, token) DO UPDATE SET {replaced} WHERE known.created <= {oldest}
     RETURNING pet_id
 ), added AS (
-    INSERT INTO {schema}.pets (id, name, category_id, status)
-    SELECT id, name, category_id, status FROM input
-    WHERE token IS NULL OR id IN (SELECT pet_id FROM claimed)
+    INSERT INTO {schema}.pets (id, {NEW_PET_COLUMNS})
+    SELECT pet_id, {NEW_PET_COLUMNS} FROM input
+    WHERE token IS NULL OR pet_id IN (SELECT pet_id FROM claimed)
     ORDER BY place
     RETURNING id
 )
-SELECT input.id, added.id IS NOT NULL FROM input LEFT JOIN added USING (id) ORDER BY place
+SELECT input.pet_id, added.id IS NOT NULL FROM input LEFT JOIN added ON added.id = input.pet_id ORDER BY place
 """
 
-# A statement of its own: it must see what another transaction committed while the first one waited for it. The record
-# has the status of the animal when it was added. Name and category, too, are those of then.
-_EARLIER = """
-SELECT wanted.place, known.body_digest,
-    known.pet_id, coalesce(changed.name, pets.name), coalesce(changed.category_id, pets.category_id), known.status
-FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (key_id, token, place)
-JOIN {schema}.idempotency AS known USING (key_id, token)
-LEFT JOIN {schema}.pets ON pets.id = known.pet_id
-LEFT JOIN {schema}.changed_pets AS changed ON changed.id = known.pet_id
-WHERE coalesce(changed.id, pets.id) IS NOT NULL
-"""
+
+def _earlier_sql(schema: str) -> str:
+    """A statement of its own: it must see what another transaction committed while the first one waited for it.
+
+    The record has the animal as it was when it was added, whatever became of it.
+    """
+    columns = ", ".join(f"known.{field}" for field in NEW_PET_FIELDS)
+    return (
+        f"SELECT wanted.place, known.body_digest, known.pet_id, {columns}"
+        " FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (key_id, token, place)"
+        f" JOIN {schema}.idempotency AS known USING (key_id, token)"
+    )
 
 
 Result = Added | Exception
@@ -71,19 +101,19 @@ class PostgresWriter:
         schema: str,
         environment: Environment,
         health: Health,
-        on_commit: OnCommit,
-        limits: StoreLimits,
+        freshness: Freshness,
+        bounds: Bounds,
     ) -> None:
         self._pool = pool
         self._environment = environment
         self._health = health
-        self._on_commit = on_commit
-        self._limits = limits
-        self._add_sql = _ADD.format(schema=schema, lock=lock_pet_ids(schema))
-        self._earlier_sql = _EARLIER.format(schema=schema)
+        self._freshness = freshness
+        self._bounds = bounds
+        self._add_sql = _add_sql(schema)
+        self._earlier_sql = _earlier_sql(schema)
         old = (
             f"SELECT ctid FROM {schema}.idempotency WHERE created <= $1"
-            f" LIMIT {limits.pruned_records} FOR UPDATE SKIP LOCKED"
+            f" LIMIT {bounds.pruned_records} FOR UPDATE SKIP LOCKED"
         )
         self._prune_sql = f"DELETE FROM {schema}.idempotency WHERE ctid = ANY (ARRAY({old}))"
         self._loop = asyncio.get_running_loop()
@@ -93,20 +123,20 @@ class PostgresWriter:
 
     def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
         """Raises Unavailable when too many wait already."""
-        if len(self._waiting) >= self._limits.queued_writes:
+        if len(self._waiting) >= self._bounds.queued_writes:
             self._health.error()
             raise Unavailable("the writer's queue is full")
         future: asyncio.Future[Added] = self._loop.create_future()
-        due = self._loop.time() + self._limits.request_timeout
+        due = self._loop.time() + self._bounds.request_timeout
         self._waiting.append(AddPet(future, due, new, now, idempotency_key))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
-            self._watch = self._loop.call_later(self._limits.check_interval, self._check)
+            self._watch = self._loop.call_later(self._bounds.check_interval, self._check)
         return future
 
     def _check(self) -> None:
         """Again and again: a batch that takes long must not keep those behind it waiting."""
-        self._watch = self._loop.call_later(self._limits.check_interval, self._check)
+        self._watch = self._loop.call_later(self._bounds.check_interval, self._check)
         self._refuse_late()
 
     def _refuse_late(self) -> None:
@@ -127,12 +157,12 @@ class PostgresWriter:
         try:
             while self._waiting:
                 self._refuse_late()
-                count = min(BATCH_MAX, self._limits.batch)
+                count = min(BATCH_MAX, self._bounds.batch)
                 batch, self._waiting = self._waiting[:count], self._waiting[count:]
                 batch = [add for add in batch if not add.future.done()]  # the others' callers have gone
                 STORE_QUEUE.set(len(batch) + len(self._waiting), self._environment)
                 if batch:
-                    await self._settle(batch)
+                    await self._write_batch(batch)
                 if any(add.idempotency_key for add in batch):
                     await self._prune(max(add.now for add in batch))
         finally:
@@ -140,17 +170,18 @@ class PostgresWriter:
             self._writing = None
             self._watch.cancel()
 
-    async def _settle(self, batch: list[AddPet]) -> None:
-        """Write a batch, tell the gate, then every caller."""
+    async def _write_batch(self, batch: list[AddPet]) -> None:
+        """Write a batch, announce it, then answer every caller."""
         now = self._loop.time()
         # The first of them has waited for the longest.
-        timeout = min(self._limits.request_timeout, batch[0].due + self._limits.commit_timeout - now)
+        timeout = min(self._bounds.request_timeout, batch[0].due + self._bounds.commit_timeout - now)
         try:
             work = self._pool.run(lambda connection: self._commit(connection, batch, now + timeout), timeout)
             results: Sequence[Result] = await watched(self._health, work)
             STORE_BATCH.observe(len(batch), self._environment)
-            if any(isinstance(result, Added) and not result.replayed for result in results):
-                await self._on_commit("catalogue")
+            new = [result.pet.id for result in results if isinstance(result, Added) and not result.replayed]
+            if new:
+                await self._freshness.announce(ADDED, Numbers(added=max(new)))
         except PetstoreError as outage:
             # Those who waited behind this batch waited for the same outage: they hear of it now, not later.
             batch, self._waiting = batch + self._waiting, []
@@ -161,7 +192,7 @@ class PostgresWriter:
 
     async def _prune(self, now: float) -> None:
         """Some records at a time, after every caller has its answer: no animal depends on it."""
-        if now - self._pruned < self._limits.prune_interval:
+        if now - self._pruned < self._bounds.prune_interval:
             return
 
         async def work(connection: Connection) -> str:
@@ -169,7 +200,7 @@ class PostgresWriter:
             return status
 
         try:
-            if await self._pool.run(work) == f"DELETE {self._limits.pruned_records}":
+            if await self._pool.run(work) == f"DELETE {self._bounds.pruned_records}":
                 return  # there are more, for the next batch
         except Unavailable:
             pass  # the next batch tells of it
@@ -189,7 +220,7 @@ class PostgresWriter:
     async def _add_until(self, until: float, connection: Connection, batch: list[AddPet]) -> list[Result]:
         """The server must give up before we do: what waits there for a lock would be added after it was refused."""
         left = until - self._loop.time()
-        if left > self._limits.statement_timeout:
+        if left > self._bounds.statement_timeout:
             return await self._add(connection, batch)  # one statement, whose timeout is the connection's
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(f"SET LOCAL statement_timeout = {max(1, int(left * 900))}")
@@ -200,9 +231,7 @@ class PostgresWriter:
         keys = [add.idempotency_key for add in batch]
         rows = await connection.fetch(
             self._add_sql,
-            [add.new.name for add in batch],
-            [add.new.category_id for add in batch],
-            [add.new.status for add in batch],
+            *map(list, zip(*(new_pet_row(add.new) for add in batch), strict=True)),
             [key.key_id if key else None for key in keys],
             [key.token if key else None for key in keys],
             [key.body_digest if key else None for key in keys],

@@ -8,11 +8,12 @@ from typing import Any
 import apsw
 
 from petstore.audit import AuditEntry
-from petstore.store.sql import record, steps
-from petstore.store.sqlite.connection import BUSY_TIMEOUT, connect, set_busy_timeout
+from petstore.store.audit import recorded
+from petstore.store.database import steps
+from petstore.store.sqlite.connection import BUSY_TIMEOUT, connect, set_busy_timeout, translating
 from petstore.store.sqlite.database import raise_last_id, run
-from petstore.store.sqlite.errors import translating
 
+RENAMED = {"deeds": "audit"}  # since release 1.1
 STEP = 1_000  # pages between two reports of progress
 
 
@@ -51,9 +52,9 @@ class Snapshot:
 
 
 def record_entry(path: Path, entry: AuditEntry) -> None:
-    """Write an audit entry into a file of any schema: the audit log is the same in all. Raises Unavailable."""
+    """Write an audit entry into a file of the newest schema. Raises Unavailable."""
     with translating(), contextlib.closing(connect(path)) as connection:
-        run(connection, steps(record("main", [entry])))
+        run(connection, steps(recorded("main", entry)))
 
 
 def take_over_ids(path: Path, replaced: Path) -> bool:
@@ -68,5 +69,5 @@ def take_over_ids(path: Path, replaced: Path) -> bool:
         return False  # the file is damaged, which may well be why it is replaced
     with translating(), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
-            run(connection, raise_last_id(table, last))
+            run(connection, raise_last_id(RENAMED.get(table, table), last))
     return True

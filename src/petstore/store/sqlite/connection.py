@@ -1,13 +1,19 @@
-"""Connections to a SQLite file, with the settings that this service wants."""
+"""Connections to a SQLite file: the settings that this service wants, SQLite's errors as ours, the queue of writers."""
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import apsw
 
-from petstore.store.limits import StoreLimits
+from petstore.errors import PetstoreError, Unavailable
+from petstore.store.bounds import Bounds
 
-BUSY_TIMEOUT = StoreLimits().busy_timeout
+BUSY_TIMEOUT = Bounds().busy_timeout
 
 # When the log has this many pages (16 MiB), SQLite copies it into the file: so rarely that writers do not notice.
 WAL_PAGES = 4096
@@ -41,3 +47,60 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
 
 def set_busy_timeout(connection: apsw.Connection, seconds: float) -> None:
     connection.set_busy_timeout(max(0, int(seconds * 1000)))
+
+
+# Errors
+
+# Only a bug causes these: a statement, a value or a row that SQLite cannot take, whatever the state of the file.
+BUGS = (
+    apsw.SQLError, apsw.ConstraintError, apsw.MismatchError, apsw.MisuseError, apsw.RangeError, apsw.TooBigError,
+    apsw.BindingsError, apsw.IncompleteExecutionError, apsw.CursorClosedError, apsw.ThreadingViolationError,
+)  # fmt: skip
+
+
+def translate(error: Exception) -> Exception:
+    """Unavailable for what SQLite or the file system reports; ours and bugs stay themselves."""
+    if isinstance(error, (PetstoreError, *BUGS)) or not isinstance(error, apsw.Error | OSError):
+        return error
+    damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
+    what_to_do = "; petstore check says which file is damaged" if damaged else ""
+    outage = Unavailable(f"the store failed: {type(error).__name__}: {error}{what_to_do}")
+    outage.__cause__ = error
+    return outage
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(error) from error
+
+
+class WriteLock:
+    """A file lock, across processes, that a writer holds while it waits for SQLite's own lock.
+
+    SQLite waits by sleeping and trying again, which starves some of several busy writers. The kernel wakes the waiters
+    of a file lock in turn, and releases the lock of a process that dies.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """`path` is the database's."""
+        self._path = path.with_name(path.name + "-turn")
+        self._file: int | None = None
+
+    def __enter__(self) -> None:
+        if self._file is None:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

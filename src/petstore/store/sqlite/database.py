@@ -2,8 +2,9 @@
 
 import asyncio
 import re
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -12,39 +13,47 @@ from typing import Any
 import apsw
 import msgspec
 
+from petstore.changes import Change
+from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.observability.health import Health
-from petstore.store import OnCommit, Subject
-from petstore.store.limits import StoreLimits
+from petstore.pets import Added, IdempotencyKey, NewPet
+from petstore.store.bounds import Bounds
+from petstore.store.database import PutRows, Statement, Step, T, Transaction
+from petstore.store.freshness import Announce, Freshness, Numbers, numbers_sql
 from petstore.store.schema import Row, Table
-from petstore.store.sql import Database, PutRows, Statement, Step, T, Transaction
-from petstore.store.sqlite.connection import connect
-from petstore.store.sqlite.errors import translate, translating
+from petstore.store.sqlite.connection import connect, translate, translating
 from petstore.store.sqlite.migrations import migrate
 from petstore.store.sqlite.writer import Writer
 
 _ANY = re.compile(r"= ANY\((\?\d+)\)")
+_NUMBERS = numbers_sql("main")
 
 
-class SqliteDatabase(Database):
-    schema = "main"
-    for_update = skip_locked = ""  # a transaction has the whole file to itself
-    clock = "unixepoch('subsec')"
+class SqliteDatabase:
+    """See `Database` for what each method does."""
+
+    immediate = True
     # An answer may come late: usage that was refused and then written after all would be counted twice.
     usage_timeout = 60.0
+
+    schema = "main"
+    for_update = skip_locked = ""  # a transaction has the whole file to itself
     counters = "(SELECT name, seq AS last FROM sqlite_sequence)"
 
     def __init__(
         self,
         path: Path,
         environment: Environment,
-        on_commit: OnCommit,
-        limits: StoreLimits,
+        announce: Announce,
+        bounds: Bounds,
         connect: Callable[[Path], apsw.Connection] = connect,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Tests inject faults with `connect` and `clock`. Raises OperatorError when the file cannot be used."""
-        super().__init__(environment, on_commit, limits)
+        self.environment: Environment = environment
+        self.bounds = bounds
+        self.freshness = Freshness(announce, self._numbers)
         migrate(path)
         self._path = path
         self._reader = connect(path)
@@ -52,15 +61,18 @@ class SqliteDatabase(Database):
             self._reader.pragma("query_only", "ON")
             self._cursor = self._reader.cursor()  # one for all reads: a new one for each would cost a microsecond
             self._read_health = Health("store", environment, "read")
-            self._writer = Writer(path, environment, on_commit, limits, connect, clock)
+            self._writer = Writer(path, environment, self.freshness, bounds, connect, clock)
         except BaseException:
             self._reader.close()
             raise
 
-    def _rows(self, sql: str, bindings: tuple[Any, ...]) -> list[Row]:
+    async def read(self, sql: str, *values: Any) -> list[Row]:
+        return self._rows(translated(sql), bindings(values))
+
+    def _rows(self, sql: str, values: tuple[Any, ...]) -> list[Row]:
         # All rows at once: an unfinished statement would keep its snapshot, and SQLite could not start the log over.
         try:
-            rows = self._cursor.execute(sql, bindings).fetchall()
+            rows = self._cursor.execute(sql, values).fetchall()
         except apsw.Error as error:
             fault = translate(error)
             if fault is error:
@@ -71,41 +83,63 @@ class SqliteDatabase(Database):
             self._read_health.worked()
         return rows
 
-    async def _fetch(self, sql: str, *values: Any) -> list[Row]:
-        return self._rows(translated(sql), _bindings(values))
-
-    async def _fetch_long(self, sql: str, *values: Any) -> list[Row]:
+    async def read_long(self, sql: str, *values: Any) -> list[Row]:
         """In another thread, so that the event loop goes on."""
 
         def work() -> list[Row]:
             with closing(connect(self._path, readonly=True)) as connection:
-                return connection.execute(translated(sql), _bindings(values)).fetchall()
+                return connection.execute(translated(sql), bindings(values)).fetchall()
 
         with translating():
             return await asyncio.to_thread(work)
 
-    async def _run(
-        self, transaction: Transaction[T], changes: Subject | None = None, timeout_seconds: float | None = None
+    async def write(
+        self, transaction: Transaction[T], changes: Collection[Change], timeout_seconds: float | None = None
     ) -> T:
         return await self._writer.call(lambda connection: run(connection, transaction), changes, timeout_seconds)
 
-    def _contains(self, column: str, place: int) -> str:
+    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
+        return self._writer.add(new, now, idempotency_key)
+
+    async def _numbers(self) -> Numbers:
+        return Numbers(*self._rows(_NUMBERS, ())[0])
+
+    def contains(self, column: str, place: int) -> str:
         return f"instr(lower({column}), ${place}) > 0"
 
-    def _lock_pet_ids(self) -> Transaction[None]:
+    def lock_pet_ids(self) -> Transaction[None]:
         yield from ()  # a transaction has the whole file to itself
 
-    def _draw_pet_ids(self, count: int) -> Transaction[int]:
+    def draw_pet_ids(self, count: int) -> Transaction[int]:
         rows = yield Statement("SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
         last: int = rows[0][0] if rows else 0
         yield from raise_last_id("pets", last + count)
         return last + 1
 
-    def _raise_last_id(self, table: str, last: int) -> Transaction[None]:
+    def raise_last_id(self, table: str, last: int) -> Transaction[None]:
         return raise_last_id(table, last)
 
+    def check_space(self) -> None:
+        directory = self._path.parent
+        free, least = shutil.disk_usage(directory).free, self.bounds.import_free_bytes
+        if free < least:
+            raise OperatorError(
+                f"{directory}: only {free // 2**20:,} MiB are free, and an import leaves {least // 2**20:,} MiB;"
+                " free some space, then give the same command again"
+            )
+
+    async def ping(self) -> None:
+        self._rows("SELECT id FROM pets LIMIT 1", ())
+
+    async def drain(self) -> None:
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        await self._writer.close()
+        self._reader.close()
+
     def release(self) -> None:
-        """Closes a store that was never used."""
+        """Closes a database that was never used."""
         self._reader.close()
 
 
@@ -130,7 +164,7 @@ def run(connection: apsw.Connection, transaction: Transaction[T]) -> T:
 
 def _execute(connection: apsw.Connection, step: Step) -> list[Row]:
     if isinstance(step, Statement):
-        return connection.execute(translated(step.sql), _bindings(step.values)).fetchall()
+        return connection.execute(translated(step.sql), bindings(step.values)).fetchall()
     sql = _insert_into(step.table) if isinstance(step, PutRows) else translated(step.sql)
     connection.executemany(sql, step.rows)
     return []
@@ -147,5 +181,9 @@ def translated(sql: str) -> str:
     return _ANY.sub(r"IN (SELECT value FROM json_each(\1))", sql.replace("$", "?"))
 
 
-def _bindings(values: Any) -> tuple[Any, ...]:
-    return tuple(msgspec.json.encode(value).decode() if isinstance(value, list) else value for value in values)
+def bindings(values: Any) -> tuple[Any, ...]:
+    """A list becomes a JSON array, which `translated` expects."""
+    for value in values:
+        if type(value) is list:
+            return tuple(msgspec.json.encode(each).decode() if type(each) is list else each for each in values)
+    return tuple(values)

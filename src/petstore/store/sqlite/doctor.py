@@ -7,13 +7,13 @@ from urllib.parse import quote
 
 import apsw
 
-from petstore.store.schema import NEWER, TABLES, UNFINISHED_COPY
+from petstore.errors import OperatorError
+from petstore.store.schema import TABLES, UNFINISHED_COPY, migrations
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, set_busy_timeout
-from petstore.store.sqlite.migrations import MIGRATIONS, RESTORE
+from petstore.store.sqlite.migrations import RESTORE
 
-NEWEST_SCHEMA = len(MIGRATIONS)
 _NEWEST = (
-    "SELECT max(at) FROM (SELECT max(at) AS at FROM deeds UNION ALL SELECT max(created) FROM idempotency"
+    "SELECT max(at) FROM (SELECT max(at) AS at FROM {audit} UNION ALL SELECT max(created) FROM idempotency"
     " UNION ALL SELECT max(created) FROM keys UNION ALL SELECT max(last_used) FROM keys)"
 )
 
@@ -36,7 +36,7 @@ def check_file(path: Path) -> FileReport:
             set_busy_timeout(connection, BUSY_TIMEOUT)
             return _report(connection)
     except apsw.NotADBError:
-        return FileReport([f"it is no database; {RESTORE}"])
+        return FileReport([f"it is not a database; {RESTORE}"])
     except apsw.Error as error:
         return FileReport([f"it cannot be read: {error}"])
 
@@ -45,15 +45,18 @@ def _report(connection: apsw.Connection) -> FileReport:
     """Raises apsw.Error."""
     faults = _damage(connection)
     schema: int = connection.pragma("user_version")
-    if schema > NEWEST_SCHEMA:
-        faults.append(f"it {NEWER.format(schema, NEWEST_SCHEMA)}")
+    try:
+        migrations("sqlite", schema)
+    except OperatorError as error:
+        faults.append(f"it {error}")
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if faults or not tables:
         return FileReport(faults or ["it has no tables"], schema)
     unfinished = connection.execute("SELECT source FROM copying").fetchall() if "copying" in tables else []
     faults = [UNFINISHED_COPY.format(source) for (source,) in unfinished]
     rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in tables}
-    return FileReport(faults, schema, rows, connection.execute(_NEWEST).get)
+    audit = "audit" if "audit" in tables else "deeds"  # of release 1.1
+    return FileReport(faults, schema, rows, connection.execute(_NEWEST.format(audit=audit)).get)
 
 
 def _damage(connection: apsw.Connection) -> list[str]:

@@ -6,13 +6,25 @@ import apsw
 import msgspec
 
 from petstore.pets import Added, Pet
-from petstore.store.limits import IDEMPOTENCY_LIFETIME, StoreLimits
+from petstore.store.bounds import IDEMPOTENCY_LIFETIME, Bounds
+from petstore.store.schema import IDEMPOTENCY, NEW_PET_FIELDS, new_pet_row
 from petstore.store.writing import AddPet, replayed
+
+# The animal as it was when it was added, whatever became of it.
+_FIND = (
+    f"SELECT i.key_id, i.token, i.body_digest, i.pet_id, {', '.join(f'i.{field}' for field in NEW_PET_FIELDS)}"
+    " FROM json_each(?) AS t JOIN idempotency AS i ON i.key_id = t.value ->> 0 AND i.token = t.value ->> 1"
+    " WHERE i.created > ?"
+)
+_REMEMBER = (
+    f"REPLACE INTO idempotency ({', '.join(IDEMPOTENCY.columns)})"
+    f" VALUES ({', '.join('?' for _ in IDEMPOTENCY.columns)})"
+)
 
 
 class IdempotencyRecords:
-    def __init__(self, limits: StoreLimits) -> None:
-        self._limits = limits
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
         self._pruned = 0.0
 
     def without_replays(self, connection: apsw.Connection, adds: list[AddPet]) -> list[AddPet]:
@@ -22,15 +34,8 @@ class IdempotencyRecords:
             return adds
         now = max(add.now for add in adds)
         self._prune(connection, now)
-        # The record has the status of the animal when it was added. Name and category, too, are those of then.
         rows: list[Any] = connection.execute(
-            "SELECT i.key_id, i.token, i.body_digest,"
-            "  i.pet_id, coalesce(c.name, p.name), coalesce(c.category_id, p.category_id), i.status"
-            " FROM json_each(?) AS t"
-            " JOIN idempotency AS i ON i.key_id = t.value ->> 0 AND i.token = t.value ->> 1"
-            " LEFT JOIN pets AS p ON p.id = i.pet_id LEFT JOIN changed_pets AS c ON c.id = i.pet_id"
-            " WHERE i.created > ? AND coalesce(c.id, p.id) IS NOT NULL",
-            (msgspec.json.encode([(key.key_id, key.token) for key in keys]).decode(), now - IDEMPOTENCY_LIFETIME),
+            _FIND, (msgspec.json.encode([(key.key_id, key.token) for key in keys]).decode(), now - IDEMPOTENCY_LIFETIME)
         ).fetchall()
         known = {(key_id, token): (digest, Pet(*pet)) for key_id, token, digest, *pet in rows}
         new = []
@@ -45,21 +50,21 @@ class IdempotencyRecords:
     def remember(self, connection: apsw.Connection, adds: list[AddPet]) -> None:
         """Of animals that were just added."""
         records = [
-            (key.key_id, key.token, key.body_digest, add.result.pet.id, add.new.status, add.now)
+            (*key, add.result.pet.id, *new_pet_row(add.new), add.now)
             for add in adds
             if (key := add.idempotency_key) and isinstance(add.result, Added)
         ]
         if records:
             # REPLACE: a record whose life is over may still be there.
-            connection.executemany("REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)", records)
+            connection.executemany(_REMEMBER, records)
 
     def _prune(self, connection: apsw.Connection, now: float) -> None:
-        if now - self._pruned < self._limits.prune_interval:
+        if now - self._pruned < self._bounds.prune_interval:
             return
         connection.execute(
             "DELETE FROM idempotency WHERE (key_id, token) IN"
             " (SELECT key_id, token FROM idempotency WHERE created <= ? LIMIT ?)",
-            (now - IDEMPOTENCY_LIFETIME, self._limits.pruned_records),
+            (now - IDEMPOTENCY_LIFETIME, self._bounds.pruned_records),
         )
-        if connection.changes() < self._limits.pruned_records:  # otherwise there are more, for the next batch
+        if connection.changes() < self._bounds.pruned_records:  # otherwise there are more, for the next batch
             self._pruned = now

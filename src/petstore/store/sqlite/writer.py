@@ -14,7 +14,7 @@ import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,17 +22,17 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 import msgspec
 
+from petstore.changes import Change
 from petstore.errors import Unavailable
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.observability.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store import OnCommit, Subject
-from petstore.store.limits import StoreLimits
-from petstore.store.sqlite.connection import FILE_PRAGMAS, set_busy_timeout
-from petstore.store.sqlite.errors import translate
+from petstore.store.bounds import Bounds
+from petstore.store.freshness import ADDED, Freshness, Numbers, numbering_sql, numbers_sql
+from petstore.store.schema import NEW_PET_COLUMNS, NEW_PET_FIELDS, new_pet_row
+from petstore.store.sqlite.connection import FILE_PRAGMAS, WriteLock, set_busy_timeout, translate
 from petstore.store.sqlite.idempotency import IdempotencyRecords
-from petstore.store.sqlite.write_lock import WriteLock
 from petstore.store.writing import AddPet, added, deliver
 
 WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer waits for readers to start the log over
@@ -40,6 +40,7 @@ CHECKPOINT_TIMEOUT = 0.2  # seconds of such a wait, in which other writers wait 
 
 T = TypeVar("T")
 _encode = msgspec.json.encode
+_NUMBERS = numbers_sql("main")
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +50,7 @@ class Call:
     future: "asyncio.Future[Any]"
     due: float
     work: Callable[[apsw.Connection], Any]
-    changes: Subject | None
+    changes: Collection[Change]
     alone: bool
     result: Any = None
 
@@ -61,7 +62,8 @@ class BatchResult(NamedTuple):
     """Of a batch, in the writer's thread."""
 
     writes: list[Write]  # with their results; without those whose time was over
-    changed: set[Subject]
+    changes: Collection[Change] = ()
+    reached: Numbers = Numbers()  # by the changes
     first_id: int | None = None  # of a batch of animals only, whose results are still to be made
     fault: Exception | None = None  # why none of them was written
 
@@ -71,15 +73,15 @@ class Writer:
         self,
         path: Path,
         environment: Environment,
-        on_commit: OnCommit,
-        limits: StoreLimits,
+        freshness: Freshness,
+        bounds: Bounds,
         connect: Callable[[Path], apsw.Connection],
         clock: Callable[[], float],
     ) -> None:
         self._path = path
         self._environment = environment
-        self._on_commit = on_commit
-        self._limits = limits
+        self._freshness = freshness
+        self._bounds = bounds
         self._connect = connect
         self._clock = clock
         self._health = Health("store", environment, "write")
@@ -95,32 +97,32 @@ class Writer:
         self._thread_ended: asyncio.Future[None] | None = None  # None: there is no thread yet
         # Used by the thread only.
         self._write_lock = WriteLock(path)
-        self._idempotency = IdempotencyRecords(limits)
+        self._idempotency = IdempotencyRecords(bounds)
         self._batches = 0
         self._wal_pages = 0
 
     def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
         """Raises Unavailable when too many writes wait already."""
         future: asyncio.Future[Added] = self._loop.create_future()
-        self._submit(AddPet(future, self._clock() + self._limits.request_timeout, new, now, idempotency_key))
+        self._submit(AddPet(future, self._clock() + self._bounds.request_timeout, new, now, idempotency_key))
         return future
 
     def call(
-        self, work: Callable[[apsw.Connection], T], changes: Subject | None = None, timeout: float | None = None
+        self, work: Callable[[apsw.Connection], T], changes: Collection[Change], timeout: float | None = None
     ) -> "asyncio.Future[T]":
-        """Run `work` in a transaction; `changes` names the version to raise afterwards.
+        """Run `work` in a transaction, and announce `changes` afterwards.
 
         With a longer timeout than a request has, the work may also take longer, so it gets a transaction of its own.
         Raises Unavailable when too many writes wait already.
         """
         future: asyncio.Future[T] = self._loop.create_future()
-        usual = self._limits.request_timeout
+        usual = self._bounds.request_timeout
         due = self._clock() + (usual if timeout is None else timeout)
         self._submit(Call(future, due, work, changes, alone=timeout is not None and timeout > usual))
         return future
 
     def _submit(self, write: Write) -> None:
-        if len(self._waiting) >= self._limits.queued_writes:
+        if len(self._waiting) >= self._bounds.queued_writes:
             self._health.error()
             raise Unavailable("the writer's queue is full")
         if self._thread_ended is None:
@@ -139,11 +141,11 @@ class Writer:
 
     def _refuse_late(self) -> None:
         """Refuse the writes whose time is over, though a disk or a lock hangs; again and again."""
-        self._watch = self._loop.call_later(self._limits.check_interval, self._refuse_late)
+        self._watch = self._loop.call_later(self._bounds.check_interval, self._refuse_late)
         now = self._clock()
         STORE_QUEUE.set(len(self._in_flight) + len(self._waiting), self._environment)
         self._refuse(write for write in list(self._waiting) if write.due < now)
-        self._refuse(write for write in self._in_flight if write.due + self._limits.commit_timeout < now)
+        self._refuse(write for write in self._in_flight if write.due + self._bounds.commit_timeout < now)
 
     def _refuse(self, writes: Iterable[Write]) -> None:
         for write in writes:
@@ -166,7 +168,7 @@ class Writer:
             self._watch.cancel()
 
     def _committed(self, result: BatchResult) -> None:
-        writes, changed, first_id, fault = result
+        writes, _, _, first_id, fault = result
         if len(writes) < len(self._in_flight):
             self._refuse(set(self._in_flight).difference(writes))
         self._in_flight = []
@@ -183,19 +185,18 @@ class Writer:
             for pet_id, write in enumerate(writes, first_id):
                 assert isinstance(write, AddPet)
                 write.result = added(write.new, pet_id)
-        task = self._loop.create_task(self._answer(writes, changed))
+        task = self._loop.create_task(self._answer(result))
         self._answering.add(task)
         task.add_done_callback(self._answered)
 
-    async def _answer(self, writes: list[Write], changed: set[Subject]) -> None:
-        """Tells the gate first, then every caller."""
+    async def _answer(self, result: BatchResult) -> None:
+        """Announces first, then answers every caller."""
         failure: Exception | None = None
-        for subject in changed:
-            try:
-                await self._on_commit(subject)
-            except Exception as error:  # whatever it is, no caller may be left waiting
-                failure = error
-        deliver((write.future, failure or write.result) for write in writes)
+        try:
+            await self._freshness.announce(result.changes, result.reached)
+        except Exception as error:  # whatever it is, no caller may be left waiting
+            failure = error
+        deliver((write.future, failure or write.result) for write in result.writes)
 
     def _answered(self, task: "asyncio.Task[None]") -> None:
         self._answering.discard(task)
@@ -237,7 +238,7 @@ class Writer:
     def _take(self) -> list[Write]:
         """What waits: a batch at most, and a write that wants to be alone by itself."""
         taken: list[Write] = []
-        while self._waiting and len(taken) < self._limits.batch:
+        while self._waiting and len(taken) < self._bounds.batch:
             if self._waiting[0].alone and taken:
                 break
             taken.append(self._waiting.popleft())
@@ -248,19 +249,20 @@ class Writer:
 
     def _commit(self, connection: apsw.Connection, writes: list[Write]) -> BatchResult:
         if not writes:
-            return BatchResult([], set())
+            return BatchResult([])
         plain = [write for write in writes if isinstance(write, AddPet) and write.idempotency_key is None]
         if len(plain) == len(writes):
             with contextlib.suppress(apsw.BusyError):  # of a program that does not queue
                 # One statement, which is a transaction of its own.
-                return BatchResult(writes, {"catalogue"}, _insert(connection, _rows(plain), len(plain)))
+                first = _insert(connection, _rows(plain), len(plain))
+                return BatchResult(writes, ADDED, Numbers(added=first + len(plain) - 1), first)
         self._begin(connection, max(write.due for write in writes) - self._clock())
         # Once more: for some the lock may have come too late.
         return self._write(connection, self._in_time(writes))
 
     def _begin(self, connection: apsw.Connection, timeout: float) -> None:
         """Raises apsw.BusyError when another process keeps SQLite's write lock for so many seconds."""
-        set_busy_timeout(connection, min(self._limits.busy_timeout, timeout))
+        set_busy_timeout(connection, min(self._bounds.busy_timeout, timeout))
         try:
             connection.execute("BEGIN IMMEDIATE")
         finally:
@@ -268,28 +270,33 @@ class Writer:
 
     def _write(self, connection: apsw.Connection, writes: list[Write]) -> BatchResult:
         """The rest of a transaction that has begun."""
-        changed: set[Subject] = set()
+        changes: set[Change] = set()
         new = self._idempotency.without_replays(connection, [write for write in writes if isinstance(write, AddPet)])
         if new:
             for pet_id, add in enumerate(new, _insert(connection, _rows(new), len(new))):
                 add.result = added(add.new, pet_id)
             self._idempotency.remember(connection, new)
-            changed.add("catalogue")
+            changes.update(ADDED)
         for write in writes:
             if isinstance(write, Call):
                 connection.execute("SAVEPOINT call")  # a call that fails takes nothing else with it
                 try:
                     write.result = write.work(connection)
-                    if write.changes:
-                        changed.add(write.changes)
+                    changes.update(write.changes)
                 except Exception as error:
                     if not connection.in_transaction:  # a full disk has ended the whole transaction
                         raise
                     connection.execute("ROLLBACK TO call")
                     write.result = translate(error)
                 connection.execute("RELEASE call")
+        reached = Numbers()
+        if changes:
+            if numbering := numbering_sql("main", changes):
+                connection.execute(numbering)
+            row: Any = connection.execute(_NUMBERS).fetchall()[0]
+            reached = Numbers(*row)
         connection.execute("COMMIT")
-        return BatchResult(writes, changed)
+        return BatchResult(writes, changes, reached)
 
     def _in_time(self, writes: list[Write]) -> list[Write]:
         """Without those whose time is over, or whose callers have gone."""
@@ -321,18 +328,20 @@ class Writer:
 def _failed(writes: list[Write], fault: Exception) -> BatchResult:
     for write in writes:
         write.result = fault
-    return BatchResult(writes, set(), fault=fault)
+    return BatchResult(writes, fault=fault)
 
 
 def _rows(adds: Sequence[AddPet]) -> str:
-    return _encode([(add.new.name, add.new.category_id, add.new.status) for add in adds]).decode()
+    return _encode([new_pet_row(add.new) for add in adds]).decode()
+
+
+_INSERT = (
+    f"INSERT INTO pets ({NEW_PET_COLUMNS})"
+    f" SELECT {', '.join(f'value ->> {n}' for n in range(len(NEW_PET_FIELDS)))} FROM json_each(?) ORDER BY key"
+)
 
 
 def _insert(connection: apsw.Connection, rows: str, count: int) -> int:
     """The first id. The others follow it, because no other process can insert within the transaction."""
-    connection.execute(
-        "INSERT INTO pets (name, category_id, status)"
-        " SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) ORDER BY key",
-        (rows,),
-    )
+    connection.execute(_INSERT, (rows,))
     return connection.last_insert_rowid() - count + 1

@@ -1,4 +1,4 @@
-"""How much may wait for a store, and for how long: the same on every backend. Times are in seconds."""
+"""How long a store may take, and how much may wait for it: the same on every backend. Times are in seconds."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ IDEMPOTENCY_LIFETIME = 86_400.0
 OPERATOR_TIMEOUT = 3600.0  # for a statement of an operator's command, which may take the longer the more there is
 
 
-class StoreLimits(NamedTuple):
+class Bounds(NamedTuple):
     """A client gets its answer within two seconds, so the defaults add up to less."""
 
     queued_writes: int = 10_000
@@ -29,7 +29,7 @@ class StoreLimits(NamedTuple):
     prune_interval: float = 60.0
     search_step: int = 25_000  # rows that one search reads
     import_chunk: int = 2_000  # animals of an import in one transaction, so that creates do not wait long for the next
-    # Bytes that an import leaves free on SQLite's disk: for the log and the file while its rows are moved or removed,
-    # and for the creates of others.
+    # Bytes that an import leaves free on SQLite's disk: for the log while its animals are removed, and for the creates
+    # of others.
     import_free_bytes: int = 32 * 1024 * 1024
     usage_days: int = USAGE_DAYS  # for which the usage of keys is kept by the hour

@@ -1,0 +1,149 @@
+"""API keys in the store."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from petstore.audit import AuditEntry
+from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
+from petstore.store.audit import recorded
+from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text, lock_tables, steps
+from petstore.store.freshness import KEYS as KEYS_CHANGED
+from petstore.store.freshness import NOTHING
+from petstore.store.schema import KEY_COLUMNS, KEYS, key_of, key_of_secret, key_row
+
+# By what to sort: the column, the comparison with the last row of the previous page, and the order.
+_SORTS: dict[KeySort, tuple[str, str, str]] = {
+    "created": ("k.created", "<", "DESC"),
+    "name": ("k.name", ">", "ASC"),
+    "last-used": ("coalesce(k.last_used, 0)", "<", "DESC"),
+}
+# The conditions of `ApiKey.state`.
+_STATES = {
+    "active": "k.revoked IS NULL AND (k.expires IS NULL OR k.expires > {now}) AND k.suspended IS NULL",
+    "suspended": "k.revoked IS NULL AND (k.expires IS NULL OR k.expires > {now}) AND k.suspended IS NOT NULL",
+    "expired": "k.revoked IS NULL AND k.expires <= {now}",
+    "revoked": "k.revoked IS NOT NULL",
+}
+
+
+class Keys:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._select = f"SELECT {KEY_COLUMNS} FROM {db.schema}.keys AS k"
+        # One row, whether or not there is such a key: with the number of the latest change of keys.
+        self._of_secret = (
+            f"SELECT c.keys, secrets.expires, {KEY_COLUMNS} FROM {db.schema}.changes AS c"
+            f" LEFT JOIN {db.schema}.secrets ON secrets.digest = $1 LEFT JOIN {db.schema}.keys AS k"
+            " ON k.id = secrets.key_id"
+        )
+
+    async def find(self, digest: bytes) -> ApiKey | None:
+        """The key with this hash of a secret, usable or not; `expires` is the earlier of the key's and the secret's.
+
+        Every change of keys that the answer shows was announced, also where there is no key any more.
+        """
+        ((number, until, *row),) = await self._db.read(self._of_secret, digest)
+        if not self._db.freshness.knows(keys=number):
+            await self._db.freshness.check()
+        return None if row[0] is None else key_of_secret(self._db.environment, row, until)
+
+    async def get(self, key_id: str) -> ApiKey | None:
+        rows = await self._db.read(f"{self._select} WHERE k.id = $1", key_id)
+        return key_of(self._db.environment, rows[0]) if rows else None
+
+    async def page(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
+        """Keys in the order of their ids."""
+        rows = await self._db.read(f"{self._select} WHERE k.id > $1 ORDER BY k.id LIMIT $2", after, limit)
+        return [key_of(self._db.environment, row) for row in rows]
+
+    async def search(
+        self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
+    ) -> list[ApiKey]:
+        """Keys: newest first, by name, or last used first. `after` is the last key of the previous page."""
+        column, beyond, order = _SORTS[sort]
+        values: list[Any] = []
+
+        def bind(value: object) -> str:
+            values.append(value)
+            return f"${len(values)}"
+
+        conditions = []
+        if query.plan is not None:
+            conditions.append(f"k.plan = {bind(query.plan)}")
+        if query.state is not None:
+            condition = _STATES[query.state]
+            conditions.append(condition.format(now=bind(now)) if "{now}" in condition else condition)
+        if query.ids is not None:
+            conditions.append(f"k.id = ANY({bind(list(query.ids))})")
+        if query.except_ids:
+            conditions.append(f"NOT k.id = ANY({bind(list(query.except_ids))})")
+        if after is not None:
+            last = {"created": after.created, "name": after.name, "last-used": after.last_used or 0.0}[sort]
+            conditions.append(f"({column}, k.id) {beyond} ({bind(last)}, {bind(after.id)})")
+        count = bind(limit)
+        conditions.append(contains_text(self._db, ["k.name", "k.id"], query.text, values))
+        rows = await self._db.read_long(
+            f"{self._select} WHERE {' AND '.join(conditions)} ORDER BY {column} {order}, k.id {order} LIMIT {count}",
+            *values,
+        )
+        return [key_of(self._db.environment, row) for row in rows]
+
+    async def by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
+        """The keys of these ids that exist."""
+        rows = await self._db.read(f"{self._select} WHERE k.id = ANY($1)", list(key_ids))
+        return {row[0]: key_of(self._db.environment, row) for row in rows}
+
+    async def add(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
+        """Whether the key was added: with `only_first`, only when there is no key yet."""
+
+        def transaction() -> Transaction[bool]:
+            if only_first:
+                yield from lock_tables(self._db, "keys")
+                if (yield Statement(f"SELECT 1 FROM {self._db.schema}.keys LIMIT 1")):
+                    return False
+            yield PutRows(self._db.schema, KEYS, [key_row(key)])
+            yield self._new_secret(digest, key.id)
+            yield recorded(self._db.schema, entry)
+            return True
+
+        return await self._db.write(transaction(), NOTHING)  # nobody keeps in memory that there is no such key
+
+    async def update(self, key_id: str, changes: KeyChanges, entry: AuditEntry) -> ApiKey | None:
+        """The changed key; None when there is none of this id."""
+        changed = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
+        if "scopes" in changed:
+            changed["scopes"] = " ".join(changed["scopes"])
+
+        def transaction() -> Transaction[ApiKey | None]:
+            assignments = ", ".join(f"{column} = ${place}" for place, column in enumerate(changed, 2))
+            rows = yield Statement(
+                f"UPDATE {self._db.schema}.keys AS k SET {assignments} WHERE k.id = $1 RETURNING {KEY_COLUMNS}",
+                (key_id, *changed.values()),
+            )
+            if not rows:
+                return None
+            yield recorded(self._db.schema, entry)
+            return key_of(self._db.environment, rows[0])
+
+        return await self._db.write(transaction(), KEYS_CHANGED)
+
+    async def rotate(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
+        """Give the key a new secret; the old secrets work until `old_until`."""
+        schema = self._db.schema
+        # Of two rotations at once, the second waits for the lock: then it sees the first one's secret, and ends it.
+        lock = Statement(f"SELECT id FROM {schema}.keys WHERE id = $1 {self._db.for_update}", (key_id,))
+        end = Statement(
+            f"UPDATE {schema}.secrets SET expires = $1 WHERE key_id = $2 AND (expires IS NULL OR expires > $1)",
+            (old_until, key_id),
+        )
+        rotation = steps(lock, end, self._new_secret(digest, key_id), recorded(schema, entry))
+        await self._db.write(rotation, KEYS_CHANGED)
+
+    async def revoke(self, key_id: str, entry: AuditEntry) -> None:
+        revoke = Statement(f"UPDATE {self._db.schema}.keys SET revoked = $1 WHERE id = $2", (entry.at, key_id))
+        await self._db.write(steps(revoke, recorded(self._db.schema, entry)), KEYS_CHANGED)
+
+    def _new_secret(self, digest: bytes, key_id: str) -> Statement:
+        return Statement(f"INSERT INTO {self._db.schema}.secrets (digest, key_id) VALUES ($1, $2)", (digest, key_id))

@@ -1,0 +1,149 @@
+-- Ids come from a sequence: they grow, and none is given twice.
+CREATE SEQUENCE pets_id_seq;
+CREATE TABLE pets (
+    id          bigint   PRIMARY KEY DEFAULT nextval('pets_id_seq'),
+    name        text     NOT NULL,
+    category_id bigint   NOT NULL,
+    status      text     NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
+    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- an operator has changed or restored it
+);
+ALTER SEQUENCE pets_id_seq OWNED BY pets.id;
+CREATE INDEX pets_by_status ON pets (status, id);
+CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
+
+-- How far the changes go that are not new animals. One row; store/freshness.py says what for.
+CREATE TABLE changes (
+    edited bigint NOT NULL, -- animals changed, removed or restored
+    keys   bigint NOT NULL
+);
+INSERT INTO changes VALUES (0, 0);
+
+-- COLLATE "C": keys are listed in the order of their bytes, as everywhere.
+CREATE TABLE keys (
+    id         text COLLATE "C" PRIMARY KEY,
+    name       text             NOT NULL,
+    plan       text             NOT NULL,
+    per_minute bigint           NOT NULL,
+    per_day    bigint           NOT NULL,
+    scopes     text             NOT NULL,
+    created    double precision NOT NULL,
+    expires    double precision,
+    revoked    double precision,
+    last_used  double precision,
+    suspended  double precision
+);
+CREATE INDEX keys_by_age ON keys (created, id);
+
+-- A key has one secret, or several while a rotation overlaps. Only the SHA-256 of a secret is kept.
+CREATE TABLE secrets (
+    digest  bytea            PRIMARY KEY,
+    key_id  text COLLATE "C" NOT NULL REFERENCES keys (id),
+    expires double precision
+);
+CREATE INDEX secrets_by_key ON secrets (key_id);
+
+-- Written in the same transaction as the animal: a retry after a lost answer finds it or nothing happened.
+CREATE TABLE idempotency (
+    key_id      text COLLATE "C" NOT NULL,
+    token       text COLLATE "C" NOT NULL,
+    body_digest bytea            NOT NULL,
+    pet_id      bigint           NOT NULL,
+    name        text             NOT NULL, -- the animal as it was when it was added
+    category_id bigint           NOT NULL,
+    status      text             NOT NULL,
+    created     double precision NOT NULL,
+    PRIMARY KEY (key_id, token)
+);
+CREATE INDEX idempotency_by_age ON idempotency (created);
+
+-- docs/decisions/0014. `owner` is the token of the process that adds chunks, `touched` its last sign of life.
+CREATE TABLE imports (
+    id      text COLLATE "C" PRIMARY KEY,
+    at      double precision NOT NULL,
+    actor   text             NOT NULL,
+    name    text             NOT NULL,
+    sha256  text COLLATE "C" NOT NULL,
+    total   bigint           NOT NULL,
+    state   text             NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
+    owner   text             NOT NULL,
+    touched double precision NOT NULL
+);
+CREATE INDEX imports_by_age ON imports (at, id);
+CREATE INDEX imports_by_file ON imports (sha256);
+
+-- The animals of a file that follow `place` others have the ids from `first_id` on.
+CREATE TABLE import_chunks (
+    import_id text COLLATE "C" NOT NULL,
+    place     bigint           NOT NULL,
+    first_id  bigint           NOT NULL,
+    count     bigint           NOT NULL,
+    PRIMARY KEY (import_id, place)
+);
+
+CREATE SEQUENCE audit_id_seq;
+CREATE TABLE audit (
+    id          bigint           PRIMARY KEY DEFAULT nextval('audit_id_seq'),
+    at          double precision NOT NULL,
+    actor       text             NOT NULL,
+    action      text             NOT NULL,
+    subject     text             NOT NULL,
+    detail      text             NOT NULL,
+    name        text, -- the values of an animal that was removed
+    category_id bigint,
+    status      text
+);
+ALTER SEQUENCE audit_id_seq OWNED BY audit.id;
+
+-- The requests of keys, in intervals of 60, 3,600 and 86,400 seconds. An empty operation: counted before 1.1.
+CREATE TABLE usage (
+    seconds   bigint           NOT NULL,
+    start     bigint           NOT NULL,
+    key_id    text COLLATE "C" NOT NULL,
+    operation text COLLATE "C" NOT NULL,
+    response  text COLLATE "C" NOT NULL,
+    count     bigint           NOT NULL,
+    PRIMARY KEY (seconds, start, key_id, operation, response)
+);
+
+-- All requests together, those without a valid key among them: a plot costs the same whatever the number of keys.
+CREATE TABLE usage_totals (
+    seconds  bigint           NOT NULL, -- 60 or 3,600
+    start    bigint           NOT NULL,
+    response text COLLATE "C" NOT NULL,
+    count    bigint           NOT NULL,
+    PRIMARY KEY (seconds, start, response)
+);
+
+-- docs/decisions/0013: how much of the gate's totals of admissions is in the usage of keys. An epoch is one count from
+-- zero: a gate that has lost its totals begins a new one.
+CREATE TABLE counted_admissions (
+    key_id    text COLLATE "C" NOT NULL,
+    epoch     bigint           NOT NULL,
+    operation text COLLATE "C" NOT NULL,
+    total     bigint           NOT NULL,
+    PRIMARY KEY (key_id, epoch, operation)
+);
+
+-- The last refused requests and errors of each key, for its page in the console.
+CREATE TABLE recent_errors (
+    key_id     text COLLATE "C" NOT NULL,
+    at         double precision NOT NULL,
+    request_id text COLLATE "C" NOT NULL,
+    operation  text             NOT NULL,
+    status     int              NOT NULL,
+    PRIMARY KEY (key_id, at, request_id)
+);
+
+-- Who may sign in to the console. Only the SHA-256 of a token is kept.
+CREATE TABLE operators (
+    name    text COLLATE "C" PRIMARY KEY,
+    digest  bytea            NOT NULL UNIQUE,
+    created double precision NOT NULL,
+    revoked double precision,
+    role    text             NOT NULL CHECK (role IN ('operator', 'viewer'))
+);
+
+-- Where the rows are being copied from; empty when no copy is under way.
+CREATE TABLE copying (
+    source text PRIMARY KEY
+);

@@ -1,0 +1,56 @@
+"""Operators in the store."""
+
+from petstore.audit import AuditEntry
+from petstore.operators import Operator, Role
+from petstore.store.audit import recorded
+from petstore.store.database import Database, Statement, steps_if
+from petstore.store.freshness import NOTHING
+
+_COLUMNS = ", ".join(Operator.__struct_fields__)
+
+
+class Operators:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._table = f"{db.schema}.operators"
+
+    async def find(self, digest: bytes) -> Operator | None:
+        """The operator whose token has this hash, unless revoked."""
+        return await self._one("digest = $1 AND revoked IS NULL", digest)
+
+    async def get(self, name: str) -> Operator | None:
+        return await self._one("name = $1", name)
+
+    async def all(self) -> list[Operator]:
+        """All operators by name, revoked ones included."""
+        rows = await self._db.read(f"SELECT {_COLUMNS} FROM {self._table} ORDER BY name")
+        return [Operator(*row) for row in rows]
+
+    async def add(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
+        """False when an operator of that name exists and is not revoked."""
+        insert = Statement(
+            f"INSERT INTO {self._table} AS o (name, digest, created, role) VALUES ($1, $2, $3, $4)"
+            " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, created = excluded.created,"
+            " role = excluded.role, revoked = NULL WHERE o.revoked IS NOT NULL RETURNING name",
+            (operator.name, digest, operator.created, operator.role),
+        )
+        return await self._change(insert, entry)
+
+    async def set_role(self, name: str, role: Role, entry: AuditEntry) -> bool:
+        """False when no operator of that name exists, or the operator is revoked."""
+        return await self._update(name, "role = $2", role, entry)
+
+    async def revoke(self, name: str, entry: AuditEntry) -> bool:
+        """False when no operator of that name exists, or the operator is revoked already."""
+        return await self._update(name, "revoked = $2", entry.at, entry)
+
+    async def _one(self, condition: str, value: object) -> Operator | None:
+        rows = await self._db.read(f"SELECT {_COLUMNS} FROM {self._table} WHERE {condition}", value)
+        return Operator(*rows[0]) if rows else None
+
+    async def _update(self, name: str, assignment: str, value: object, entry: AuditEntry) -> bool:
+        update = f"UPDATE {self._table} SET {assignment} WHERE name = $1 AND revoked IS NULL RETURNING name"
+        return await self._change(Statement(update, (name, value)), entry)
+
+    async def _change(self, statement: Statement, entry: AuditEntry) -> bool:
+        return await self._db.write(steps_if(statement, recorded(self._db.schema, entry)), NOTHING)

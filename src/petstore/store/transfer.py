@@ -1,0 +1,71 @@
+"""Rows as they are, for `petstore copy` and for the data of a demo."""
+
+from collections.abc import Mapping, Sequence
+
+from petstore.changes import CHANGES
+from petstore.store.bounds import OPERATOR_TIMEOUT
+from petstore.store.database import Database, ForEachRow, PutRows, Statement, Transaction, lock_tables, steps
+from petstore.store.freshness import NOTHING
+from petstore.store.schema import COUNTERS, Row, Table
+
+CONTENT = ("pets", "keys", "audit")  # a store is empty when these tables are
+NUMBERED = ("pets", "audit")  # the store gives out the ids of these
+
+
+class Transfer:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
+        """Adds all or nothing. Rows come in the order of their key; ids that are given out later are higher."""
+        await self._db.write(self._put(table, rows), CHANGES, OPERATOR_TIMEOUT)
+
+    async def put_all(self, rows: Mapping[Table, Sequence[Row]]) -> bool:
+        """Add all rows at once, if the store has no animal, key or audit entry: whether this process did so."""
+
+        def transaction() -> Transaction[bool]:
+            yield from lock_tables(self._db, *CONTENT)
+            for name in CONTENT:
+                if (yield Statement(f"SELECT 1 FROM {self._db.schema}.{name} LIMIT 1")):
+                    return False
+            for table in rows:
+                yield from self._put(table, rows[table])
+            return True
+
+        return await self._db.write(transaction(), CHANGES, OPERATOR_TIMEOUT)
+
+    def _put(self, table: Table, rows: Sequence[Row]) -> Transaction[None]:
+        if table is COUNTERS:
+            for name, last in rows:
+                yield from self._db.raise_last_id(name, last)
+            return
+        yield PutRows(self._db.schema, table, rows)
+        if rows and table.name in NUMBERED:
+            yield from self._db.raise_last_id(table.name, rows[-1][0])
+
+    async def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
+        """In the order of the table's key, from behind `after` on."""
+        columns, key = ", ".join(table.columns), ", ".join(table.key)
+        places = ", ".join(f"${place}" for place in range(2, len(table.key) + 2))
+        where = f"WHERE ({key}) > ({places})" if after else ""
+        source = f"{self._db.counters} AS counters" if table is COUNTERS else f"{self._db.schema}.{table.name}"
+        rows = await self._db.read_long(
+            f"SELECT {columns} FROM {source} {where} ORDER BY {key} LIMIT $1", limit, *(after or ())
+        )
+        return [tuple(row) for row in rows]
+
+    async def last_row(self, table: Table) -> Row | None:
+        order = ", ".join(f"{column} DESC" for column in table.key)
+        columns = ", ".join(table.columns)
+        found = await self._db.read(f"SELECT {columns} FROM {self._db.schema}.{table.name} ORDER BY {order} LIMIT 1")
+        return tuple(found[0]) if found else None
+
+    async def copying_from(self) -> str | None:
+        """The source of a copy into this store that is not finished."""
+        rows = await self._db.read(f"SELECT source FROM {self._db.schema}.copying")
+        return rows[0][0] if rows else None
+
+    async def set_copying_from(self, source: str | None) -> None:
+        forget = Statement(f"DELETE FROM {self._db.schema}.copying")
+        note = ForEachRow(f"INSERT INTO {self._db.schema}.copying (source) VALUES ($1)", [(source,)] if source else [])
+        await self._db.write(steps(forget, note), NOTHING)

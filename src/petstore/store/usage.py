@@ -1,0 +1,221 @@
+"""Usage in the store: of each key and operation by minute, hour and day, and of all keys together."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from petstore.operations import OperationName
+from petstore.store.database import Database, ForEachRow, Statement, T, Transaction, steps
+from petstore.store.freshness import NOTHING
+from petstore.store.schema import COUNTED_ADMISSIONS, USAGE, USAGE_TOTALS, Table
+from petstore.store.schema import RECENT_ERRORS as ERRORS
+from petstore.usage import (
+    ANONYMOUS,
+    DAY,
+    END_OF_TIME,
+    HOUR,
+    INTERVALS,
+    MINUTE,
+    MINUTES_KEPT,
+    RECENT_ERRORS,
+    TOTAL_MINUTES_KEPT,
+    AdmissionTotal,
+    Interval,
+    KeyTotal,
+    KeyUsage,
+    OperationUsage,
+    RecentError,
+    TotalUsage,
+)
+
+# What is deleted by age: the table, the interval of the rows, and their age in seconds; None: the operator chooses it.
+EXPIRING: tuple[tuple[Table, Interval, int | None], ...] = (
+    (USAGE, MINUTE, MINUTES_KEPT),
+    (USAGE, HOUR, None),
+    (USAGE_TOTALS, MINUTE, TOTAL_MINUTES_KEPT),
+)
+EXPIRE_MAX = 500  # rows deleted in one transaction, so that creates do not wait long for the write lock
+
+
+class Usage:
+    """Rows of ANONYMOUS count only in the total of all keys."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._usage = f"{db.schema}.{USAGE.name}"
+        self._errors = f"{db.schema}.{ERRORS.name}"
+        self._counted = f"{db.schema}.{COUNTED_ADMISSIONS.name}"
+
+    async def add(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> None:
+        """Add each row to the minute, the hour and the day that contain its `start`, and delete rows past their age.
+
+        A row may take requests away, to move them to another class.
+        """
+        if rows or last_used:
+            await self._write(self._add(rows, last_used))
+
+    async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
+        """Add what each total has grown by since it was last given, as class `ok` at `at`.
+
+        `late`: a worker that was killed may have counted them, so `at` is also the last use that is known.
+
+        Each admission is added once, however often and in whatever order totals are given, by any process: the
+        store keeps the highest total of each epoch in the same transaction.
+        """
+        # First without a lock: most totals have not grown since.
+        key_ids = sorted({total.key_id for total in totals})
+        counted = await self._db.read(
+            f"SELECT key_id, epoch, operation, total FROM {self._counted} WHERE key_id = ANY($1)", key_ids
+        )
+        known = {tuple(cell): total for *cell, total in counted}
+        grown = [each for each in totals if each.total > known.get((each.key_id, each.epoch, each.operation), 0)]
+        if grown:
+            await self._write(self._add_admissions(grown, at, late=late))
+
+    def _add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool) -> Transaction[None]:
+        given: dict[tuple[str, int, str], int] = {}
+        for _, key_id, operation, epoch, total in totals:
+            given[key_id, epoch, operation] = max(total, given.get((key_id, epoch, operation), 0))
+        # Rows are inserted first, and in order, so that two collectors wait for each other also for a new total.
+        yield ForEachRow(
+            f"INSERT INTO {self._counted} (key_id, epoch, operation, total) VALUES ($1, $2, $3, 0)"
+            " ON CONFLICT DO NOTHING",
+            sorted(given),
+        )
+        counted = yield Statement(
+            f"SELECT key_id, epoch, operation, total FROM {self._counted} WHERE key_id = ANY($1)"
+            f" ORDER BY key_id, epoch, operation {self._db.for_update}",
+            (sorted({total.key_id for total in totals}),),
+        )
+        grown = {
+            (key_id, epoch, operation): given[key_id, epoch, operation] - total
+            for key_id, epoch, operation, total in counted
+            if given.get((key_id, epoch, operation), 0) > total
+        }
+        if not grown:
+            return
+        yield ForEachRow(
+            f"UPDATE {self._counted} SET total = $1 WHERE key_id = $2 AND epoch = $3 AND operation = $4",
+            [(given[cell], *cell) for cell in grown],
+        )
+        yield from self._add(
+            [OperationUsage(key_id, at, "ok", n, operation) for (key_id, _, operation), n in grown.items()],
+            {key_id: float(at) for key_id, _, _ in grown} if late else {},
+        )
+
+    def _add(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> Transaction[None]:
+        for interval in INTERVALS:
+            cells = (
+                (interval, _floor(row.start, interval), row.key_id, row.operation, row.response, row.requests)
+                for row in rows
+                if row.key_id != ANONYMOUS
+            )
+            yield self._add_counts(USAGE, cells)
+        for interval in (MINUTE, HOUR):
+            totals = ((interval, _floor(row.start, interval), row.response, row.requests) for row in rows)
+            yield self._add_counts(USAGE_TOTALS, totals)
+        yield ForEachRow(
+            f"UPDATE {self._db.schema}.keys SET last_used = $1 WHERE id = $2 AND coalesce(last_used, 0) < $1",
+            [(at, key_id) for key_id, at in sorted(last_used.items())],
+        )
+        if rows:
+            yield from self._delete_expired(max(row.start for row in rows))
+
+    def _delete_expired(self, newest: int) -> Transaction[None]:
+        for table, interval, kept in EXPIRING:
+            name, key = f"{self._db.schema}.{table.name}", ", ".join(table.key)
+            yield Statement(
+                f"DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {name} WHERE seconds = {interval}"
+                f" AND start < $1 ORDER BY {key} LIMIT {EXPIRE_MAX} {self._db.skip_locked})",
+                (newest - (self._db.bounds.usage_days * DAY if kept is None else kept),),
+            )
+
+    def _add_counts(self, table: Table, rows: Iterable[tuple[Any, ...]]) -> ForEachRow:
+        """Rows end with a count. They are sorted, because writers that lock rows in one order cannot deadlock."""
+        counts: Counter[tuple[Any, ...]] = Counter()
+        for *cell, count in rows:
+            counts[tuple(cell)] += count
+        key = ", ".join(table.key)
+        places = ", ".join(f"${place}" for place in range(1, len(table.key) + 2))
+        return ForEachRow(
+            f"INSERT INTO {self._db.schema}.{table.name} AS t ({key}, count) VALUES ({places})"
+            f" ON CONFLICT ({key}) DO UPDATE SET count = t.count + excluded.count",
+            sorted((*cell, count) for cell, count in counts.items()),
+        )
+
+    async def add_errors(self, errors: Sequence[RecentError]) -> None:
+        """Keep the newest RECENT_ERRORS of each key."""
+        if not errors:
+            return
+        columns, places = ", ".join(ERRORS.columns), ", ".join(f"${n}" for n in range(1, len(ERRORS.columns) + 1))
+        insert = ForEachRow(
+            f"INSERT INTO {self._errors} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING", sorted(errors)
+        )
+        keep_newest = Statement(
+            f"DELETE FROM {self._errors} AS r WHERE key_id = ANY($1) AND at < (SELECT min(at) FROM (SELECT at FROM"
+            f" {self._errors} WHERE key_id = r.key_id ORDER BY at DESC LIMIT {RECENT_ERRORS}) AS newest)",
+            (sorted({error.key_id for error in errors}),),
+        )
+        await self._write(steps(insert, keep_newest))
+
+    async def recent_errors(self, key_id: str) -> list[RecentError]:
+        """Those that are kept, the newest first."""
+        rows = await self._db.read(
+            f"SELECT {', '.join(ERRORS.columns)} FROM {self._errors} WHERE key_id = $1"
+            f" ORDER BY at DESC, request_id LIMIT {RECENT_ERRORS}",
+            key_id,
+        )
+        return [RecentError(*row) for row in rows]
+
+    async def of_keys(
+        self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: OperationName | None = None
+    ) -> list[KeyUsage]:
+        """The usage of these keys in the intervals that began at `starts`; with an `operation`, for that one."""
+        rows = await self._db.read(
+            f"SELECT key_id, start, response, CAST(sum(count) AS bigint) FROM {self._usage}"
+            " WHERE seconds = $1 AND start = ANY($2) AND key_id = ANY($3) AND operation = coalesce($4, operation)"
+            " GROUP BY key_id, start, response",
+            interval, list(starts), list(key_ids), operation,
+        )  # fmt: skip
+        return [KeyUsage(*row) for row in rows]
+
+    async def busiest(
+        self,
+        *,
+        interval: Interval,
+        since: int,
+        until: int = END_OF_TIME,
+        limit: int,
+        after: str = "",
+        operation: OperationName | None = None,
+    ) -> list[KeyTotal]:
+        """Keys by their requests from `since` on and before `until`, most first; `after` ended the previous page."""
+        # The || '' keeps SQLite from walking through all of the index by key for the sake of its order.
+        rows = await self._db.read_long(
+            "WITH totals AS (SELECT key_id, CAST(sum(count) AS bigint) AS requests,"
+            "  CAST(coalesce(sum(count) FILTER (WHERE response = 'refused'), 0) AS bigint) AS refused,"
+            "  CAST(coalesce(sum(count) FILTER (WHERE response = 'banned'), 0) AS bigint) AS banned,"
+            "  max(start) AS last FROM (SELECT key_id || '' AS key_id, start, response, count"
+            f"  FROM {self._usage} WHERE seconds = $5 AND start >= $1 AND start < $4"
+            "  AND operation = coalesce($6, operation)) AS u GROUP BY key_id)"
+            " SELECT key_id, requests, refused, banned, last FROM totals WHERE $2 = ''"
+            " OR (requests, key_id) < (SELECT requests, key_id FROM totals WHERE key_id = $2)"
+            " ORDER BY requests DESC, key_id DESC LIMIT $3",
+            since, after, limit, until, interval, operation,
+        )  # fmt: skip
+        return [KeyTotal(*row) for row in rows]
+
+    async def totals(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]:
+        rows = await self._db.read(
+            f"SELECT start, response, count FROM {self._db.schema}.{USAGE_TOTALS.name}"
+            " WHERE seconds = $1 AND start >= $2 ORDER BY start",
+            interval, since,
+        )  # fmt: skip
+        return [TotalUsage(*row) for row in rows]
+
+    async def _write(self, transaction: Transaction[T]) -> T:
+        return await self._db.write(transaction, NOTHING, self._db.usage_timeout)
+
+
+def _floor(at: int, interval: int) -> int:
+    return at // interval * interval
