@@ -117,7 +117,7 @@ def test_every_record_but_the_totals_expires_and_has_the_key_id_as_hash_tag(redi
         await ask(gate, "key_b", Limits(1, 100))
         await gate.admit_address("live", "192.0.2.1", NOW)
         await gate.peek_address("staging", "192.0.2.1", NOW)
-        await gate.raise_version("staging", "keys")
+        await gate.announce("staging", ["keys"])
         await gate.lift("key_a")
         await gate.put_windows([("key_c", Windows(1, 2, 3, 4)), ("key_d", Windows(ban_start=5, ban_end=7_205, bans=1))])
 
@@ -230,9 +230,9 @@ def test_while_redis_is_down_a_node_goes_on_without_caches(own_redis: Redis, tmp
         version = await gate.keys_version("live")
         admitted = [await gate.admit("live", "key_a", limits, version, NOW, "other") for _ in range(4)]
         assert [a and a[0].outcome for a in admitted] == [ADMITTED] * 3 + [LIMITED]
-        versions = [a[1] for a in [first, *admitted] if a]
-        assert len(set(versions)) == len(versions) == 5  # so no cached page is used
-        await gate.raise_version("live", "catalogue")
+        for versions in zip(*(a[1] for a in [first, *admitted] if a), strict=True):
+            assert len(set(versions)) == len(versions) == 5  # so no cached page is used
+        await gate.announce("live", ["added"])
         own_redis.start()
         assert await eventually(lambda: not gate.degraded())
         assert await gate.admit("live", "key_a", limits, version, NOW, "other") is None
@@ -255,7 +255,7 @@ def test_the_fallback_counts_addresses_and_is_swept_and_closed(own_redis: Redis,
         assert counted == [599, 598, 597]
         assert (await gate.peek_address("live", "192.0.2.7", NOW)).remaining == 597
         before = await gate.keys_version("live")
-        await gate.raise_version("live", "keys")
+        await gate.announce("live", ["keys"])
         assert await gate.keys_version("live") == before + 1
         assert gate.fallback is not None
         records = gate.fallback.records
@@ -319,5 +319,5 @@ def test_opening_the_gate_raises_all_versions(redis: Redis, tmp_path: Path) -> N
 
 
 def test_replies_are_unpacked_by_size() -> None:
-    assert unpack_versions(bytes(32)) == (0, 0, 0, 0)
+    assert unpack_versions(bytes(48)) == (0,) * 6
     assert unpack_results(bytes(96)) == [(0,) * 6] * 2

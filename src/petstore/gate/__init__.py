@@ -1,14 +1,15 @@
 """The gate: the one small, atomic, shared step per request, and its protocol.
 
-`admit` decides ban, minute and day limits. In the same step it compares the version of the keys, and returns that of
-the catalogue. Under a new version a worker asks the store what has changed before it uses its page cache.
+`admit` decides ban, minute and day limits. In the same step it compares the version of the keys, and returns the
+versions of the catalogue. Under a new version a worker asks the store what has changed before it uses its page cache.
 """
 
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
+from petstore.changes import Change
 from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import Environment
 from petstore.operations import OperationName
@@ -22,7 +23,7 @@ GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 VALID_SECONDS = 30 * 86_400  # for which a mark of `mark_valid` is kept
 DIGEST_LENGTH = 16  # bytes of a digest that name its mark
 
-Subject = Literal["catalogue", "keys"]
+CatalogueVersion = tuple[int, int]  # the versions of `added` and of `edited`
 
 
 class Ban(NamedTuple):
@@ -45,8 +46,8 @@ class Gate(Protocol):
         keys_version: int,
         now: float,
         operation: OperationName,
-    ) -> Awaitable[tuple[Decision, int] | None]:
-        """Decide one request of a key, and return the version of the catalogue at that instant.
+    ) -> Awaitable[tuple[Decision, CatalogueVersion] | None]:
+        """Decide one request of a key, and return the versions of the catalogue at that instant.
 
         The step that admits a request also raises the key's total for the operation: see `admissions`.
 
@@ -62,8 +63,8 @@ class Gate(Protocol):
 
     async def keys_version(self, environment: Environment) -> int: ...
 
-    async def raise_version(self, environment: Environment, subject: Subject) -> None:
-        """From the next `admit` on, every value that a worker cached under an older version is stale."""
+    async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
+        """Raise the version of each change, in one step: values that a worker cached under older ones are stale."""
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         """Remember for 30 days, for all workers, that the key with this digest is valid; or forget it."""

@@ -3,7 +3,7 @@
 --
 -- ARGV[1]   the time in milliseconds; empty: the clock of Redis, so that the clocks of nodes do not matter
 -- ARGV[2-4] the ban policy: length and ceiling in milliseconds, threshold (0: the key's limit per minute, at most 1,000)
--- ARGV[5]   the versions to raise, as bits: 1 live catalogue, 2 live keys, 4 staging catalogue, 8 staging keys.
+-- ARGV[5]   the changes to announce, as bits: 1 live added, 2 live edited, 4 live keys; 8, 16, 32 the same of staging.
 --           Empty in Redis Cluster, where the versions are in another slot and the worker has compared them already.
 -- ARGV[6]   the calls, 40 bytes each: what to do, keys' version under which the limits were read, per minute, per day,
 --           and the place of the operation in the totals of a key, from 1 on. For a MARK, the milliseconds for which it is
@@ -11,7 +11,7 @@
 -- KEYS      the versions, unless ARGV[5] is empty; then the record of each call, in order; then the totals of each key,
 --           which the script names itself: they are in KEYS because Redis Cluster must know them
 --
--- Returns the four versions, unless ARGV[5] is empty; then 48 bytes for each call: outcome, window, limit, remaining,
+-- Returns the six versions, unless ARGV[5] is empty; then 48 bytes for each call: outcome, window, limit, remaining,
 -- reset, wait.
 
 local MINUTE, DAY = 60000, 86400000
@@ -20,7 +20,7 @@ local ADMITTED, LIMITED, BANNED, OUTDATED = 0, 1, 2, 3
 local IN_MINUTE, IN_DAY = 0, 1
 local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = 0, 1, 2, 3, 4, 5, 6
 
-local VERSIONS = '<i8i8i8i8'
+local VERSIONS = '<i8i8i8i8i8i8'
 local CALL = '<i8i8i8i8i8'
 local CALL_SIZE = 40
 -- A record: minute start, minute used, day start, day used, 0, strikes, ban start, ban end, bans.
@@ -36,25 +36,23 @@ local ban_length, ban_ceiling, ban_threshold = tonumber(ARGV[2]), tonumber(ARGV[
 local reply = {}
 
 -- A version is raised to the time at least. So a version that a failover or an eviction lost cannot come again.
-local versions = { 0, 0, 0, 0 }
-local raise = tonumber(ARGV[5])
-local records_from = raise and 1 or 0
-if raise then
+local versions = { 0, 0, 0, 0, 0, 0 }
+local announced = tonumber(ARGV[5])
+local records_from = announced and 1 or 0
+if announced then
   local stored = redis.call('GET', KEYS[1])
   if stored then
     versions = { struct.unpack(VERSIONS, stored) }
   else
-    raise = 15
+    announced = 63
   end
-  if raise > 0 then
-    for i = 1, 4 do
-      if raise % 2 == 1 then versions[i] = math.max(versions[i] + 1, microseconds) end
-      raise = math.floor(raise / 2)
-    end
-    local packed = struct.pack(VERSIONS, versions[1], versions[2], versions[3], versions[4])
-    redis.call('SET', KEYS[1], packed, 'PX', 30 * DAY)
+  local changes = announced > 0
+  for i = 1, 6 do
+    if announced % 2 == 1 then versions[i] = math.max(versions[i] + 1, microseconds) end
+    announced = math.floor(announced / 2)
   end
-  reply[1] = struct.pack(VERSIONS, versions[1], versions[2], versions[3], versions[4])
+  reply[1] = struct.pack(VERSIONS, unpack(versions, 1, 6))
+  if changes then redis.call('SET', KEYS[1], reply[1], 'PX', 30 * DAY) end
 end
 
 local function open(start, length)
@@ -158,7 +156,7 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
   operation, keys_version, per_minute, per_day, place, position = struct.unpack(CALL, ARGV[6], position)
   local differs, outcome, window, limit, remaining, reset
   if operation == KEY_LIVE or operation == KEY_STAGING then
-    if records_from == 1 and keys_version ~= versions[operation == KEY_LIVE and 2 or 4] then
+    if records_from == 1 and keys_version ~= versions[operation == KEY_LIVE and 3 or 6] then
       differs, outcome, window, limit, remaining, reset = false, OUTDATED, IN_MINUTE, 0, 0, now
     else
       local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })

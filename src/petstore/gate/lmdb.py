@@ -13,7 +13,7 @@ import math
 import os
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +21,9 @@ from typing import Any, TypeVar
 import lmdb
 import msgspec
 
+from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
-from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, GatePolicy, Subject, bucket_of, lmdb_totals
+from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, CatalogueVersion, GatePolicy, bucket_of, lmdb_totals
 from petstore.gate.lmdb_steps import Steps
 from petstore.gate.lmdb_totals import COUNTABLE, KEY, MARK, ONE, TOTALS, pack_key, unpack_key
 from petstore.gate.recovery import mark_in_use
@@ -52,8 +53,7 @@ READ_BATCH = 1_000
 ADDRESS, VERSION, VALID = b"a", b"v", b"s"  # the first byte of a record's name is its kind; as KEY and TOTALS
 _windows = struct.Struct(WINDOWS_LAYOUT)
 _address = struct.Struct("<2q")
-_versions = struct.Struct("<2Q")
-pack_versions = _versions.pack
+_versions = struct.Struct(f"<{len(CHANGES)}Q")  # in the order of CHANGES: added, edited, keys
 _valid = struct.Struct("<q")  # when the mark ends
 _NEW_KEY = _windows.pack(*Windows())
 _NEW_ADDRESS = _address.pack(0, 0)
@@ -95,8 +95,7 @@ class LmdbGate:
                 with self._env.begin(write=True) as txn:
                     for name in self._version_names.values():
                         if txn.get(name) is None:
-                            # Versions start at the time, so that no version of an earlier file can come again.
-                            txn.put(name, _versions.pack(time.time_ns(), time.time_ns()))
+                            txn.put(name, new_versions())
         except (lmdb.Error, OSError) as error:
             if self._env is not None:
                 self._env.close()
@@ -111,7 +110,7 @@ class LmdbGate:
         keys_version: int,
         now: float,
         operation: OperationName,
-    ) -> "asyncio.Future[tuple[Decision, int] | None]":
+    ) -> "asyncio.Future[tuple[Decision, CatalogueVersion] | None]":
         name = KEY + key_id.encode()
         return self._steps.take(self._admit, environment, name, limits, keys_version, int(now * SECOND), operation)
 
@@ -124,8 +123,8 @@ class LmdbGate:
         keys_version: int,
         now: int,
         operation: OperationName,
-    ) -> tuple[Decision, int] | None:
-        catalogue, keys = _versions.unpack(txn.get(self._version_names[environment]))
+    ) -> tuple[Decision, CatalogueVersion] | None:
+        added, edited, keys = _versions.unpack(txn.get(self._version_names[environment]))
         if keys != keys_version:
             return None
         record = txn.get(name, _NEW_KEY)
@@ -143,7 +142,7 @@ class LmdbGate:
                 recent = 0  # what an earlier version has written there means nothing
             w1, w2, w3, w4, w5, w6, w7, w8 = after
             txn.put(name, pack_key(w1, w2, w3, w4, recent, w5, w6, w7, w8))
-        return decision, catalogue
+        return decision, (added, edited)
 
     def admit_address(self, environment: Environment, address: str, now: float) -> "asyncio.Future[Decision]":
         return self._steps.take(self._admit_address, environment, address, int(now * SECOND))
@@ -166,14 +165,14 @@ class LmdbGate:
 
     async def keys_version(self, environment: Environment) -> int:
         name = self._version_names[environment]
-        return self._transact(lambda txn: int(_versions.unpack(txn.get(name))[1]), write=False)
+        return self._transact(lambda txn: int(_versions.unpack(txn.get(name))[2]), write=False)
 
-    async def raise_version(self, environment: Environment, subject: Subject) -> None:
+    async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
         name = self._version_names[environment]
 
         def work(txn: Any) -> None:
-            catalogue, keys = _versions.unpack(txn.get(name))
-            txn.put(name, _versions.pack(catalogue + (subject == "catalogue"), keys + (subject == "keys")))
+            before = zip(CHANGES, _versions.unpack(txn.get(name)), strict=True)
+            txn.put(name, _versions.pack(*(version + (change in changes) for change, version in before)))
 
         self._transact(work)
 
@@ -293,6 +292,11 @@ class LmdbGate:
     def _failed(self, cause: str) -> Unavailable:
         self._health.failed(cause)
         return Unavailable(cause)
+
+
+def new_versions() -> bytes:
+    """They start at the time, so that no version of an earlier file can come again."""
+    return _versions.pack(*[time.time_ns()] * len(CHANGES))
 
 
 def _address_name(environment: Environment, address: str) -> bytes:

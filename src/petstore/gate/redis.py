@@ -7,11 +7,12 @@ next one. A caller only awaits a future, so a cancelled caller cannot shift the 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any
 
+from petstore.changes import Change
 from petstore.errors import Unavailable
-from petstore.gate import VALID_SECONDS, GatePolicy, Subject
+from petstore.gate import VALID_SECONDS, CatalogueVersion, GatePolicy
 from petstore.gate import redis_script as script
 from petstore.gate.redis_link import Link, time_limit
 from petstore.gate.redis_script import VERSION_NUMBER, ScriptCall, ScriptResult, Versions, decision_of
@@ -36,11 +37,11 @@ class QueueFull(Unavailable):
 
 
 class Batch:
-    """Calls and changes of versions that go to Redis together."""
+    """Calls and announcements that go to Redis together."""
 
     def __init__(self, calls: list[ScriptCall]) -> None:
         self.calls = calls
-        self.raise_bits = 0  # of the versions to raise
+        self.announced = 0  # a bit for each version
         self.versions: list[asyncio.Future[Versions]] = []  # of the callers that wait for the versions
 
     def fail(self, error: Exception) -> None:
@@ -69,7 +70,7 @@ class RedisGate:
         self._batches: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
         # A cached value may be from before an outage or a failover, in which versions were lost.
-        self._raise_all = True
+        self._announce_all = True
         self._closed = False
 
     # For requests
@@ -82,12 +83,12 @@ class RedisGate:
         keys_version: int,
         now: float,
         operation: OperationName,
-    ) -> tuple[Decision, int] | None:
+    ) -> tuple[Decision, CatalogueVersion] | None:
         record, what = script.key_record(key_id), script.KEY_OPERATION[environment]
         versions, result = await self._call(record, what, now, limits, keys_version, operation)
         if result[0] == script.OUTDATED:  # admit.lua has compared the versions of the keys
             return None
-        return decision_of(result), versions[VERSION_NUMBER[environment, "catalogue"]]
+        return decision_of(result), script.catalogue_version(versions, environment)
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
         record = script.address_record(environment, address)
@@ -98,10 +99,10 @@ class RedisGate:
         return decision_of((await self._call(record, script.PEEK, now, self._address_limits))[1])
 
     async def keys_version(self, environment: Environment) -> int:
-        return (await self._raise(0))[VERSION_NUMBER[environment, "keys"]]
+        return (await self._versions_after(0))[VERSION_NUMBER[environment, "keys"]]
 
-    async def raise_version(self, environment: Environment, subject: Subject) -> None:
-        await self._raise(1 << VERSION_NUMBER[environment, subject])
+    async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
+        await self._versions_after(sum(1 << VERSION_NUMBER[environment, change] for change in set(changes)))
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         kept_for = Limits(VALID_SECONDS * SECOND if valid else 0, 0)
@@ -187,11 +188,11 @@ class RedisGate:
         self._start_batches()
         return await call.future
 
-    async def _raise(self, bits: int) -> Versions:
-        """Raise versions with the next batch. The queue has no limit here: all of these calls are one number in it."""
+    async def _versions_after(self, announced: int) -> Versions:
+        """Announce changes with the next batch. The queue has no limit here: all of them are one number in it."""
         self._check_up()
         versions: asyncio.Future[Versions] = self._loop.create_future()
-        self._next.raise_bits |= bits
+        self._next.announced |= announced
         self._next.versions.append(versions)
         self._start_batches()
         return await versions
@@ -229,12 +230,12 @@ class RedisGate:
             self._batches = None
 
     async def _run_batch(self, batch: Batch) -> None:
-        bits = script.ALL_VERSIONS if self._raise_all else batch.raise_bits
-        self._raise_all = True  # unless this batch is answered
+        announced = script.ALL_CHANGES if self._announce_all else batch.announced
+        self._announce_all = True  # unless this batch is answered
         now = str(int(self._now * SECOND)) if self._given_clock else ""
         async with time_limit(BATCH_TIMEOUT):
-            versions, results = await self._link.run_script(now, self._bans, bits, batch.calls)
-        self._raise_all = False
+            versions, results = await self._link.run_script(now, self._bans, announced, batch.calls)
+        self._announce_all = False
         if batch.calls:
             GATE_BATCH.observe(len(batch.calls))
         for waiting in batch.versions:

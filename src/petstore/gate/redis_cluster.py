@@ -54,10 +54,10 @@ class ClusterLink:
     # Methods of Link
 
     async def run_script(
-        self, now: str, bans: Sequence[int], raise_bits: int, calls: Sequence[ScriptCall]
+        self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
     ) -> ScriptReply:
         await self._ensure_slots()
-        versions = await self._run_on_versions(now, bans, raise_bits)
+        versions = await self._run_on_versions(now, bans, announced)
         return versions, await self._run_on_records(now, bans, versions, calls)
 
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
@@ -90,18 +90,18 @@ class ClusterLink:
 
     # The two parts of a batch
 
-    async def _run_on_versions(self, now: str, bans: Sequence[int], raise_bits: int) -> Versions:
+    async def _run_on_versions(self, now: str, bans: Sequence[int], announced: int) -> Versions:
         server = self._owners[_slot(script.VERSIONS_RECORD)]
         if server is None:
             self._refresh_soon()
             raise Unavailable("no shard of the gate owns the slot of the versions")
-        command, raise_all = (
+        command, announce_all = (
             script.script_command([script.VERSIONS_RECORD], now, bans, bits, [])
-            for bits in (raise_bits, script.ALL_VERSIONS)
+            for bits in (announced, script.ALL_CHANGES)
         )
-        (reply,) = await self._exchange(server, [command], if_new=lambda: [raise_all])
+        (reply,) = await self._exchange(server, [command], if_new=lambda: [announce_all])
         if isinstance(reply, AskError):
-            reply = await self._follow(server, reply, command, if_moved=raise_all)
+            reply = await self._follow(server, reply, command, if_moved=announce_all)
         if isinstance(reply, Exception):
             raise unavailable(reply)
         return script.unpack_versions(reply)

@@ -2,20 +2,22 @@
 
 import asyncio
 import hashlib
+import itertools
 import struct
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
+from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
-from petstore.gate import DIGEST_LENGTH, Subject, bucket_of
-from petstore.keys import Environment
+from petstore.gate import DIGEST_LENGTH, CatalogueVersion, bucket_of
+from petstore.keys import ENVIRONMENTS, Environment
 from petstore.operations import COUNTED, OperationName
 from petstore.rate_limits import DAY, MINUTE, WINDOWS_LAYOUT, Decision, Outcome, Window, Windows
 from petstore.usage import AdmissionTotal
 
 Command = tuple[Any, ...]  # the words of one Redis command
-Versions = tuple[int, int, int, int]  # live catalogue, live keys, staging catalogue, staging keys
+Versions = tuple[int, ...]  # in the order of VERSION_NUMBER
 ScriptResult = tuple[int, int, int, int, int, int]  # outcome, window, limit, remaining, reset, wait
 # The versions, and a result for each call. Unavailable is the result where only one shard fails.
 ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
@@ -30,17 +32,14 @@ KEY_OPERATION: dict[Environment, int] = {"live": KEY_LIVE, "staging": KEY_STAGIN
 _KEY_ENVIRONMENT = {operation: environment for environment, operation in KEY_OPERATION.items()}
 OUTDATED = 3  # the outcome of a call that was made under an old version of the keys
 
-VERSIONS_RECORD = "petstore:{versions}"
-VERSION_NUMBER: dict[tuple[Environment, Subject], int] = {
-    ("live", "catalogue"): 0,
-    ("live", "keys"): 1,
-    ("staging", "catalogue"): 2,
-    ("staging", "keys"): 3,
+VERSIONS_RECORD = "petstore:v2:{versions}"
+VERSION_NUMBER: dict[tuple[Environment, Change], int] = {
+    name: number for number, name in enumerate(itertools.product(ENVIRONMENTS, CHANGES))
 }
-ALL_VERSIONS = 0b1111  # a bit for each version to raise
+ALL_CHANGES = (1 << len(VERSION_NUMBER)) - 1  # a bit for each version
 
 _windows = struct.Struct(WINDOWS_LAYOUT)
-_versions = struct.Struct("<4q")
+_versions = struct.Struct(f"<{len(VERSION_NUMBER)}q")
 _call = struct.Struct("<5q")
 _PLACE: dict[OperationName, int] = {operation: place for place, operation in enumerate(COUNTED, 1)}
 _result = struct.Struct("<6q")
@@ -87,7 +86,7 @@ def address_record(environment: Environment, address: str) -> str:
 
 
 def script_command(
-    records: Sequence[str], now: str, bans: Sequence[int], raise_bits: int | str, calls: Iterable[ScriptCall]
+    records: Sequence[str], now: str, bans: Sequence[int], announced: int | str, calls: Iterable[ScriptCall]
 ) -> Command:
     """The command that runs the script; `admit.lua` explains the arguments."""
     pack = _call.pack
@@ -98,7 +97,7 @@ def script_command(
         if call.operation in _KEY_ENVIRONMENT:
             totals[_totals_record_of(call.record)] = None
     names = (*records, *totals)
-    return ("EVALSHA", _SHA1, len(names), *names, now, *bans, raise_bits, b"".join(packed))
+    return ("EVALSHA", _SHA1, len(names), *names, now, *bans, announced, b"".join(packed))
 
 
 def unpack_reply(reply: bytes) -> ScriptReply:
@@ -106,8 +105,11 @@ def unpack_reply(reply: bytes) -> ScriptReply:
 
 
 def unpack_versions(reply: bytes) -> Versions:
-    versions: Versions = _versions.unpack_from(reply)
-    return versions
+    return _versions.unpack_from(reply)
+
+
+def catalogue_version(versions: Versions, environment: Environment) -> CatalogueVersion:
+    return versions[VERSION_NUMBER[environment, "added"]], versions[VERSION_NUMBER[environment, "edited"]]
 
 
 def unpack_results(reply: bytes | memoryview) -> list[ScriptResult]:
