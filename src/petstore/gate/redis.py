@@ -14,6 +14,7 @@ from petstore.changes import Change
 from petstore.errors import Unavailable
 from petstore.gate import VALID_SECONDS, CatalogueVersion, GatePolicy
 from petstore.gate import redis_script as script
+from petstore.gate.records import EMPTY, admissions_in, unpack_windows
 from petstore.gate.redis_link import Link, time_limit
 from petstore.gate.redis_script import VERSION_NUMBER, ScriptCall, ScriptResult, Versions, decision_of
 from petstore.keys import Environment
@@ -61,6 +62,8 @@ class RedisGate:
         self._bans = tuple(policy.bans)
         self._address_limits = Limits(policy.address_per_minute, 0)
         self._given_clock = policy.given_clock
+        self._counted = policy.counted
+        self._number = {name: number for number, name in enumerate(policy.counted)}
         self._probe_interval = probe_interval
         self._queue_max = queue_max
         self._health = Health("gate")
@@ -85,7 +88,7 @@ class RedisGate:
         operation: OperationName,
     ) -> tuple[Decision, CatalogueVersion] | None:
         record, what = script.key_record(key_id), script.KEY_OPERATION[environment]
-        versions, result = await self._call(record, what, now, limits, keys_version, operation)
+        versions, result = await self._call(record, what, now, limits, keys_version, self._number[operation])
         if result[0] == script.OUTDATED:  # admit.lua has compared the versions of the keys
             return None
         return decision_of(result), script.catalogue_version(versions, environment)
@@ -117,29 +120,32 @@ class RedisGate:
         return (await self._call(script.key_record(key_id), script.LIFT, time.time()))[1][3] > 0
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        values = await self._send([("GET", script.key_record(key_id)) for key_id in key_ids])
-        return [script.unpack_windows(value) for value in values]
+        return [unpack_windows(record) for _, record in await self._records_of(key_ids)]
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        async for names in self._link.names(script.key_record("*")):
-            key_ids = [script.key_id_of(name) for name in names]
-            yield list(zip(key_ids, await self.windows(key_ids), strict=True))
+        async for rows in self._all_records():
+            yield [(key_id, unpack_windows(record)) for key_id, record in rows]
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
         await self._send([script.put_command(key_id, w) for key_id, w in rows])
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
         if key_ids is not None:
-            yield await self._totals(key_ids)
+            yield self._admissions_in(await self._records_of(key_ids))
             return
-        async for names in self._link.names(script.totals_record("*")):
-            yield await self._totals([script.key_id_of(name) for name in names])
+        async for rows in self._all_records():
+            yield self._admissions_in(rows)
 
-    async def _totals(self, key_ids: Sequence[str]) -> list[AdmissionTotal]:
-        replies = await self._send([script.totals_command(key_id) for key_id in key_ids])
-        return [
-            total for key_id, reply in zip(key_ids, replies, strict=True) for total in script.totals_in(key_id, reply)
-        ]
+    def _admissions_in(self, rows: Sequence[tuple[str, bytes]]) -> list[AdmissionTotal]:
+        return [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
+
+    async def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
+        records = await self._send([("GET", script.key_record(key_id)) for key_id in key_ids])
+        return [(key_id, record or EMPTY) for key_id, record in zip(key_ids, records, strict=True)]
+
+    async def _all_records(self) -> AsyncIterator[list[tuple[str, bytes]]]:
+        async for names in self._link.names(script.key_record("*")):
+            yield await self._records_of([script.key_id_of(name) for name in names])
 
     async def _send(self, commands: Sequence[script.Command]) -> list[Any]:
         replies = []
@@ -156,7 +162,7 @@ class RedisGate:
         return self._probe is not None
 
     async def sweep(self, now: float) -> None:
-        """Redis itself removes records: each has an expiry."""
+        """Redis itself removes the records that end: they have an expiry."""
 
     async def close(self) -> None:
         self._closed = True
@@ -177,13 +183,13 @@ class RedisGate:
         now: float,
         limits: Limits = NO_LIMITS,
         keys_version: int = 0,
-        counted_as: OperationName = "other",
+        number: int = 0,
     ) -> tuple[Versions, ScriptResult]:
         self._check_up()
         if len(self._next.calls) >= self._queue_max:
             raise QueueFull("too many requests wait for the gate")
         self._now = now
-        call = ScriptCall(record, what, keys_version, *limits, self._loop.create_future(), counted_as)
+        call = ScriptCall(record, what, keys_version, *limits, self._loop.create_future(), number)
         self._next.calls.append(call)
         self._start_batches()
         return await call.future

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
+from redis.exceptions import AskError, ClusterDownError, MovedError
 
 from petstore.errors import Unavailable
 from petstore.gate import redis_script as script
@@ -22,8 +22,7 @@ from petstore.observability.logs import event, logger
 SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard: the results of the other shards wait for it
 SLOTS_TIMEOUT = 0.3  # seconds for asking one server for the slots, or whether it answers
 REFRESH_INTERVAL = 0.2  # seconds between two refreshes while a shard is down or a slot has no owner
-TRY_INTERVAL = 0.02  # seconds between two tries for records that are moving
-STEPS_MAX = 20  # redirects and tries of one command: a slot that has moved may be moving again
+REDIRECTS_MAX = 20  # of one command: a slot that has moved may be moving again
 
 ServerAddress = tuple[str, int]  # host and port
 
@@ -150,33 +149,29 @@ class ClusterLink:
 
     async def _exchange_and_follow(self, server: ServerAddress, commands: Sequence[Command]) -> list[Any]:
         replies = await self._exchange(server, commands)
-        moving = [number for number, reply in enumerate(replies) if isinstance(reply, AskError | TryAgainError)]
+        moving = [number for number, reply in enumerate(replies) if isinstance(reply, AskError)]
         followed = (self._follow(server, replies[number], commands[number]) for number in moving)
         for number, reply in zip(moving, await asyncio.gather(*followed), strict=True):
             replies[number] = reply
         return replies
 
-    async def _follow(self, owner: ServerAddress, reply: Any, command: Command, if_moved: Command | None = None) -> Any:
+    async def _follow(
+        self, server: ServerAddress, reply: Any, command: Command, if_moved: Command | None = None
+    ) -> Any:
         """The reply of the server that owns the slot now. The servers before it have executed nothing.
 
         `if_moved` is sent in place of `command` to a new owner of the versions, which may not have the newest.
         """
-        server = owner
-        for _ in range(STEPS_MAX):
-            before: list[Command] = [script.LOAD_SCRIPT]
-            if isinstance(reply, TryAgainError):
-                # A key has two records, its windows and its totals. While their slot moves they may be on two servers.
-                await asyncio.sleep(TRY_INTERVAL)
-                server = owner
-            elif isinstance(reply, AskError):  # or a MovedError, which is one
-                server = (_host(reply.host, server[0]), reply.port)
-                if isinstance(reply, MovedError):
-                    self._refresh_soon()
-                    owner, command = server, if_moved or command
-                else:
-                    before.append(("ASKING",))
-            else:
+        for _ in range(REDIRECTS_MAX):
+            if not isinstance(reply, AskError):  # a MovedError is one
                 break
+            server = (_host(reply.host, server[0]), reply.port)
+            before: list[Command] = [script.LOAD_SCRIPT]
+            if isinstance(reply, MovedError):
+                self._refresh_soon()
+                command = if_moved or command
+            else:
+                before.append(("ASKING",))
             reply = (await self._exchange(server, [*before, command]))[-1]
         return reply
 
