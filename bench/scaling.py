@@ -18,7 +18,7 @@ from redis import Redis as RedisClient
 from running import BENCH, Running, processor_seconds, started
 
 import backends
-from petstore.gate.redis_script import KEY_LIVE, ScriptCall, key_record
+from petstore.gate.redis_script import KEY_LIVE, VERSION_NUMBER, ScriptCall, key_record
 from petstore.gate.redis_url import open_link
 from petstore.rate_limits import BanPolicy
 
@@ -91,7 +91,7 @@ def redis_alone(step: int, steps: int) -> float:
 
     async def ask() -> None:
         link = open_link(backends.redis().url())
-        version = (await link.run_script("", BanPolicy(), 0, []))[0][1]
+        version = (await link.run_script("", BanPolicy(), 0, []))[0][VERSION_NUMBER["live", "keys"]]
         nobody: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         for number in range(steps):
             keys = range(number * step % KEYS, number * step % KEYS + step)

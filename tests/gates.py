@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
-from petstore.gate import Gate, GatePolicy, Subject
+from petstore.gate import Gate, GatePolicy
 from petstore.gate.lmdb import LmdbGate
 from petstore.gate.redis import RedisGate
 from petstore.gate.redis_link import Link
@@ -31,13 +32,13 @@ async def ask(gate: Gate, key_id: str, limits: Limits, now: float = NOW) -> Deci
     return admitted[0]
 
 
-async def all_versions(gate: Gate) -> dict[tuple[Environment, Subject], int]:
-    found: dict[tuple[Environment, Subject], int] = {}
+async def all_versions(gate: Gate) -> dict[tuple[Environment, Change], int]:
+    found: dict[tuple[Environment, Change], int] = {}
     for environment in ENVIRONMENTS:
         keys = await gate.keys_version(environment)
         admitted = await gate.admit(environment, "key_v", PLENTY, keys, NOW, "other")
         assert admitted is not None
-        found[environment, "catalogue"], found[environment, "keys"] = admitted[1], keys
+        found |= {(environment, change): number for change, number in zip(CHANGES, (*admitted[1], keys), strict=True)}
     return found
 
 

@@ -1,24 +1,19 @@
 """What a key was admitted for: the gate's totals, and their way into the usage of keys, on every backend."""
 
 import asyncio
-import itertools
-import struct
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
 
 from petstore.backends import Backends
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy
 from petstore.gate.fallback import FallbackGate
-from petstore.gate.lmdb import LmdbGate
 from petstore.gate.redis import RedisGate
-from petstore.gate.redis_script import totals_record
 from petstore.gate.redis_url import open_link
 from petstore.keys import Environment
 from petstore.maintenance.admissions import collect_admissions
@@ -29,9 +24,8 @@ from petstore.store import Store
 from petstore.usage import DAY, HOUR, MINUTE, AdmissionTotal, Usage
 from tests.backends import Redis
 from tests.commands import Commands
-from tests.gates import NOW, PLENTY, REFUSE, answers_again, use_lmdb
+from tests.gates import NOW, PLENTY, REFUSE, answers_again
 from tests.places import GatePlace, StorePlace
-from tests.redis_topologies import cluster_running, shard_of
 from tests.servers import Key, Server, started
 
 AT = 1_800_000_000  # a whole hour
@@ -94,42 +88,6 @@ def test_totals_outlive_windows_and_a_new_opening(gate_at: GatePlace) -> None:
     assert after == before._replace(total=4)
 
 
-def test_many_admissions_in_the_file_are_all_counted(tmp_path: Path) -> None:
-    """More than fit beside the windows, in several operations."""
-
-    async def work(gate: LmdbGate) -> None:
-        version = await gate.keys_version("live")
-        expected: Counter[tuple[str, str]] = Counter()
-        pattern: list[OperationName] = ["listPets", "listPets", "getPet", "createPet", "other", "other", "other"]
-        for number, operation in enumerate(itertools.islice(itertools.cycle(pattern), 60_000)):
-            await gate.admit("live", "key_a", PLENTY, version, NOW, operation)
-            expected["key_a", operation] += 1
-            if number % 4_999 == 0:
-                assert await totals(gate) == expected
-        assert await totals(gate) == expected
-        assert len({row.epoch for row in await rows(gate)}) == 1
-
-    use_lmdb(tmp_path, work)
-
-
-def test_a_record_that_an_earlier_version_wrote_begins_a_new_epoch(tmp_path: Path) -> None:
-    """That version drops what is counted beside the windows, so the totals would be too low."""
-
-    async def ask(gate: LmdbGate) -> list[AdmissionTotal]:
-        for _ in range(5):
-            await admit(gate, "key_a")
-        return await rows(gate)
-
-    (before,) = use_lmdb(tmp_path, ask)
-    with lmdb.open(str(tmp_path / "gate.mdb"), subdir=False, map_size=2**24) as env, env.begin(write=True) as txn:
-        windows = struct.unpack("<4q8x4q", txn.get(b"kkey_a", b""))
-        txn.put(b"kkey_a", struct.pack("<4q8x4q", *windows))
-    assert use_lmdb(tmp_path, rows) == []
-    (after,) = use_lmdb(tmp_path, ask)
-    assert (before.total, after.total) == (5, 5)
-    assert before.epoch != after.epoch
-
-
 def test_a_node_counts_what_it_admits_while_redis_is_down(own_redis: Redis, tmp_path: Path) -> None:
     """In its own file, which a process that is started later reads as well."""
     path = tmp_path / "fallback.mdb"
@@ -158,28 +116,6 @@ def test_a_node_counts_what_it_admits_while_redis_is_down(own_redis: Redis, tmp_
     asyncio.run(before())
     own_redis.start()
     assert sorted(asyncio.run(after())) == [1, 2]
-
-
-def test_a_key_whose_records_move_one_after_the_other_waits_for_the_second(tmp_path: Path) -> None:
-    async def work(gate: Gate) -> None:
-        await admit(gate, "key_0")
-        source, target = shard_of(name), (shard_of(name) + 1) % 3
-        here, there = cluster.clients[source], cluster.clients[target]
-        there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", here.execute_command("CLUSTER MYID"))
-        here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", there.execute_command("CLUSTER MYID"))
-        here.migrate("127.0.0.1", cluster.nodes[target].port, name, 0, 1_000)
-        waiting = asyncio.ensure_future(admit(gate, "key_0"))
-        await asyncio.sleep(0.05)  # the first try has failed
-        assert not waiting.done()
-        here.migrate("127.0.0.1", cluster.nodes[target].port, totals_record("key_0"), 0, 1_000)
-        assert await waiting
-        cluster.end_move([slot], target)
-        assert await answers_again(gate, "key_0")
-        assert (await totals(gate))["key_0", "listPets"] == 2
-
-    with cluster_running() as cluster:
-        name, slot = "petstore:key:{key_0}", int(cluster.clients[0].execute_command("CLUSTER KEYSLOT", "key_0"))
-        GatePlace(tmp_path, cluster.url()).use(work, REFUSE)
 
 
 # The store

@@ -1,11 +1,13 @@
 """The gate's contract, on every backend."""
 
 import asyncio
+import itertools
 import os
 import random
 
 import pytest
 
+from petstore.changes import CHANGES
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy, bans_in_force, bucket_of
 from petstore.keys import ENVIRONMENTS
@@ -31,21 +33,24 @@ def test_nothing_is_counted_under_an_outdated_version_of_the_keys(gate_at: GateP
     async def work(gate: Gate) -> None:
         for environment in ENVIRONMENTS:
             version = await gate.keys_version(environment)
-            await gate.raise_version(environment, "keys")
+            await gate.announce(environment, ["keys"])
             assert await gate.admit(environment, "key_a", Limits(2, 2), version, NOW, "other") is None
         assert (await ask(gate, "key_a", Limits(2, 2))).remaining == 1
 
     gate_at.use(work)
 
 
-def test_raising_one_version_leaves_the_others(gate_at: GatePlace) -> None:
+ANY_CHANGES = [changes for count in range(4) for changes in itertools.combinations(CHANGES, count)]
+
+
+def test_announced_changes_get_new_versions_and_no_others_do(gate_at: GatePlace) -> None:
     async def work(gate: Gate) -> None:
         before = await all_versions(gate)
-        for environment, subject in before:
-            await gate.raise_version(environment, subject)
+        for environment, changes in itertools.product(ENVIRONMENTS, ANY_CHANGES):
+            await gate.announce(environment, changes)
             after = await all_versions(gate)
-            assert {name for name in after if after[name] != before[name]} == {(environment, subject)}
-            assert after[environment, subject] > before[environment, subject]
+            assert {name for name in after if after[name] != before[name]} == {(environment, each) for each in changes}
+            assert all(after[environment, each] > before[environment, each] for each in changes)
             before = after
 
     gate_at.use(work)

@@ -12,7 +12,7 @@ from redis import Redis as Client
 from redis.asyncio.connection import Connection
 
 from petstore.errors import Unavailable
-from petstore.gate import Gate, GatePolicy
+from petstore.gate import CatalogueVersion, Gate, GatePolicy
 from petstore.gate.fallback import FallbackGate
 from petstore.gate.redis import QueueFull, RedisGate
 from petstore.gate.redis_link import SingleLink
@@ -133,7 +133,7 @@ def test_a_bug_is_no_outage_and_reaches_the_callers_as_itself(redis: Redis, capl
             raise ValueError("a bug")
 
         link.run_script = broken
-        calls = [gate.admit("live", "key_a", PLENTY, version, NOW, "other"), gate.raise_version("live", "keys")]
+        calls = [gate.admit("live", "key_a", PLENTY, version, NOW, "other"), gate.announce("live", ["keys"])]
         errors = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
         assert [repr(error) for error in errors] == ["ValueError('a bug')"] * 2
         assert not gate.down
@@ -239,10 +239,10 @@ def test_at_most_20_000_calls_wait_for_the_gate(redis: Redis, tmp_path: Path) ->
 
 
 def test_the_fallback_does_not_decide_when_the_queue_is_full(redis: Redis, tmp_path: Path) -> None:
-    """A version is raised all the same, for all nodes."""
+    """A change is announced all the same, to all nodes."""
     url, policy = redis.url(), GatePolicy(given_clock=True)
 
-    async def catalogue(gate: Gate) -> int:
+    async def catalogue(gate: Gate) -> CatalogueVersion:
         admitted = await gate.admit("live", "key_other", PLENTY, await gate.keys_version("live"), NOW, "other")
         assert admitted is not None
         return admitted[1]
@@ -260,11 +260,11 @@ def test_the_fallback_does_not_decide_when_the_queue_is_full(redis: Redis, tmp_p
             gate.peek_address("live", "192.0.2.1", NOW),
             gate.was_valid(bytes(32)),
         ]
-        outcomes = await asyncio.gather(*late, gate.raise_version("live", "catalogue"), return_exceptions=True)
+        outcomes = await asyncio.gather(*late, gate.announce("live", ["added", "edited"]), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [QueueFull] * 4 + [type(None)]
-        assert await catalogue(other) > before
+        assert all(after > earlier for after, earlier in zip(await catalogue(other), before, strict=True))
         assert await gate.keys_version("live") == version and not gate.degraded()
-        assert all(admitted and admitted[1] > 0 for admitted in await asyncio.gather(*waiting))
+        assert all(admitted and min(admitted[1]) > 0 for admitted in await asyncio.gather(*waiting))
         await other.close()
         await gate.close()
 

@@ -6,6 +6,7 @@ import inspect
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,21 +17,22 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, bans_in_force, open_gate
 from petstore.gate.fallback import FallbackGate
+from petstore.gate.records import admissions_in, unpack_windows
 from petstore.gate.redis import RedisGate
 from petstore.gate.redis_link import SingleLink
 from petstore.gate.redis_script import (
     KEY_LIVE,
+    VERSION_NUMBER,
     ScriptCall,
     decision_of,
     key_record,
-    totals_record,
     unpack_results,
     unpack_versions,
-    unpack_windows,
 )
 from petstore.gate.redis_url import TLS_OPTIONS, open_link
+from petstore.operations import COUNTED
 from petstore.plans import Limits
-from petstore.rate_limits import ADMITTED, DAY, LIMITED, MINUTE, SECOND, BanPolicy, Outcome, Windows, admit
+from petstore.rate_limits import ADMITTED, LIMITED, SECOND, BanPolicy, Outcome, Windows, admit
 from tests.backends import Redis
 from tests.gates import NOW, PLENTY, REFUSE, FaultyLink, all_versions, answers_again, ask, eventually, use_link
 from tests.places import GatePlace
@@ -40,7 +42,7 @@ EDGES = [0, 1, 999, 59_999, 60_000, 60_001, 86_399_999, 86_400_000, 86_400_001, 
 
 
 def test_the_script_decides_random_requests_as_the_rules_do(redis: Redis) -> None:
-    """The same decisions, and the same records at the end, also when the clock is set back.
+    """The same decisions, and the same windows and counts at the end, also when the clock is set back.
 
     PETSTORE_TEST_REQUESTS sets how many: 50,000 by default, a million for a long run.
     """
@@ -56,21 +58,31 @@ def test_the_script_decides_random_requests_as_the_rules_do(redis: Redis) -> Non
             limits = [Limits(dice.randint(1, 12), dice.randint(1, 60)) for _ in range(50)]
             records = [key_record(f"key_{number}") for number in range(50)]
             expected = [Windows()] * 50
-            now, version = 1_800_000_000_000, (await link.run_script("", policy, 0, []))[0][1]
+            counted: Counter[tuple[int, str]] = Counter()
+            versions, _ = await link.run_script("", policy, 0, [])
+            now, version = 1_800_000_000_000, versions[VERSION_NUMBER["live", "keys"]]
             pace = dice.choice([5, 500, 8_000, 70_000, 4_000_000])
             for _ in range(125):
                 now += dice.choice(EDGES) if dice.random() < 0.1 else dice.randint(0, pace)
                 keys = [dice.randrange(50) for _ in range(400)]
                 future = asyncio.get_running_loop().create_future()  # no call awaits it
-                calls = [ScriptCall(records[key], KEY_LIVE, version, *limits[key], future) for key in keys]
+                numbers = [dice.randrange(len(COUNTED)) for _ in keys]
+                calls = [
+                    ScriptCall(records[key], KEY_LIVE, version, *limits[key], future, number)
+                    for key, number in zip(keys, numbers, strict=True)
+                ]
                 _, results = await link.run_script(str(now), policy, 0, calls)
-                for key, result in zip(keys, results, strict=True):
+                for key, number, result in zip(keys, numbers, results, strict=True):
                     expected[key], decision = admit(expected[key], limits[key], policy, now)
                     assert not isinstance(result, Unavailable)
                     assert decision_of(result) == decision
+                    counted[key, COUNTED[number]] += decision.outcome is ADMITTED
                 compared += len(keys)
             values = await link.send([("GET", record) for record in records])
             assert [unpack_windows(value) for value in values] == expected
+            found = [admissions_in(str(key), value, COUNTED) for key, value in enumerate(values)]
+            totals = {(int(each.key_id), each.operation): each.total for some in found for each in some}
+            assert totals == +counted
             await link.close()
         return compared
 
@@ -108,7 +120,7 @@ def test_the_clock_of_redis_counts_and_not_that_of_the_node(redis: Redis, tmp_pa
     assert asyncio.run(work()) == [ADMITTED, ADMITTED, LIMITED]
 
 
-def test_every_record_but_the_totals_expires_and_has_the_key_id_as_hash_tag(redis: Redis, tmp_path: Path) -> None:
+def test_every_record_but_those_of_keys_expires(redis: Redis, tmp_path: Path) -> None:
     place = GatePlace(tmp_path, redis.url())
 
     async def work(gate: Gate) -> None:
@@ -117,7 +129,7 @@ def test_every_record_but_the_totals_expires_and_has_the_key_id_as_hash_tag(redi
         await ask(gate, "key_b", Limits(1, 100))
         await gate.admit_address("live", "192.0.2.1", NOW)
         await gate.peek_address("staging", "192.0.2.1", NOW)
-        await gate.raise_version("staging", "keys")
+        await gate.announce("staging", ["keys"])
         await gate.lift("key_a")
         await gate.put_windows([("key_c", Windows(1, 2, 3, 4)), ("key_d", Windows(ban_start=5, ban_end=7_205, bans=1))])
 
@@ -125,13 +137,10 @@ def test_every_record_but_the_totals_expires_and_has_the_key_id_as_hash_tag(redi
     assert place.url is not None
     with contextlib.closing(Client.from_url(place.url)) as client:
         names = list(client.scan_iter(count=1000))
-        assert len(names) == 8
-        totals = [totals_record("key_a").encode(), totals_record("key_b").encode()]
-        assert all(client.pttl(name) == -1 for name in totals)  # a total that is not collected must not be lost
-        assert all(0 < client.pttl(name) <= 31 * 86_400_000 for name in names if name not in totals)
-        for name, ban in (("key_c", 0), ("key_d", 7_200)):  # a day, the ban, and a minute
-            assert 0 <= DAY + ban + MINUTE - client.pttl(key_record(name)) < 5_000
-    assert {b"petstore:key:{key_a}", b"petstore:key:{key_b}", b"petstore:key:{key_c}"} < set(names)
+        assert len(names) == 6
+        keys = {f"petstore:v2:key:{{key_{letter}}}".encode() for letter in "abcd"}  # braces: Redis' hash tag
+        assert all(client.pttl(name) == -1 for name in keys)  # counts that are not collected must not be lost
+        assert all(0 < client.pttl(name) <= 31 * 86_400_000 for name in set(names) - keys)
 
 
 def test_the_script_is_loaded_again_when_the_server_lost_it(redis: Redis, tmp_path: Path) -> None:
@@ -230,9 +239,9 @@ def test_while_redis_is_down_a_node_goes_on_without_caches(own_redis: Redis, tmp
         version = await gate.keys_version("live")
         admitted = [await gate.admit("live", "key_a", limits, version, NOW, "other") for _ in range(4)]
         assert [a and a[0].outcome for a in admitted] == [ADMITTED] * 3 + [LIMITED]
-        versions = [a[1] for a in [first, *admitted] if a]
-        assert len(set(versions)) == len(versions) == 5  # so no cached page is used
-        await gate.raise_version("live", "catalogue")
+        for versions in zip(*(a[1] for a in [first, *admitted] if a), strict=True):
+            assert len(set(versions)) == len(versions) == 5  # so no cached page is used
+        await gate.announce("live", ["added"])
         own_redis.start()
         assert await eventually(lambda: not gate.degraded())
         assert await gate.admit("live", "key_a", limits, version, NOW, "other") is None
@@ -255,7 +264,7 @@ def test_the_fallback_counts_addresses_and_is_swept_and_closed(own_redis: Redis,
         assert counted == [599, 598, 597]
         assert (await gate.peek_address("live", "192.0.2.7", NOW)).remaining == 597
         before = await gate.keys_version("live")
-        await gate.raise_version("live", "keys")
+        await gate.announce("live", ["keys"])
         assert await gate.keys_version("live") == before + 1
         assert gate.fallback is not None
         records = gate.fallback.records
@@ -319,5 +328,5 @@ def test_opening_the_gate_raises_all_versions(redis: Redis, tmp_path: Path) -> N
 
 
 def test_replies_are_unpacked_by_size() -> None:
-    assert unpack_versions(bytes(32)) == (0, 0, 0, 0)
+    assert unpack_versions(bytes(48)) == (0,) * 6
     assert unpack_results(bytes(96)) == [(0,) * 6] * 2

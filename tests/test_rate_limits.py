@@ -19,7 +19,6 @@ from petstore.rate_limits import (
     Windows,
     admit,
     admit_address,
-    forgettable,
     lifted,
     used,
 )
@@ -196,17 +195,6 @@ def test_lifting_ends_a_ban_at_once() -> None:
     record = Windows(ban_start=START, ban_end=START + 60_000, bans=3, minute_start=START, minute_used=1)
     assert admit(record, Limits(5, 5), POLICY, START + 1)[1].outcome is BANNED
     assert admit(lifted(record), Limits(5, 5), POLICY, START + 1)[1].outcome is ADMITTED
-
-
-@given(records, limits_of, policy_of)
-def test_a_forgettable_record_decides_nothing(record: Windows, limits: Limits, policy: BanPolicy) -> None:
-    now = max(record.minute_start + MINUTE, record.day_start + DAY, record.ban_start + DAY, record.ban_end)
-    assert forgettable(record, now) and not forgettable(record, now - 1)
-    forgotten = Windows()
-    for _ in range(20):
-        record, decision = admit(record, limits, policy, now)
-        forgotten, expected = admit(forgotten, limits, policy, now)
-        assert decision == expected
 
 
 @given(records, limits_of)

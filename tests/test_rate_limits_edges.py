@@ -1,7 +1,5 @@
 """The ends of windows and bans to the millisecond, which random requests seldom meet."""
 
-import struct
-
 import pytest
 
 from petstore.plans import Limits
@@ -9,14 +7,12 @@ from petstore.rate_limits import (
     DAY,
     MINUTE,
     SECOND,
-    WINDOWS_LAYOUT,
     BanPolicy,
     Decision,
     Outcome,
     Windows,
     admit,
     admit_address,
-    forgettable,
     lifted,
 )
 
@@ -32,22 +28,6 @@ def decide(w: Windows, limits: Limits = PLENTY, now: int = NOW, policy: BanPolic
 def test_units_and_outcomes_are_those_of_the_script() -> None:
     assert (SECOND, MINUTE, DAY) == (1_000, 60_000, 86_400_000)
     assert [(outcome.name, outcome.value) for outcome in Outcome] == [("ADMITTED", 0), ("LIMITED", 1), ("BANNED", 2)]
-
-
-def test_records_are_stored_as_earlier_versions_stored_them() -> None:
-    """So two versions can share a gate during a reload. Earlier ones had the start of a strike window in the middle."""
-    assert struct.unpack("<9q", struct.pack(WINDOWS_LAYOUT, *Windows(1, 2, 3, 4, 5, 6, 7, 8))) == (
-        1,
-        2,
-        3,
-        4,
-        0,
-        5,
-        6,
-        7,
-        8,
-    )
-    assert struct.unpack(WINDOWS_LAYOUT, struct.pack("<9q", 1, 2, 3, 4, -9, 5, 6, 7, 8)) == (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +123,3 @@ def test_the_window_of_an_address_to_the_millisecond() -> None:
 
 def test_lifting_keeps_what_was_used_and_nothing_of_bans() -> None:
     assert lifted(Windows(1, 2, 3, 4, 5, 6, 7, 8)) == (1, 2, 3, 4, 0, 0, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("field", "span"), [("minute_start", MINUTE), ("day_start", DAY), ("ban_start", DAY), ("ban_end", 0)]
-)
-def test_a_record_is_forgettable_to_the_millisecond(field: str, span: int) -> None:
-    assert forgettable(Windows()._replace(**{field: NOW - span}), NOW)
-    assert not forgettable(Windows()._replace(**{field: NOW - span + 1}), NOW)

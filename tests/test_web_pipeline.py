@@ -39,7 +39,7 @@ def test_the_first_to_show_a_new_animal_raises_the_version_once(tmp_path: Path, 
             keys = await running.gate.keys_version("live")
             passed = await running.gate.admit("live", "key_of_a_witness", Limits(10**6, 10**6), keys, NOW, "other")
             assert passed is not None
-            return passed[1]
+            return passed[1][0]
 
         (key,) = await running.store.keys()
         idempotency_key = IdempotencyKey(key.id, "again", hashlib.sha256(body).digest())

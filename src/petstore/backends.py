@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from petstore.changes import Change
 from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
@@ -123,15 +124,16 @@ def open_gate_for(settings: Settings) -> Gate:
 def open_stores_for(
     settings: Settings, gate: Gate | None, *, serving: bool = False, limits: StoreLimits | None = None
 ) -> dict[Environment, Store]:
-    """Stores that raise the gate's versions with every commit. Raises OperatorError."""
+    """Stores that announce every commit to the gate. Raises OperatorError."""
 
-    async def raise_version(environment: Environment, subject: Subject) -> None:
+    async def announce(environment: Environment, subject: Subject) -> None:
         if gate is not None:
-            await gate.raise_version(environment, subject)
+            changes: tuple[Change, ...] = ("keys",) if subject == "keys" else ("added", "edited")
+            await gate.announce(environment, changes)
 
     limits = (limits or StoreLimits())._replace(usage_days=settings.usage_days)
     policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, limits)
-    return open_stores(settings.store, settings.data, policy, lambda environment: partial(raise_version, environment))
+    return open_stores(settings.store, settings.data, policy, lambda environment: partial(announce, environment))
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:

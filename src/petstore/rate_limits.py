@@ -22,7 +22,7 @@ Window = Literal["minute", "day"]
 
 
 class Windows(NamedTuple):
-    """The record of a key: all that a gate stores between two requests."""
+    """What a gate stores of a key between two requests, beside its counts."""
 
     minute_start: int = 0
     minute_used: int = 0
@@ -32,10 +32,6 @@ class Windows(NamedTuple):
     ban_start: int = 0
     ban_end: int = 0
     bans: int = 0
-
-
-# How both gates store a record. Earlier versions stored the start of a strike window in the eight bytes in the middle.
-WINDOWS_LAYOUT = "<4q8x4q"
 
 
 class BanPolicy(NamedTuple):
@@ -161,8 +157,3 @@ def used(w: Windows, now: int) -> Used:
 def lifted(w: Windows) -> Windows:
     """The record without its strikes, its ban and the number of earlier bans."""
     return w._replace(strikes=0, ban_start=0, ban_end=0, bans=0)
-
-
-def forgettable(w: Windows, now: int) -> bool:
-    """Whether the record decides nothing any more. Strikes never do: the next request is admitted, and clears them."""
-    return now - w.minute_start >= MINUTE and now - w.day_start >= DAY and now - w.ban_start >= DAY and now >= w.ban_end

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from petstore.backends import Backends, recover_gate
+from petstore.changes import CHANGES
 from petstore.cli.admin import entry
 from petstore.cli.options import Command, data_options, settings_from
 from petstore.cli.output import Output, counted, progress
@@ -85,7 +86,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     audit_entry = entry("restore", click.format_filename(file.name))
     manifest, kept, unreadable = backups.restore(settings, file, audit_entry, partial(_bar, "Restoring"), force=force)
     if settings.gate is not None:
-        asyncio.run(_raise_versions(settings))
+        asyncio.run(_announce_all(settings))
     for name in unreadable:
         click.echo(f"The old {name} could not be read: ids that it used after the backup may be used again.", err=True)
     sentences = [f"{settings.data}: {_summary(manifest)}"]
@@ -95,12 +96,11 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     Output(data, *sentences).print(as_json)
 
 
-async def _raise_versions(settings: Settings) -> None:
+async def _announce_all(settings: Settings) -> None:
     """Makes the caches of all nodes that share this gate outdated: the restore has replaced what they read."""
     async with Backends(settings) as backends:
         for environment in ENVIRONMENTS:
-            await backends.gate.raise_version(environment, "catalogue")
-            await backends.gate.raise_version(environment, "keys")
+            await backends.gate.announce(environment, CHANGES)
 
 
 def _stop(number: int, frame: object) -> None:

@@ -1,17 +1,18 @@
 """The gate: the one small, atomic, shared step per request, and its protocol.
 
-`admit` decides ban, minute and day limits. In the same step it compares the version of the keys, and returns that of
-the catalogue. Under a new version a worker asks the store what has changed before it uses its page cache.
+`admit` decides ban, minute and day limits. In the same step it compares the version of the keys, and returns the
+versions of the catalogue. Under a new version a worker asks the store what has changed before it uses its page cache.
 """
 
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
+from petstore.changes import Change
 from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import Environment
-from petstore.operations import OperationName
+from petstore.operations import COUNTED, OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows, used
 from petstore.usage import AdmissionTotal
@@ -22,7 +23,7 @@ GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 VALID_SECONDS = 30 * 86_400  # for which a mark of `mark_valid` is kept
 DIGEST_LENGTH = 16  # bytes of a digest that name its mark
 
-Subject = Literal["catalogue", "keys"]
+CatalogueVersion = tuple[int, int]  # the versions of `added` and of `edited`
 
 
 class Ban(NamedTuple):
@@ -45,10 +46,10 @@ class Gate(Protocol):
         keys_version: int,
         now: float,
         operation: OperationName,
-    ) -> Awaitable[tuple[Decision, int] | None]:
-        """Decide one request of a key, and return the version of the catalogue at that instant.
+    ) -> Awaitable[tuple[Decision, CatalogueVersion] | None]:
+        """Decide one request of a key, and return the versions of the catalogue at that instant.
 
-        The step that admits a request also raises the key's total for the operation: see `admissions`.
+        The step that admits a request also counts it for the operation: see `admissions`.
 
         `keys_version` is the version under which the caller read `limits`. When a key has changed since, the gate
         decides and counts nothing and returns None; the caller then reads the key again.
@@ -62,8 +63,8 @@ class Gate(Protocol):
 
     async def keys_version(self, environment: Environment) -> int: ...
 
-    async def raise_version(self, environment: Environment, subject: Subject) -> None:
-        """From the next `admit` on, every value that a worker cached under an older version is stale."""
+    async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
+        """Raise the version of each change, in one step: values that a worker cached under older ones are stale."""
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         """Remember for 30 days, for all workers, that the key with this digest is valid; or forget it."""
@@ -75,13 +76,13 @@ class Gate(Protocol):
         """End a key's ban and forget its earlier ones. False: it has none."""
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        """The record of each key, in the order of the ids."""
+        """The windows of each key, in the order of the ids."""
 
     def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        """The records of all keys, some at a time. A record may come twice."""
+        """The windows of all keys, some at a time. A key may come twice."""
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
-        """Replace the records of these keys."""
+        """Replace the windows of these keys; what was counted for them stays."""
 
     def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
         """What these keys, or all keys, were admitted for, some totals at a time. A total may come twice."""
@@ -97,12 +98,17 @@ class Gate(Protocol):
 
 
 class GatePolicy(NamedTuple):
-    """The operator's settings. `given_clock` makes a gate in Redis use the `now` of each call, for tests."""
+    """The operator's settings.
+
+    `given_clock` makes a gate in Redis use the `now` of each call, for tests. `counted` names the operations that
+    admissions are counted for, in the order of their numbers.
+    """
 
     bans: BanPolicy = BanPolicy()
     address_per_minute: int = 600
     outage: Literal["degrade", "refuse"] = "degrade"
     given_clock: bool = False
+    counted: tuple[OperationName, ...] = COUNTED
 
 
 def gate_file(url: str | None, data: Path) -> Path:

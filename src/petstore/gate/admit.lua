@@ -3,15 +3,14 @@
 --
 -- ARGV[1]   the time in milliseconds; empty: the clock of Redis, so that the clocks of nodes do not matter
 -- ARGV[2-4] the ban policy: length and ceiling in milliseconds, threshold (0: the key's limit per minute, at most 1,000)
--- ARGV[5]   the versions to raise, as bits: 1 live catalogue, 2 live keys, 4 staging catalogue, 8 staging keys.
+-- ARGV[5]   the changes to announce, as bits: 1 live added, 2 live edited, 4 live keys; 8, 16, 32 the same of staging.
 --           Empty in Redis Cluster, where the versions are in another slot and the worker has compared them already.
 -- ARGV[6]   the calls, 40 bytes each: what to do, keys' version under which the limits were read, per minute, per day,
---           and the place of the operation in the totals of a key, from 1 on. For a MARK, the milliseconds for which it is
---           kept stand in the place of the limit per minute; 0 removes it.
--- KEYS      the versions, unless ARGV[5] is empty; then the record of each call, in order; then the totals of each key,
---           which the script names itself: they are in KEYS because Redis Cluster must know them
+--           and the number of the operation to count. For a MARK, the milliseconds for which it is kept stand in the
+--           place of the limit per minute; 0 removes it.
+-- KEYS      the versions, unless ARGV[5] is empty; then the record of each call, in order
 --
--- Returns the four versions, unless ARGV[5] is empty; then 48 bytes for each call: outcome, window, limit, remaining,
+-- Returns the six versions, unless ARGV[5] is empty; then 48 bytes for each call: outcome, window, limit, remaining,
 -- reset, wait.
 
 local MINUTE, DAY = 60000, 86400000
@@ -20,14 +19,16 @@ local ADMITTED, LIMITED, BANNED, OUTDATED = 0, 1, 2, 3
 local IN_MINUTE, IN_DAY = 0, 1
 local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = 0, 1, 2, 3, 4, 5, 6
 
-local VERSIONS = '<i8i8i8i8'
+local VERSIONS = '<i8i8i8i8i8i8'
 local CALL = '<i8i8i8i8i8'
 local CALL_SIZE = 40
--- A record: minute start, minute used, day start, day used, 0, strikes, ban start, ban end, bans.
-local WINDOWS = '<i8i8i8i8i8i8i8i8i8'
+-- The record of a key, as in records.py: minute start, minute used, day start, day used, 0, strikes, ban start, ban end,
+-- bans; the environment as KEY_LIVE or KEY_STAGING, the epoch; then the counts, by the number of the operation.
+local KEY = '<i8i8i8i8i8i8i8i8i8i8i8'
+local KEY_SIZE = 88 -- without the counts
+local COUNT, COUNT_SIZE = '<i8', 8
 local WINDOW = '<i8i8'
 local RESULT = '<i8i8i8i8i8i8'
-local KEY_PREFIX, TOTALS_PREFIX = 'petstore:key:', 'petstore:admitted:'
 
 local clock = redis.call('TIME')
 local microseconds = clock[1] * 1000000 + clock[2]
@@ -36,25 +37,23 @@ local ban_length, ban_ceiling, ban_threshold = tonumber(ARGV[2]), tonumber(ARGV[
 local reply = {}
 
 -- A version is raised to the time at least. So a version that a failover or an eviction lost cannot come again.
-local versions = { 0, 0, 0, 0 }
-local raise = tonumber(ARGV[5])
-local records_from = raise and 1 or 0
-if raise then
+local versions = { 0, 0, 0, 0, 0, 0 }
+local announced = tonumber(ARGV[5])
+local records_from = announced and 1 or 0
+if announced then
   local stored = redis.call('GET', KEYS[1])
   if stored then
     versions = { struct.unpack(VERSIONS, stored) }
   else
-    raise = 15
+    announced = 63
   end
-  if raise > 0 then
-    for i = 1, 4 do
-      if raise % 2 == 1 then versions[i] = math.max(versions[i] + 1, microseconds) end
-      raise = math.floor(raise / 2)
-    end
-    local packed = struct.pack(VERSIONS, versions[1], versions[2], versions[3], versions[4])
-    redis.call('SET', KEYS[1], packed, 'PX', 30 * DAY)
+  local changes = announced > 0
+  for i = 1, 6 do
+    if announced % 2 == 1 then versions[i] = math.max(versions[i] + 1, microseconds) end
+    announced = math.floor(announced / 2)
   end
-  reply[1] = struct.pack(VERSIONS, versions[1], versions[2], versions[3], versions[4])
+  reply[1] = struct.pack(VERSIONS, unpack(versions, 1, 6))
+  if changes then redis.call('SET', KEYS[1], reply[1], 'PX', 30 * DAY) end
 end
 
 local function open(start, length)
@@ -133,40 +132,54 @@ end
 -- A record with several calls in the batch is read once and written once.
 local records, changed = {}, {}
 
-local function record(name, form, empty)
+-- A shorter record reads as zeros.
+local function padded(stored, size)
+  return stored .. string.rep('\0', size - #stored)
+end
+
+local function key_record(name)
   if not records[name] then
-    local stored = redis.call('GET', name)
-    records[name] = stored and { struct.unpack(form, stored) } or empty
+    local stored = redis.call('GET', name) or ''
+    records[name] = { struct.unpack(KEY, padded(stored, KEY_SIZE)) }
+    records[name].counts = string.sub(stored, KEY_SIZE + 1)
   end
   return records[name]
 end
 
--- Add an admission to the totals of a key, which only grow and never expire: a hash with a field for each operation, the
--- environment as KEY_LIVE or KEY_STAGING, and the epoch. A new epoch is the time: no earlier totals began at it.
-local function raise_total(name, environment, place)
-  local totals = TOTALS_PREFIX .. string.sub(name, #KEY_PREFIX + 1)
-  if redis.call('HINCRBY', totals, place, 1) == 1 then
-    redis.call('HSETNX', totals, 'environment', environment)
-    redis.call('HSETNX', totals, 'epoch', string.format('%.0f', microseconds))
+local function address_record(name)
+  if not records[name] then
+    local stored = redis.call('GET', name)
+    records[name] = stored and { struct.unpack(WINDOW, stored) } or { 0, 0 }
   end
+  return records[name]
+end
+
+-- Count an admission. A new epoch is the time: no earlier counts began at it. Counts of operations that only a later
+-- version knows stay as they are.
+local function count_admission(w, environment, number)
+  if w[11] == 0 then w[10], w[11] = environment, microseconds end
+  local from = number * COUNT_SIZE
+  local counts = padded(w.counts, from + COUNT_SIZE)
+  local count = struct.pack(COUNT, struct.unpack(COUNT, counts, from + 1) + 1)
+  w.counts = string.sub(counts, 1, from) .. count .. string.sub(counts, from + COUNT_SIZE + 1)
 end
 
 local position = 1
 for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
   local name = KEYS[i]
-  local operation, keys_version, per_minute, per_day, place
-  operation, keys_version, per_minute, per_day, place, position = struct.unpack(CALL, ARGV[6], position)
+  local operation, keys_version, per_minute, per_day, number
+  operation, keys_version, per_minute, per_day, number, position = struct.unpack(CALL, ARGV[6], position)
   local differs, outcome, window, limit, remaining, reset
   if operation == KEY_LIVE or operation == KEY_STAGING then
-    if records_from == 1 and keys_version ~= versions[operation == KEY_LIVE and 2 or 4] then
+    if records_from == 1 and keys_version ~= versions[operation == KEY_LIVE and 3 or 6] then
       differs, outcome, window, limit, remaining, reset = false, OUTDATED, IN_MINUTE, 0, 0, now
     else
-      local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })
+      local w = key_record(name)
       differs, outcome, window, limit, remaining, reset = admit(w, per_minute, per_day)
-      if outcome == ADMITTED then raise_total(name, operation, place) end
+      if outcome == ADMITTED then count_admission(w, operation, number) end
     end
   elseif operation == LIFT then
-    local w = record(name, WINDOWS, { 0, 0, 0, 0, 0, 0, 0, 0, 0 })
+    local w = key_record(name)
     differs, outcome, window, limit, remaining, reset = w[9] > 0, ADMITTED, IN_MINUTE, 0, w[9], now
     if differs then w[6], w[7], w[8], w[9] = 0, 0, 0, 0 end
   elseif operation == MARK or operation == IS_MARKED then
@@ -177,7 +190,7 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
     end
     differs, outcome, window, limit, remaining, reset = false, ADMITTED, IN_MINUTE, 0, redis.call('EXISTS', name), now
   else
-    local w = record(name, WINDOW, { 0, 0 })
+    local w = address_record(name)
     local start, used = w[1], w[2]
     differs, outcome, window, limit, remaining, reset = admit_address(w, per_minute)
     if operation == PEEK and differs then
@@ -188,12 +201,11 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
   reply[#reply + 1] = struct.pack(RESULT, outcome, window, limit, remaining, reset, reset - now)
 end
 
--- A record expires when nothing in it can matter any more.
+-- The record of a key never expires: its counts may not be collected yet.
 for name in pairs(changed) do
   local w = records[name]
-  if #w >= 9 then
-    local packed = struct.pack(WINDOWS, w[1], w[2], w[3], w[4], 0, w[6], w[7], w[8], w[9])
-    redis.call('SET', name, packed, 'PX', math.max(DAY, w[8] - now) + MINUTE)
+  if w.counts then
+    redis.call('SET', name, struct.pack(KEY, unpack(w, 1, 11)) .. w.counts)
   else
     redis.call('SET', name, struct.pack(WINDOW, w[1], w[2]), 'PX', 2 * MINUTE)
   end

@@ -1,12 +1,13 @@
 """The gate of a node whose Redis is down: the node goes on with windows of its own."""
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from petstore.changes import Change
 from petstore.errors import Unavailable
-from petstore.gate import Gate, GatePolicy, Subject
+from petstore.gate import CatalogueVersion, Gate, GatePolicy
 from petstore.gate.lmdb import LmdbGate
 from petstore.gate.redis import QueueFull, RedisGate
 from petstore.keys import Environment
@@ -22,7 +23,7 @@ class FallbackGate:
     """Redis while it answers, otherwise a file that the workers of this node share. Limits then hold per node.
 
     The keys' version of the file never equals that of Redis. So a worker reads each key again when an outage begins
-    and when it ends; in between, a worker reads a key again every second. The catalogue's version differs with each
+    and when it ends; in between, a worker reads a key again every second. The catalogue's versions differ with each
     request, so no page comes from the cache.
 
     When a single shard of a Cluster fails, the file decides for the keys of this shard only.
@@ -43,7 +44,7 @@ class FallbackGate:
         keys_version: int,
         now: float,
         operation: OperationName,
-    ) -> tuple[Decision, int] | None:
+    ) -> tuple[Decision, CatalogueVersion] | None:
         try:
             return await self._shared.admit(environment, key_id, limits, keys_version, now, operation)
         except Unavailable as error:
@@ -53,7 +54,8 @@ class FallbackGate:
                 # differs for good: the worker would read the key again without end.
                 keys_version = await fallback.keys_version(environment)
             admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
-            return admitted and (admitted[0], next(self._unique_version))
+            unique = next(self._unique_version)
+            return admitted and (admitted[0], (unique, unique))
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
         return await self._either(lambda gate: gate.admit_address(environment, address, now))
@@ -64,12 +66,12 @@ class FallbackGate:
     async def keys_version(self, environment: Environment) -> int:
         return await self._either(lambda gate: gate.keys_version(environment))
 
-    async def raise_version(self, environment: Environment, subject: Subject) -> None:
+    async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
         """During an outage other nodes use no cached page, and no cached key for longer than a second.
 
-        The first batch of each node after the outage raises all versions.
+        The first batch of each node after the outage announces all changes.
         """
-        await self._either(lambda gate: gate.raise_version(environment, subject))
+        await self._either(lambda gate: gate.announce(environment, changes))
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         await self._either(lambda gate: gate.mark_valid(digest, now, valid=valid))

@@ -13,7 +13,7 @@ import math
 import os
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,26 +21,16 @@ from typing import Any, TypeVar
 import lmdb
 import msgspec
 
+from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
-from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, GatePolicy, Subject, bucket_of, lmdb_totals
-from petstore.gate.lmdb_steps import Steps
-from petstore.gate.lmdb_totals import COUNTABLE, KEY, MARK, ONE, TOTALS, pack_key, unpack_key
+from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, CatalogueVersion, GatePolicy, bucket_of
+from petstore.gate.records import EMPTY, admissions_in, count_admission, unpack_fields, unpack_windows, with_windows
 from petstore.gate.recovery import mark_in_use
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability.health import Health
 from petstore.operations import OperationName
 from petstore.plans import Limits
-from petstore.rate_limits import (
-    ADMITTED,
-    SECOND,
-    WINDOWS_LAYOUT,
-    Decision,
-    Windows,
-    admit,
-    admit_address,
-    forgettable,
-    lifted,
-)
+from petstore.rate_limits import ADMITTED, MINUTE, SECOND, Decision, Windows, admit, admit_address, lifted
 from petstore.usage import AdmissionTotal
 
 INITIAL_SIZE = 16 * 1024 * 1024
@@ -48,14 +38,13 @@ SWEEP_BATCH = 250  # records in one transaction of a sweep: half a millisecond, 
 SWEEP_BATCHES_MAX = 40  # in one sweep
 SWEEP_PERIOD = 120  # seconds, and sweeps, in which each record is checked once
 READ_BATCH = 1_000
+STEPS_MAX = 100  # in one transaction: some 300 µs, in which other workers may wait
 
-ADDRESS, VERSION, VALID = b"a", b"v", b"s"  # the first byte of a record's name is its kind; as KEY and TOTALS
-_windows = struct.Struct(WINDOWS_LAYOUT)
+# The first byte of a record's name is its kind. Only the records of addresses and marks end: see _sweep.
+ADDRESS, KEY, VALID, VERSION = b"a", b"k", b"s", b"v"
 _address = struct.Struct("<2q")
-_versions = struct.Struct("<2Q")
-pack_versions = _versions.pack
+_versions = struct.Struct(f"<{len(CHANGES)}Q")  # in the order of CHANGES: added, edited, keys
 _valid = struct.Struct("<q")  # when the mark ends
-_NEW_KEY = _windows.pack(*Windows())
 _NEW_ADDRESS = _address.pack(0, 0)
 
 T = TypeVar("T")
@@ -76,12 +65,14 @@ class LmdbGate:
         """Raises Unavailable when the file cannot be opened."""
         self._bans = policy.bans
         self._address_per_minute = policy.address_per_minute
+        self._counted = policy.counted
+        self._number = {name: number for number, name in enumerate(policy.counted)}
         self._path = path
         self._sweep_batch = sweep_batch
         self._sweep_batches_max = sweep_batches_max
         self._health = Health("gate")
         self._sweep_from = b""
-        self._steps = Steps(self._transact)
+        self._group = GroupCommit(self._transact)
         self._env: Any = None
         self._version_names: dict[Environment, bytes] = {each: VERSION + each.encode() for each in ENVIRONMENTS}
         try:
@@ -95,8 +86,7 @@ class LmdbGate:
                 with self._env.begin(write=True) as txn:
                     for name in self._version_names.values():
                         if txn.get(name) is None:
-                            # Versions start at the time, so that no version of an earlier file can come again.
-                            txn.put(name, _versions.pack(time.time_ns(), time.time_ns()))
+                            txn.put(name, new_versions())
         except (lmdb.Error, OSError) as error:
             if self._env is not None:
                 self._env.close()
@@ -111,9 +101,11 @@ class LmdbGate:
         keys_version: int,
         now: float,
         operation: OperationName,
-    ) -> "asyncio.Future[tuple[Decision, int] | None]":
+    ) -> "asyncio.Future[tuple[Decision, CatalogueVersion] | None]":
         name = KEY + key_id.encode()
-        return self._steps.take(self._admit, environment, name, limits, keys_version, int(now * SECOND), operation)
+        return self._group.run(
+            self._admit, environment, name, limits, keys_version, int(now * SECOND), self._number[operation]
+        )
 
     def _admit(
         self,
@@ -123,30 +115,23 @@ class LmdbGate:
         limits: Limits,
         keys_version: int,
         now: int,
-        operation: OperationName,
-    ) -> tuple[Decision, int] | None:
-        catalogue, keys = _versions.unpack(txn.get(self._version_names[environment]))
+        number: int,
+    ) -> tuple[Decision, CatalogueVersion] | None:
+        added, edited, keys = _versions.unpack(txn.get(self._version_names[environment]))
         if keys != keys_version:
             return None
-        record = txn.get(name, _NEW_KEY)
-        w1, w2, w3, w4, recent, w5, w6, w7, w8 = unpack_key(record)
-        # The rules only unpack it again: a named tuple would cost as much as the rules themselves.
-        before: Windows = (w1, w2, w3, w4, w5, w6, w7, w8)  # type: ignore[assignment]  # see above
+        record = txn.get(name, EMPTY)
+        before: Windows = unpack_fields(record)  # type: ignore[assignment]  # the rules only unpack it
         after, decision = admit(before, limits, self._bans, now)
         if after is not before:
+            record = with_windows(record, after)
             if decision.outcome is ADMITTED:
-                if recent & COUNTABLE != MARK:
-                    is_new = record is _NEW_KEY
-                    recent = lmdb_totals.start_counting(txn, environment, name[1:], recent, is_new=is_new)
-                recent += ONE[operation]
-            elif recent < MARK:
-                recent = 0  # what an earlier version has written there means nothing
-            w1, w2, w3, w4, w5, w6, w7, w8 = after
-            txn.put(name, pack_key(w1, w2, w3, w4, recent, w5, w6, w7, w8))
-        return decision, catalogue
+                count_admission(record, environment, number)
+            txn.put(name, record)
+        return decision, (added, edited)
 
     def admit_address(self, environment: Environment, address: str, now: float) -> "asyncio.Future[Decision]":
-        return self._steps.take(self._admit_address, environment, address, int(now * SECOND))
+        return self._group.run(self._admit_address, environment, address, int(now * SECOND))
 
     def _admit_address(self, txn: Any, environment: Environment, address: str, now: int) -> Decision:
         name = _address_name(environment, address)
@@ -166,14 +151,14 @@ class LmdbGate:
 
     async def keys_version(self, environment: Environment) -> int:
         name = self._version_names[environment]
-        return self._transact(lambda txn: int(_versions.unpack(txn.get(name))[1]), write=False)
+        return self._transact(lambda txn: int(_versions.unpack(txn.get(name))[2]), write=False)
 
-    async def raise_version(self, environment: Environment, subject: Subject) -> None:
+    async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
         name = self._version_names[environment]
 
         def work(txn: Any) -> None:
-            catalogue, keys = _versions.unpack(txn.get(name))
-            txn.put(name, _versions.pack(catalogue + (subject == "catalogue"), keys + (subject == "keys")))
+            before = zip(CHANGES, _versions.unpack(txn.get(name)), strict=True)
+            txn.put(name, _versions.pack(*(version + (change in changes) for change, version in before)))
 
         self._transact(work)
 
@@ -189,56 +174,57 @@ class LmdbGate:
         name = KEY + key_id.encode()
 
         def work(txn: Any) -> bool:
-            record = txn.get(name, _NEW_KEY)
-            before = Windows._make(_windows.unpack(record))
+            record = txn.get(name, EMPTY)
+            before = unpack_windows(record)
             if before.bans:
-                after = lifted(before)
-                txn.put(name, pack_key(*after[:4], lmdb_totals.recent_in(record), *after[4:]))
+                txn.put(name, with_windows(record, lifted(before)))
             return before.bans > 0
 
         return self._transact(work)
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        def work(txn: Any) -> list[Windows]:
-            found = (txn.get(KEY + key_id.encode(), _NEW_KEY) for key_id in key_ids)
-            return [Windows._make(_windows.unpack(value)) for value in found]
-
-        return self._transact(work, write=False)
+        return [unpack_windows(record) for _, record in self._records_of(key_ids)]
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        for rows in self._records(KEY):
-            yield [(name[1:].decode(), Windows._make(_windows.unpack(value))) for name, value in rows]
+        for rows in self._all_records():
+            yield [(key_id, unpack_windows(record)) for key_id, record in rows]
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
-        packed = [(KEY + key_id.encode(), _windows.pack(*w)) for key_id, w in rows]
+        named = [(KEY + key_id.encode(), w) for key_id, w in rows]
 
         def work(txn: Any) -> None:
-            for name, value in packed:
-                txn.put(name, value)
+            for name, w in named:
+                txn.put(name, with_windows(txn.get(name, EMPTY), w))
 
         self._transact(work)
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        batches: Iterable[list[bytes]] = ([name[1:] for name, _ in rows] for rows in self._records(TOTALS))
+        batches = self._all_records()
         if key_ids is not None:
-            keys = [key_id.encode() for key_id in key_ids]
-            batches = (keys[start : start + READ_BATCH] for start in range(0, len(keys), READ_BATCH))
-        for batch in batches:
-            yield self._transact(partial(lmdb_totals.totals_of, batch), write=False)
+            starts = range(0, len(key_ids), READ_BATCH)
+            batches = (self._records_of(key_ids[start : start + READ_BATCH]) for start in starts)
+        for rows in batches:
+            yield [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
             await asyncio.sleep(0)  # requests come between two batches
 
-    def _records(self, kind: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The records of a kind, some at a time."""
-        start = kind
+    def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
+        """The record of each key."""
+        return self._transact(
+            lambda txn: [(key_id, txn.get(KEY + key_id.encode(), EMPTY)) for key_id in key_ids], write=False
+        )
 
-        def work(txn: Any) -> list[tuple[bytes, bytes]]:
+    def _all_records(self) -> Iterator[list[tuple[str, bytes]]]:
+        """The records of all keys, some at a time."""
+        start = KEY
+
+        def work(txn: Any) -> list[tuple[str, bytes]]:
             with txn.cursor() as cursor:
                 rows = itertools.islice(cursor, READ_BATCH) if cursor.set_range(start) else ()
-                return [(name, value) for name, value in rows if name[:1] == kind]
+                return [(name[1:].decode(), record) for name, record in rows if name[:1] == KEY]
 
         while rows := self._transact(work, write=False):
             yield rows
-            start = rows[-1][0] + b"\0"
+            start = KEY + rows[-1][0].encode() + b"\0"
 
     def degraded(self) -> bool:
         return False
@@ -254,6 +240,8 @@ class LmdbGate:
             work = partial(_sweep, self._sweep_from, self._sweep_batch, int(now * SECOND))
             self._sweep_from = self._transact(work)
             await asyncio.sleep(0)
+            if not self._sweep_from:
+                break  # all were checked
         if self._health.down:
             self._health.worked()
 
@@ -295,33 +283,72 @@ class LmdbGate:
         return Unavailable(cause)
 
 
+def new_versions() -> bytes:
+    """They start at the time, so that no version of an earlier file can come again."""
+    return _versions.pack(*[time.time_ns()] * len(CHANGES))
+
+
+class GroupCommit:
+    """One transaction for all the steps that requests ask for in one turn of the event loop.
+
+    With a transaction for each request, two workers often wait for each other's lock, and one that is interrupted
+    while it holds the lock stops the other. Together, the requests of a turn take the lock once.
+    """
+
+    def __init__(
+        self, transact: Callable[[Callable[[Any], list[Any]]], list[Any]], *, steps_max: int = STEPS_MAX
+    ) -> None:
+        """`transact` calls a function with a transaction, again if it must, and returns its result."""
+        self._transact = transact
+        self._steps_max = steps_max
+        self._waiting: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
+
+    def run(self, step: Callable[..., T], *values: Any) -> "asyncio.Future[T]":
+        """The result of `step`, which is called with a transaction and the values. It may be called more than once."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._waiting.append((future, step, values))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._run_waiting)
+        return future
+
+    def _run_waiting(self) -> None:
+        steps, self._waiting = self._waiting[: self._steps_max], self._waiting[self._steps_max :]
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._run_waiting)
+        try:
+            results = self._transact(lambda txn: [step(txn, *values) for _, step, values in steps])
+        except Exception as error:
+            for future, _, _ in steps:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (future, _, _), result in zip(steps, results, strict=True):
+            if not future.done():  # otherwise its request was given up
+                future.set_result(result)
+
+
 def _address_name(environment: Environment, address: str) -> bytes:
     return ADDRESS + environment.encode() + bucket_of(address)
 
 
 def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
     """Check the next records from a name on, remove those that no longer matter, and return where to continue."""
-    uncollected = []
     with txn.cursor() as cursor:
         found = cursor.set_range(start) if start else cursor.first()
         while found and count:
             name, value = cursor.item()
-            if name[:1] == KEY:
-                old = forgettable(Windows._make(_windows.unpack(value)), now)
-                if old and lmdb_totals.has_counts(recent := lmdb_totals.recent_in(value)):
-                    uncollected.append((name[1:], recent))
-            elif name[:1] == ADDRESS:
-                old = forgettable(Windows(*_address.unpack(value)), now)
-            elif name[:1] == VALID:
+            kind, old = name[:1], False
+            if kind == ADDRESS:
+                old = now - _address.unpack(value)[0] >= MINUTE
+            elif kind == VALID:
                 old = _valid.unpack(value)[0] <= now
+            if kind == KEY:  # kept for its counts: there is at most one for each key of the stores
+                found = cursor.set_range(VALID)
             else:
-                old = False
-            found = cursor.delete() if old else cursor.next()  # a delete moves the cursor to the next record
+                found = cursor.delete() if old else cursor.next()  # a delete moves the cursor to the next record
             count -= 1
-        next_name = bytes(cursor.key()) if found else b""
-    for key, recent in uncollected:
-        lmdb_totals.move(txn, key, recent)
-    return next_name
+        return bytes(cursor.key()) if found else b""
 
 
 @contextlib.contextmanager

@@ -1,13 +1,12 @@
 """The gate's file in a backup: copied out while it is in use, and made fit to be used after a restore."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from petstore.errors import Unavailable
-from petstore.gate.lmdb import INITIAL_SIZE, VERSION, pack_versions
+from petstore.gate.lmdb import INITIAL_SIZE, VERSION, new_versions
 from petstore.keys import ENVIRONMENTS
 
 
@@ -25,7 +24,7 @@ def renew_versions(path: Path) -> None:
     try:
         with _open_offline(path, readonly=False) as env, env.begin(write=True) as txn:
             for environment in ENVIRONMENTS:
-                txn.put(VERSION + environment.encode(), pack_versions(time.time_ns(), time.time_ns()))
+                txn.put(VERSION + environment.encode(), new_versions())
     except (lmdb.Error, OSError) as error:
         raise Unavailable(f"the gate file cannot be written: {error}") from error
     path.with_name(path.name + "-lock").unlink()

@@ -7,12 +7,14 @@ next one. A caller only awaits a future, so a cancelled caller cannot shift the 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any
 
+from petstore.changes import Change
 from petstore.errors import Unavailable
-from petstore.gate import VALID_SECONDS, GatePolicy, Subject
+from petstore.gate import VALID_SECONDS, CatalogueVersion, GatePolicy
 from petstore.gate import redis_script as script
+from petstore.gate.records import EMPTY, admissions_in, unpack_windows
 from petstore.gate.redis_link import Link, time_limit
 from petstore.gate.redis_script import VERSION_NUMBER, ScriptCall, ScriptResult, Versions, decision_of
 from petstore.keys import Environment
@@ -36,11 +38,11 @@ class QueueFull(Unavailable):
 
 
 class Batch:
-    """Calls and changes of versions that go to Redis together."""
+    """Calls and announcements that go to Redis together."""
 
     def __init__(self, calls: list[ScriptCall]) -> None:
         self.calls = calls
-        self.raise_bits = 0  # of the versions to raise
+        self.announced = 0  # a bit for each version
         self.versions: list[asyncio.Future[Versions]] = []  # of the callers that wait for the versions
 
     def fail(self, error: Exception) -> None:
@@ -60,6 +62,8 @@ class RedisGate:
         self._bans = tuple(policy.bans)
         self._address_limits = Limits(policy.address_per_minute, 0)
         self._given_clock = policy.given_clock
+        self._counted = policy.counted
+        self._number = {name: number for number, name in enumerate(policy.counted)}
         self._probe_interval = probe_interval
         self._queue_max = queue_max
         self._health = Health("gate")
@@ -69,7 +73,7 @@ class RedisGate:
         self._batches: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
         # A cached value may be from before an outage or a failover, in which versions were lost.
-        self._raise_all = True
+        self._announce_all = True
         self._closed = False
 
     # For requests
@@ -82,12 +86,12 @@ class RedisGate:
         keys_version: int,
         now: float,
         operation: OperationName,
-    ) -> tuple[Decision, int] | None:
+    ) -> tuple[Decision, CatalogueVersion] | None:
         record, what = script.key_record(key_id), script.KEY_OPERATION[environment]
-        versions, result = await self._call(record, what, now, limits, keys_version, operation)
+        versions, result = await self._call(record, what, now, limits, keys_version, self._number[operation])
         if result[0] == script.OUTDATED:  # admit.lua has compared the versions of the keys
             return None
-        return decision_of(result), versions[VERSION_NUMBER[environment, "catalogue"]]
+        return decision_of(result), script.catalogue_version(versions, environment)
 
     async def admit_address(self, environment: Environment, address: str, now: float) -> Decision:
         record = script.address_record(environment, address)
@@ -98,10 +102,10 @@ class RedisGate:
         return decision_of((await self._call(record, script.PEEK, now, self._address_limits))[1])
 
     async def keys_version(self, environment: Environment) -> int:
-        return (await self._raise(0))[VERSION_NUMBER[environment, "keys"]]
+        return (await self._versions_after(0))[VERSION_NUMBER[environment, "keys"]]
 
-    async def raise_version(self, environment: Environment, subject: Subject) -> None:
-        await self._raise(1 << VERSION_NUMBER[environment, subject])
+    async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
+        await self._versions_after(sum(1 << VERSION_NUMBER[environment, change] for change in set(changes)))
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         kept_for = Limits(VALID_SECONDS * SECOND if valid else 0, 0)
@@ -116,29 +120,32 @@ class RedisGate:
         return (await self._call(script.key_record(key_id), script.LIFT, time.time()))[1][3] > 0
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        values = await self._send([("GET", script.key_record(key_id)) for key_id in key_ids])
-        return [script.unpack_windows(value) for value in values]
+        return [unpack_windows(record) for _, record in await self._records_of(key_ids)]
 
     async def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        async for names in self._link.names(script.key_record("*")):
-            key_ids = [script.key_id_of(name) for name in names]
-            yield list(zip(key_ids, await self.windows(key_ids), strict=True))
+        async for rows in self._all_records():
+            yield [(key_id, unpack_windows(record)) for key_id, record in rows]
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
         await self._send([script.put_command(key_id, w) for key_id, w in rows])
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
         if key_ids is not None:
-            yield await self._totals(key_ids)
+            yield self._admissions_in(await self._records_of(key_ids))
             return
-        async for names in self._link.names(script.totals_record("*")):
-            yield await self._totals([script.key_id_of(name) for name in names])
+        async for rows in self._all_records():
+            yield self._admissions_in(rows)
 
-    async def _totals(self, key_ids: Sequence[str]) -> list[AdmissionTotal]:
-        replies = await self._send([script.totals_command(key_id) for key_id in key_ids])
-        return [
-            total for key_id, reply in zip(key_ids, replies, strict=True) for total in script.totals_in(key_id, reply)
-        ]
+    def _admissions_in(self, rows: Sequence[tuple[str, bytes]]) -> list[AdmissionTotal]:
+        return [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
+
+    async def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
+        records = await self._send([("GET", script.key_record(key_id)) for key_id in key_ids])
+        return [(key_id, record or EMPTY) for key_id, record in zip(key_ids, records, strict=True)]
+
+    async def _all_records(self) -> AsyncIterator[list[tuple[str, bytes]]]:
+        async for names in self._link.names(script.key_record("*")):
+            yield await self._records_of([script.key_id_of(name) for name in names])
 
     async def _send(self, commands: Sequence[script.Command]) -> list[Any]:
         replies = []
@@ -155,7 +162,7 @@ class RedisGate:
         return self._probe is not None
 
     async def sweep(self, now: float) -> None:
-        """Redis itself removes records: each has an expiry."""
+        """Redis itself removes the records that end: they have an expiry."""
 
     async def close(self) -> None:
         self._closed = True
@@ -176,22 +183,22 @@ class RedisGate:
         now: float,
         limits: Limits = NO_LIMITS,
         keys_version: int = 0,
-        counted_as: OperationName = "other",
+        number: int = 0,
     ) -> tuple[Versions, ScriptResult]:
         self._check_up()
         if len(self._next.calls) >= self._queue_max:
             raise QueueFull("too many requests wait for the gate")
         self._now = now
-        call = ScriptCall(record, what, keys_version, *limits, self._loop.create_future(), counted_as)
+        call = ScriptCall(record, what, keys_version, *limits, self._loop.create_future(), number)
         self._next.calls.append(call)
         self._start_batches()
         return await call.future
 
-    async def _raise(self, bits: int) -> Versions:
-        """Raise versions with the next batch. The queue has no limit here: all of these calls are one number in it."""
+    async def _versions_after(self, announced: int) -> Versions:
+        """Announce changes with the next batch. The queue has no limit here: all of them are one number in it."""
         self._check_up()
         versions: asyncio.Future[Versions] = self._loop.create_future()
-        self._next.raise_bits |= bits
+        self._next.announced |= announced
         self._next.versions.append(versions)
         self._start_batches()
         return await versions
@@ -229,12 +236,12 @@ class RedisGate:
             self._batches = None
 
     async def _run_batch(self, batch: Batch) -> None:
-        bits = script.ALL_VERSIONS if self._raise_all else batch.raise_bits
-        self._raise_all = True  # unless this batch is answered
+        announced = script.ALL_CHANGES if self._announce_all else batch.announced
+        self._announce_all = True  # unless this batch is answered
         now = str(int(self._now * SECOND)) if self._given_clock else ""
         async with time_limit(BATCH_TIMEOUT):
-            versions, results = await self._link.run_script(now, self._bans, bits, batch.calls)
-        self._raise_all = False
+            versions, results = await self._link.run_script(now, self._bans, announced, batch.calls)
+        self._announce_all = False
         if batch.calls:
             GATE_BATCH.observe(len(batch.calls))
         for waiting in batch.versions:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
+from redis.exceptions import AskError, ClusterDownError, MovedError
 
 from petstore.errors import Unavailable
 from petstore.gate import redis_script as script
@@ -22,8 +22,7 @@ from petstore.observability.logs import event, logger
 SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard: the results of the other shards wait for it
 SLOTS_TIMEOUT = 0.3  # seconds for asking one server for the slots, or whether it answers
 REFRESH_INTERVAL = 0.2  # seconds between two refreshes while a shard is down or a slot has no owner
-TRY_INTERVAL = 0.02  # seconds between two tries for records that are moving
-STEPS_MAX = 20  # redirects and tries of one command: a slot that has moved may be moving again
+REDIRECTS_MAX = 20  # of one command: a slot that has moved may be moving again
 
 ServerAddress = tuple[str, int]  # host and port
 
@@ -54,10 +53,10 @@ class ClusterLink:
     # Methods of Link
 
     async def run_script(
-        self, now: str, bans: Sequence[int], raise_bits: int, calls: Sequence[ScriptCall]
+        self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
     ) -> ScriptReply:
         await self._ensure_slots()
-        versions = await self._run_on_versions(now, bans, raise_bits)
+        versions = await self._run_on_versions(now, bans, announced)
         return versions, await self._run_on_records(now, bans, versions, calls)
 
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
@@ -90,18 +89,18 @@ class ClusterLink:
 
     # The two parts of a batch
 
-    async def _run_on_versions(self, now: str, bans: Sequence[int], raise_bits: int) -> Versions:
+    async def _run_on_versions(self, now: str, bans: Sequence[int], announced: int) -> Versions:
         server = self._owners[_slot(script.VERSIONS_RECORD)]
         if server is None:
             self._refresh_soon()
             raise Unavailable("no shard of the gate owns the slot of the versions")
-        command, raise_all = (
+        command, announce_all = (
             script.script_command([script.VERSIONS_RECORD], now, bans, bits, [])
-            for bits in (raise_bits, script.ALL_VERSIONS)
+            for bits in (announced, script.ALL_CHANGES)
         )
-        (reply,) = await self._exchange(server, [command], if_new=lambda: [raise_all])
+        (reply,) = await self._exchange(server, [command], if_new=lambda: [announce_all])
         if isinstance(reply, AskError):
-            reply = await self._follow(server, reply, command, if_moved=raise_all)
+            reply = await self._follow(server, reply, command, if_moved=announce_all)
         if isinstance(reply, Exception):
             raise unavailable(reply)
         return script.unpack_versions(reply)
@@ -150,33 +149,29 @@ class ClusterLink:
 
     async def _exchange_and_follow(self, server: ServerAddress, commands: Sequence[Command]) -> list[Any]:
         replies = await self._exchange(server, commands)
-        moving = [number for number, reply in enumerate(replies) if isinstance(reply, AskError | TryAgainError)]
+        moving = [number for number, reply in enumerate(replies) if isinstance(reply, AskError)]
         followed = (self._follow(server, replies[number], commands[number]) for number in moving)
         for number, reply in zip(moving, await asyncio.gather(*followed), strict=True):
             replies[number] = reply
         return replies
 
-    async def _follow(self, owner: ServerAddress, reply: Any, command: Command, if_moved: Command | None = None) -> Any:
+    async def _follow(
+        self, server: ServerAddress, reply: Any, command: Command, if_moved: Command | None = None
+    ) -> Any:
         """The reply of the server that owns the slot now. The servers before it have executed nothing.
 
         `if_moved` is sent in place of `command` to a new owner of the versions, which may not have the newest.
         """
-        server = owner
-        for _ in range(STEPS_MAX):
-            before: list[Command] = [script.LOAD_SCRIPT]
-            if isinstance(reply, TryAgainError):
-                # A key has two records, its windows and its totals. While their slot moves they may be on two servers.
-                await asyncio.sleep(TRY_INTERVAL)
-                server = owner
-            elif isinstance(reply, AskError):  # or a MovedError, which is one
-                server = (_host(reply.host, server[0]), reply.port)
-                if isinstance(reply, MovedError):
-                    self._refresh_soon()
-                    owner, command = server, if_moved or command
-                else:
-                    before.append(("ASKING",))
-            else:
+        for _ in range(REDIRECTS_MAX):
+            if not isinstance(reply, AskError):  # a MovedError is one
                 break
+            server = (_host(reply.host, server[0]), reply.port)
+            before: list[Command] = [script.LOAD_SCRIPT]
+            if isinstance(reply, MovedError):
+                self._refresh_soon()
+                command = if_moved or command
+            else:
+                before.append(("ASKING",))
             reply = (await self._exchange(server, [*before, command]))[-1]
         return reply
 

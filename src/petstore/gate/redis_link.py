@@ -28,9 +28,9 @@ class Link(Protocol):
     """The connections to Redis. Every method raises Unavailable; the next call then connects again."""
 
     async def run_script(
-        self, now: str, bans: Sequence[int], raise_bits: int, calls: Sequence[ScriptCall]
+        self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
     ) -> ScriptReply:
-        """Run one batch. On a new connection all versions are raised: the server may not have the newest ones."""
+        """Run one batch. On a new connection all changes are announced: the server may not have the newest versions."""
 
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """The names of records, some at a time. A name may come twice."""
@@ -77,14 +77,14 @@ class SingleLink:
         self._lock = asyncio.Lock()  # one exchange at a time
 
     async def run_script(
-        self, now: str, bans: Sequence[int], raise_bits: int, calls: Sequence[ScriptCall]
+        self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
     ) -> ScriptReply:
         records = [script.VERSIONS_RECORD, *[call.record for call in calls]]
 
         def command(bits: int) -> Command:
             return script.script_command(records, now, bans, bits, calls)
 
-        (reply,) = await self.replies([command(raise_bits)], if_new=lambda: [command(script.ALL_VERSIONS)])
+        (reply,) = await self.replies([command(announced)], if_new=lambda: [command(script.ALL_CHANGES)])
         return script.unpack_reply(await self._checked(reply))
 
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:

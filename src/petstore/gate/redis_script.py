@@ -2,20 +2,21 @@
 
 import asyncio
 import hashlib
+import itertools
 import struct
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
+from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
-from petstore.gate import DIGEST_LENGTH, Subject, bucket_of
-from petstore.keys import Environment
-from petstore.operations import COUNTED, OperationName
-from petstore.rate_limits import DAY, MINUTE, WINDOWS_LAYOUT, Decision, Outcome, Window, Windows
-from petstore.usage import AdmissionTotal
+from petstore.gate import DIGEST_LENGTH, CatalogueVersion, bucket_of
+from petstore.gate.records import pack_windows
+from petstore.keys import ENVIRONMENTS, Environment
+from petstore.rate_limits import Decision, Outcome, Window, Windows
 
 Command = tuple[Any, ...]  # the words of one Redis command
-Versions = tuple[int, int, int, int]  # live catalogue, live keys, staging catalogue, staging keys
+Versions = tuple[int, ...]  # in the order of VERSION_NUMBER
 ScriptResult = tuple[int, int, int, int, int, int]  # outcome, window, limit, remaining, reset, wait
 # The versions, and a result for each call. Unavailable is the result where only one shard fails.
 ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
@@ -30,19 +31,14 @@ KEY_OPERATION: dict[Environment, int] = {"live": KEY_LIVE, "staging": KEY_STAGIN
 _KEY_ENVIRONMENT = {operation: environment for environment, operation in KEY_OPERATION.items()}
 OUTDATED = 3  # the outcome of a call that was made under an old version of the keys
 
-VERSIONS_RECORD = "petstore:{versions}"
-VERSION_NUMBER: dict[tuple[Environment, Subject], int] = {
-    ("live", "catalogue"): 0,
-    ("live", "keys"): 1,
-    ("staging", "catalogue"): 2,
-    ("staging", "keys"): 3,
+VERSIONS_RECORD = "petstore:v2:{versions}"
+VERSION_NUMBER: dict[tuple[Environment, Change], int] = {
+    name: number for number, name in enumerate(itertools.product(ENVIRONMENTS, CHANGES))
 }
-ALL_VERSIONS = 0b1111  # a bit for each version to raise
+ALL_CHANGES = (1 << len(VERSION_NUMBER)) - 1  # a bit for each version
 
-_windows = struct.Struct(WINDOWS_LAYOUT)
-_versions = struct.Struct("<4q")
+_versions = struct.Struct(f"<{len(VERSION_NUMBER)}q")
 _call = struct.Struct("<5q")
-_PLACE: dict[OperationName, int] = {operation: place for place, operation in enumerate(COUNTED, 1)}
 _result = struct.Struct("<6q")
 _WINDOW_NAMES: tuple[Window, Window] = ("minute", "day")
 _OUTCOMES = tuple(Outcome)
@@ -57,25 +53,16 @@ class ScriptCall(NamedTuple):
     per_minute: int
     per_day: int
     future: "asyncio.Future[tuple[Versions, ScriptResult]]"
-    counted_as: OperationName = "other"
+    number: int = 0  # of the operation to count
 
 
 def key_record(key_id: str) -> str:
     """The record's name. The braces are Redis' hash tag, which selects the slot."""
-    return f"petstore:key:{{{key_id}}}"
+    return f"petstore:v2:key:{{{key_id}}}"
 
 
 def key_id_of(record: bytes) -> str:
     return record.decode().partition("{")[2].removesuffix("}")
-
-
-def totals_record(key_id: str) -> str:
-    """In the same slot as the key's record, so that one script can change both."""
-    return _totals_record_of(key_record(key_id))
-
-
-def _totals_record_of(record: str) -> str:
-    return "petstore:admitted:" + record.removeprefix("petstore:key:")
 
 
 def mark_record(digest: bytes) -> str:
@@ -87,18 +74,12 @@ def address_record(environment: Environment, address: str) -> str:
 
 
 def script_command(
-    records: Sequence[str], now: str, bans: Sequence[int], raise_bits: int | str, calls: Iterable[ScriptCall]
+    records: Sequence[str], now: str, bans: Sequence[int], announced: int | str, calls: Iterable[ScriptCall]
 ) -> Command:
     """The command that runs the script; `admit.lua` explains the arguments."""
     pack = _call.pack
-    packed: list[bytes] = []
-    totals: dict[str, None] = {}  # each name once
-    for call in calls:
-        packed.append(pack(call.operation, call.keys_version, call.per_minute, call.per_day, _PLACE[call.counted_as]))
-        if call.operation in _KEY_ENVIRONMENT:
-            totals[_totals_record_of(call.record)] = None
-    names = (*records, *totals)
-    return ("EVALSHA", _SHA1, len(names), *names, now, *bans, raise_bits, b"".join(packed))
+    packed = [pack(each.operation, each.keys_version, each.per_minute, each.per_day, each.number) for each in calls]
+    return ("EVALSHA", _SHA1, len(records), *records, now, *bans, announced, b"".join(packed))
 
 
 def unpack_reply(reply: bytes) -> ScriptReply:
@@ -106,8 +87,11 @@ def unpack_reply(reply: bytes) -> ScriptReply:
 
 
 def unpack_versions(reply: bytes) -> Versions:
-    versions: Versions = _versions.unpack_from(reply)
-    return versions
+    return _versions.unpack_from(reply)
+
+
+def catalogue_version(versions: Versions, environment: Environment) -> CatalogueVersion:
+    return versions[VERSION_NUMBER[environment, "added"]], versions[VERSION_NUMBER[environment, "edited"]]
 
 
 def unpack_results(reply: bytes | memoryview) -> list[ScriptResult]:
@@ -126,25 +110,5 @@ def is_outdated(call: ScriptCall, versions: Versions) -> bool:
 
 
 def put_command(key_id: str, w: Windows) -> Command:
-    """The record expires no sooner than `admit.lua` chooses: then nothing in it can matter any more."""
-    return ("SET", key_record(key_id), _windows.pack(*w), "PX", DAY + w.ban_end - w.ban_start + MINUTE)
-
-
-def totals_command(key_id: str) -> Command:
-    return ("HMGET", totals_record(key_id), "environment", "epoch", *_PLACE.values())
-
-
-def totals_in(key_id: str, reply: Sequence[bytes | None]) -> list[AdmissionTotal]:
-    """From the reply to `totals_command`."""
-    environment, epoch, *counts = reply
-    if environment is None or epoch is None:
-        return []
-    return [
-        AdmissionTotal(_KEY_ENVIRONMENT[int(environment)], key_id, operation, int(epoch), int(count))
-        for operation, count in zip(COUNTED, counts, strict=True)
-        if count is not None
-    ]
-
-
-def unpack_windows(value: bytes | None) -> Windows:
-    return Windows._make(_windows.unpack(value)) if value else Windows()
+    """Replaces the first bytes of the record, and keeps the counts."""
+    return ("SETRANGE", key_record(key_id), 0, pack_windows(w))

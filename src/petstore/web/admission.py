@@ -7,7 +7,7 @@ from functools import lru_cache
 import msgspec
 
 from petstore.errors import InsufficientScope
-from petstore.gate import Gate, bucket_of
+from petstore.gate import CatalogueVersion, Gate, bucket_of
 from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, digest_of, well_formed
 from petstore.operations import OperationName
 from petstore.plans import Limits
@@ -35,8 +35,9 @@ class CachedKey(msgspec.Struct, frozen=True, gc=False):
     expires: float
 
 
-# The key, the decision, the catalogue's version at that instant, and the reply that refuses the request.
-Admitted = tuple[ApiKey | None, Decision, int, Reply | None]
+# The key, the decision, the catalogue's versions at that instant, and the reply that refuses the request.
+Admitted = tuple[ApiKey | None, Decision, CatalogueVersion, Reply | None]
+NO_VERSION: CatalogueVersion = (-1, -1)  # of a request that is refused
 
 
 class Admission:
@@ -76,7 +77,7 @@ class Admission:
                 if digest not in self._marked:
                     over_limit = await self._over_limit(request, secret, digest, now)
                     if over_limit is not None:
-                        return None, over_limit, -1, too_many_requests(over_limit)
+                        return None, over_limit, NO_VERSION, too_many_requests(over_limit)
                 known = await self._look_up(secret, digest, now)
             while known is not None:
                 passed = await self._gate.admit(
@@ -90,8 +91,8 @@ class Admission:
                 known = await self._look_up(secret, digest, now)
         decision = await self._gate.admit_address(self._environment, self._address_of(request), now)
         if decision.outcome is not ADMITTED:
-            return None, decision, -1, too_many_requests(decision)
-        return None, decision, -1, unauthorized(request, secret, self._environment)
+            return None, decision, NO_VERSION, too_many_requests(decision)
+        return None, decision, NO_VERSION, unauthorized(request, secret, self._environment)
 
     async def _look_up(self, secret: str, digest: bytes, now: float) -> CachedKey | None:
         if not well_formed(secret, self._environment):

@@ -42,16 +42,16 @@ class PageCache:
         self._bytes = 0  # of all three
         self._change = -1  # the latest change of the catalogue when `_entries` was begun
         self._misses = 0
-        self._version = -1
+        self._version: object = None
         self._checked = self._fresh_until = 0.0  # if the clock is set back, the cache counts as stale
         self._reads: dict[ListQuery, asyncio.Task[Rendered]] = {}
 
-    def get(self, query: ListQuery, version: int, now: float) -> Rendered | None:
+    def get(self, query: ListQuery, version: object, now: float) -> Rendered | None:
         if version == self._version and self._checked <= now < self._fresh_until:
             return self._entries.get(query) or self._ends.get(query)
         return None
 
-    async def refresh(self, version: int, now: float) -> tuple[Entries, Entries]:
+    async def refresh(self, version: object, now: float) -> tuple[Entries, Entries]:
         """To be called before a read that follows a miss. Returns the token to put what was read with.
 
         The store is asked for its latest change under each new version, and once a second: a process can die between

@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from petstore.errors import Gone, PetNotFound
+from petstore.gate import CatalogueVersion
 from petstore.keys import ApiKey
 from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
 from petstore.store import Catalogue
@@ -43,7 +44,7 @@ class PetOperations:
             + line("link", '</docs>; rel="deprecation"')
         )
 
-    async def list_pets(self, request: Request, version: int, now: float) -> Reply:
+    async def list_pets(self, request: Request, version: CatalogueVersion, now: float) -> Reply:
         """`version` is the catalogue's, from the gate's step for this very request."""
         query = parse_list_query(request.query)
         page = self.pages.get(query, version, now)
@@ -80,7 +81,7 @@ class PetOperations:
             headers += line("idempotent-replayed", "true")
         return Reply(201, headers, encode(added.pet), added.pet.id)
 
-    async def _read(self, query: ListQuery, version: int, now: float) -> Rendered:
+    async def _read(self, query: ListQuery, version: CatalogueVersion, now: float) -> Rendered:
         """What the cache did not have: from the store, and into the cache."""
         pages = self.pages
         token = await pages.refresh(version, now)

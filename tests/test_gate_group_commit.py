@@ -1,4 +1,4 @@
-"""Steps of requests that are taken together, in one transaction for each turn of the event loop."""
+"""The gate in a file: one transaction for all the steps that requests ask for in one turn of the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from petstore.errors import Unavailable
-from petstore.gate.lmdb import LmdbGate
-from petstore.gate.lmdb_steps import Steps
+from petstore.gate.lmdb import GroupCommit, LmdbGate
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, LIMITED
 from tests.gates import ask, use_lmdb
@@ -38,7 +37,7 @@ def test_a_request_that_is_given_up_does_not_hold_up_the_others(tmp_path: Path) 
     use_lmdb(tmp_path, work)
 
 
-def test_a_transaction_takes_a_bounded_number_of_steps() -> None:
+def test_a_transaction_has_a_bounded_number_of_steps() -> None:
     sizes = []
 
     def transact(work: Work) -> list[Any]:
@@ -47,8 +46,8 @@ def test_a_transaction_takes_a_bounded_number_of_steps() -> None:
         return results
 
     async def inside() -> list[Any]:
-        steps = Steps(transact, batch_max=100)
-        return await asyncio.gather(*(steps.take(lambda _, number: number, number) for number in range(250)))
+        group = GroupCommit(transact, steps_max=100)
+        return await asyncio.gather(*(group.run(lambda _, number: number, number) for number in range(250)))
 
     assert asyncio.run(inside()) == list(range(250))
     assert sizes == [100, 100, 50]
@@ -65,11 +64,11 @@ def test_an_error_reaches_the_steps_of_its_transaction_and_no_others() -> None:
         return work("a transaction")
 
     async def inside() -> list[Any]:
-        steps = Steps(transact, batch_max=2)
-        return await asyncio.gather(*(steps.take(lambda _: "taken") for _ in range(3)), return_exceptions=True)
+        group = GroupCommit(transact, steps_max=2)
+        return await asyncio.gather(*(group.run(lambda _: "run") for _ in range(3)), return_exceptions=True)
 
     first, second, third = asyncio.run(inside())
-    assert isinstance(first, Unavailable) and isinstance(second, Unavailable) and third == "taken"
+    assert isinstance(first, Unavailable) and isinstance(second, Unavailable) and third == "run"
 
 
 def test_a_bug_in_a_step_is_not_an_outage() -> None:
@@ -78,6 +77,6 @@ def test_a_bug_in_a_step_is_not_an_outage() -> None:
 
     async def inside() -> None:
         with pytest.raises(ZeroDivisionError):
-            await Steps(transact).take(lambda _: 1 // 0)
+            await GroupCommit(transact).run(lambda _: 1 // 0)
 
     asyncio.run(inside())

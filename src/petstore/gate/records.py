@@ -1,0 +1,68 @@
+"""The record of a key, which both gates store in the same bytes; admit.lua has the same layout.
+
+The record only grows. A shorter record reads as zeros, and bytes behind the known ones are kept: so versions of the
+service with more and with fewer operations share a gate, and a new operation needs no migration.
+"""
+
+import secrets
+import struct
+from collections.abc import Sequence
+
+from petstore.keys import ENVIRONMENTS, Environment
+from petstore.operations import OperationName
+from petstore.rate_limits import Windows
+from petstore.usage import AdmissionTotal
+
+_windows = struct.Struct("<4q8x4q")  # version 1 used the eight bytes in the middle
+_origin = struct.Struct("<2q")  # of the counts: the environment's number, the epoch; 0: nothing was counted
+_count = struct.Struct("<q")  # of the admissions for an operation, in the order of the operations' numbers
+_ORIGIN = _windows.size
+_COUNTS = _ORIGIN + _origin.size
+
+EMPTY = bytes(_windows.size)
+# The fields of Windows. The rules unpack them again: a named tuple would cost as much as the rules themselves.
+unpack_fields = _windows.unpack_from
+
+
+def unpack_windows(record: bytes) -> Windows:
+    return Windows._make(unpack_fields(record))
+
+
+def pack_windows(w: Windows) -> bytes:
+    """The first bytes of a record, up to the counts."""
+    return _windows.pack(*w)
+
+
+def with_windows(record: bytes, w: Windows) -> bytearray:
+    changed = bytearray(record)
+    _windows.pack_into(changed, 0, *w)
+    return changed
+
+
+def count_admission(record: bytearray, environment: Environment, number: int) -> None:
+    """Count an admission for the operation with this number. The first one begins a new epoch."""
+    place = _COUNTS + number * _count.size
+    if len(record) < place + _count.size:
+        record.extend(bytes(place + _count.size - len(record)))
+    (before,) = _count.unpack_from(record, place)
+    if not before and not _origin.unpack_from(record, _ORIGIN)[1]:
+        _origin.pack_into(record, _ORIGIN, ENVIRONMENTS.index(environment), secrets.randbits(62))
+    _count.pack_into(record, place, before + 1)
+
+
+def pack_counts(environment: int, epoch: int, counts: Sequence[int]) -> bytes:
+    """The bytes of a record behind the windows."""
+    return struct.pack(f"<{2 + len(counts)}q", environment, epoch, *counts)
+
+
+def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) -> list[AdmissionTotal]:
+    """What was counted; `names` are those of the operations in the order of their numbers."""
+    if len(record) < _COUNTS:
+        return []
+    environment, epoch = _origin.unpack_from(record, _ORIGIN)
+    counts = struct.unpack_from(f"<{(len(record) - _COUNTS) // _count.size}q", record, _COUNTS)
+    return [
+        AdmissionTotal(ENVIRONMENTS[environment], key_id, name, epoch, count)
+        for name, count in zip(names, counts, strict=False)  # an earlier version has not counted all of them
+        if count
+    ]
