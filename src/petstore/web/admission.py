@@ -1,4 +1,4 @@
-"""Admission: the key behind a request and the gate's decision on it, and the replies that refuse (401, 403, 429)."""
+"""Admission: the key behind a request and the gate's decision on it, and the errors that refuse (401, 403, 429)."""
 
 import math
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from functools import lru_cache
 
 import msgspec
 
-from petstore.errors import InsufficientScope
+from petstore.errors import InsufficientScope, KeyBanned, RateLimitExceeded, Unauthorized
 from petstore.gate import Gate, bucket_of
-from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, digest_of, well_formed
-from petstore.operations import OperationName
+from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, Scope, digest_of, well_formed
+from petstore.operations import OTHER, OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, Decision
 from petstore.store import KeyStore
-from petstore.web.replies import Reply, error_reply, line, seconds
+from petstore.web.replies import seconds
 from petstore.web.requests import Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
@@ -35,8 +35,8 @@ class CachedKey(msgspec.Struct, frozen=True, gc=False):
     expires: float
 
 
-# The key, the decision, the catalogue's version at that instant, and the reply that refuses the request.
-Admitted = tuple[ApiKey | None, Decision, int, Reply | None]
+# The key, if it is valid; the decision on it or on the client's address; the catalogue's version at that instant.
+Admitted = tuple[ApiKey | None, Decision, int]
 
 
 class Admission:
@@ -63,7 +63,7 @@ class Admission:
         self._lookups_second = 0
         self._lookups: dict[bytes, int] = {}  # of each address in that second
 
-    async def admit(self, request: Request, now: float, operation: OperationName = "other") -> Admitted:
+    async def admit(self, request: Request, now: float, operation: OperationName = OTHER) -> Admitted:
         """Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
@@ -76,7 +76,7 @@ class Admission:
                 if digest not in self._marked:
                     over_limit = await self._over_limit(request, secret, digest, now)
                     if over_limit is not None:
-                        return None, over_limit, -1, too_many_requests(over_limit)
+                        return None, over_limit, -1
                 known = await self._look_up(secret, digest, now)
             while known is not None:
                 passed = await self._gate.admit(
@@ -84,14 +84,10 @@ class Admission:
                 )
                 if passed is not None:
                     decision, version = passed
-                    refusal = None if decision.outcome is ADMITTED else too_many_requests(decision)
-                    return known.key, decision, version, refusal
+                    return known.key, decision, version
                 # A key has changed since the look-up. Nothing was counted under the outdated record.
                 known = await self._look_up(secret, digest, now)
-        decision = await self._gate.admit_address(self._environment, self._address_of(request), now)
-        if decision.outcome is not ADMITTED:
-            return None, decision, -1, too_many_requests(decision)
-        return None, decision, -1, unauthorized(request, secret, self._environment)
+        return None, await self._gate.admit_address(self._environment, self._address_of(request), now), -1
 
     async def _look_up(self, secret: str, digest: bytes, now: float) -> CachedKey | None:
         if not well_formed(secret, self._environment):
@@ -162,31 +158,34 @@ class Admission:
         self._marked[digest] = None
 
 
-def check_scope(key: ApiKey, method: str) -> None:
-    """Raises InsufficientScope."""
-    scope = "write" if method == "POST" else "read"
-    if scope not in key.scopes:
-        challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
-        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
-
-
-def too_many_requests(decision: Decision) -> Reply:
-    retry_after = line("retry-after", str(max(1, seconds(decision.wait))))
+def check_limits(decision: Decision) -> None:
+    """Raises RateLimitExceeded and KeyBanned."""
+    if decision.outcome is ADMITTED:
+        return
+    retry_after = (("retry-after", str(max(1, seconds(decision.wait)))),)
     if decision.outcome is BANNED:
-        return error_reply(
-            "key_banned",
+        raise KeyBanned(
             "This key is banned for a while, because it kept sending requests after it was refused."
             " Wait as long as Retry-After says.",
             retry_after,
         )
-    return error_reply("rate_limit_exceeded", "Too many requests: wait as long as Retry-After says.", retry_after)
+    raise RateLimitExceeded("Too many requests: wait as long as Retry-After says.", retry_after)
 
 
-def unauthorized(request: Request, secret: str | None, environment: Environment) -> Reply:
+def unauthorized(request: Request, environment: Environment) -> Unauthorized:
+    authorization = request.fields.get("authorization")
     challenge = 'Bearer realm="petstore"'
-    if "authorization" in request.fields:
+    if authorization is not None:
         challenge += ', error="invalid_token"'
-    return error_reply("unauthorized", _hint(request, secret, environment), line("www-authenticate", challenge))
+    secret = bearer(authorization) if authorization else None
+    return Unauthorized(_hint(request, secret, environment), (("www-authenticate", challenge),))
+
+
+def check_scope(key: ApiKey, scope: Scope) -> None:
+    """Raises InsufficientScope."""
+    if scope not in key.scopes:
+        challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
+        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
 
 
 def _hint(request: Request, secret: str | None, environment: Environment) -> str:

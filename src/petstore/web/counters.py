@@ -14,7 +14,8 @@ from petstore.operations import OperationName
 from petstore.store import UsageStore
 from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
 
-CountedOperation = OperationName  # or "site"
+CountedOperation = OperationName  # or SITE
+SITE = "site"  # what is outside the base addresses
 BANNED_429 = 4290  # the status under which a ban is counted, apart from other 429s
 ROWS_MAX = 250  # rows of usage in one transaction, so that creates do not wait long for the write lock
 ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # errors of a key, and keys, that one flush writes down
@@ -73,9 +74,9 @@ class RequestCounters:
         response = _response_class(status)
         shown = "429" if status == BANNED_429 else str(status)
         REQUESTS.add(self._environment, operation, shown, plan, by=n)
-        if self._usage_store is not None and operation != "site":
+        if self._usage_store is not None and operation != SITE:
             self._usage[key_id or ANONYMOUS, operation, response] += n
-        if key_id or (operation != "site" and response != "server_error"):
+        if key_id or (operation != SITE and response != "server_error"):
             outcome = response if response in ("refused", "banned") else "admitted"
             ADMISSIONS.add(self._environment, "key" if key_id else "address", outcome, by=n)
 

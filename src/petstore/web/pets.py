@@ -1,6 +1,7 @@
-"""The three operations of one environment: list, add, get. Values in, a Reply out; errors are raised."""
+"""The operations of one environment, a handler for each: values in, a Reply out; errors are raised."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import partial
@@ -9,6 +10,7 @@ import msgspec
 
 from petstore.errors import Gone, PetNotFound
 from petstore.keys import ApiKey
+from petstore.operations import OPERATIONS, OperationName
 from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
 from petstore.store import Catalogue
 from petstore.web.cursors import write_cursor
@@ -20,6 +22,7 @@ from petstore.web.requests import (
     check_media_type,
     etag_matches,
     idempotency_token,
+    last_segment,
     parse_list_query,
     parse_pet_id,
     read_body,
@@ -31,6 +34,8 @@ encode = msgspec.json.encode
 
 
 class PetOperations:
+    """A handler gets the request, its key, the catalogue's version from the gate's step for this request, the time."""
+
     def __init__(self, catalogue: Catalogue, base_url: str) -> None:
         self._catalogue = catalogue
         self._pets_url = f"{base_url}/pets"
@@ -43,8 +48,8 @@ class PetOperations:
             + line("link", '</docs>; rel="deprecation"')
         )
 
-    async def list_pets(self, request: Request, version: int, now: float) -> Reply:
-        """`version` is the catalogue's, from the gate's step for this very request."""
+    async def list_pets(self, request: Request, key: ApiKey, version: int, now: float) -> Reply:
+        """Raises InvalidParameter."""
         query = parse_list_query(request.query)
         page = self.pages.get(query, version, now)
         if page is None:
@@ -54,18 +59,18 @@ class PetOperations:
             return Reply(304, page.headers)
         return Reply(200, JSON + page.headers, page.body)
 
-    async def get_pet(self, text: str, now: float) -> Reply:
+    async def get_pet(self, request: Request, key: ApiKey, version: int, now: float) -> Reply:
         """Raises Gone from the sunset on, and PetNotFound."""
         if now >= SUNSET:
             raise Gone("This operation was removed on 5 December 2030; use GET /pets with a status filter.")
-        pet_id = parse_pet_id(text)
+        pet_id = parse_pet_id(last_segment(request.path))
         # Not from the cache: ids are spread over all animals, so most entries would be used once.
         pet = None if pet_id is None else await self._catalogue.pet(pet_id)
         if pet is None:
             raise PetNotFound("There is no such animal.")
         return Reply(200, JSON, encode(pet))
 
-    async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
+    async def create_pet(self, request: Request, key: ApiKey, version: int, now: float) -> Reply:
         """Raises what `read_body`, `parse_new_pet` and `Catalogue.add` raise."""
         check_media_type(request.fields)
         token = idempotency_token(request.fields)
@@ -106,3 +111,14 @@ class PetOperations:
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
         kept = f"&status={status}" if status else ""
         return f'<{self._pets_url}?limit={limit}{kept}&cursor={write_cursor(last)}>; rel="next"'
+
+
+Handler = Callable[[PetOperations, Request, ApiKey, int, float], Awaitable[Reply]]
+
+HANDLERS: dict[OperationName, Handler] = {
+    "listPets": PetOperations.list_pets,
+    "createPet": PetOperations.create_pet,
+    "getPet": PetOperations.get_pet,
+}
+if unbound := HANDLERS.keys() ^ {each.name for each in OPERATIONS}:
+    raise NotImplementedError(f"one handler for each operation: {', '.join(sorted(unbound))}")

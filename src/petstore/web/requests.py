@@ -87,6 +87,11 @@ def parse_list_query(query: str) -> ListQuery:
     return ListQuery(limit, status, after)
 
 
+def last_segment(path: str) -> str:
+    """The parameter of a path that ends in one."""
+    return path.rpartition("/")[2]
+
+
 def parse_pet_id(text: str) -> int | None:
     """A canonical decimal within int64, or None."""
     # Not int() alone: it takes "+5", "1_0", " 5" and digits of other scripts.
