@@ -25,6 +25,7 @@ from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCou
 from petstore.web.paths import not_found
 from petstore.web.pets import PetOperations
 from petstore.web.replies import (
+    NO_STORE,
     REJECTIONS,
     Lines,
     Reply,
@@ -175,7 +176,7 @@ class App:
         if not route.allow:
             raise not_found(request.path)
         preflight = self._cors.preflight(request, route.allow) if self._cors else ""
-        return Reply(204, line("allow", route.allow) + preflight)
+        return Reply(204, line("allow", route.allow) + NO_STORE + preflight)
 
     def _reply_of(self, error: Exception, request_id: str) -> Reply:
         if isinstance(error, RequestError):

@@ -15,7 +15,7 @@ from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
 from petstore.store import Catalogue
 from petstore.web.cursors import write_cursor
 from petstore.web.page_cache import PageCache, Rendered
-from petstore.web.replies import JSON, Lines, Reply, line
+from petstore.web.replies import JSON, NO_STORE, PRIVATE, Lines, Reply, line
 from petstore.web.requests import (
     ListQuery,
     Request,
@@ -68,7 +68,7 @@ class PetOperations:
         pet = None if pet_id is None else await self._catalogue.pet(pet_id)
         if pet is None:
             raise PetNotFound("There is no such animal.")
-        return Reply(200, JSON, encode(pet))
+        return Reply(200, JSON + PRIVATE, encode(pet))
 
     async def create_pet(self, request: Request, key: ApiKey, version: int, now: float) -> Reply:
         """Raises what `read_body`, `parse_new_pet` and `Catalogue.add` raise."""
@@ -78,7 +78,7 @@ class PetOperations:
         new = parse_new_pet(body)
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
         added = await self._catalogue.add(new, now, idempotency_key)
-        headers = JSON
+        headers = JSON + NO_STORE
         if now < SUNSET:  # later, nothing is at that address
             headers += line("location", f"{self._pets_url}/{added.pet.id}")
         if added.replayed:
@@ -105,7 +105,7 @@ class PetOperations:
         link = self._next_link(limit, status, pets[-1].id) if more else ""
         # The link is part of what the client sees, so a page that gains a successor gets a new tag.
         etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
-        headers = f"etag: {etag}\r\ncache-control: private, no-cache\r\nvary: Authorization\r\n"
+        headers = line("etag", etag) + PRIVATE
         return Rendered(headers + line("link", link) if more else headers, body, etag, ends_list=not more)
 
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
