@@ -2,6 +2,7 @@
 
 PetstoreError
 ├── RequestError              the request is at fault; the client receives the code and the message
+│   ├── Unauthorized          ├── RateLimitExceeded     ├── KeyBanned
 │   ├── InvalidBody           ├── InvalidParameter      ├── InsufficientScope
 │   ├── PetNotFound           ├── NotFound              ├── MethodNotAllowed
 │   ├── RequestTimeout        ├── IdempotencyConflict   ├── IdempotencyMismatch
@@ -9,8 +10,6 @@ PetstoreError
 ├── Unavailable               the store or the gate cannot answer now; the client receives 503
 └── OperatorError             an operator's command or setting is at fault; one line, exit code 2
     └── MissingPackage        an optional package is not installed
-
-401 and 429 are not errors of this tree: web/admission.py decides and answers them.
 """
 
 from typing import ClassVar
@@ -51,6 +50,18 @@ class RequestError(PetstoreError):
         super().__init__(message)
         self.message = message
         self.headers = headers
+
+
+class Unauthorized(RequestError):
+    code = "unauthorized"
+
+
+class RateLimitExceeded(RequestError):
+    code = "rate_limit_exceeded"
+
+
+class KeyBanned(RequestError):
+    code = "key_banned"
 
 
 class InvalidBody(RequestError):

@@ -1,14 +1,37 @@
-"""Settings: everything that an operator can set, in one frozen object. docs/reference/settings.md lists them."""
+"""Settings: everything that an operator can set, in one frozen object, and the rules for it.
 
+docs/reference/settings.md lists them.
+"""
+
+import ipaddress
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from petstore.errors import OperatorError
+from petstore.keys import LIMIT_MAX, Environment
 from petstore.usage import USAGE_DAYS
+
+BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
+HOST_MAX = 300  # of a name with its port; DNS has no longer ones
+DEFAULT_PORTS = {"http": 80, "https": 443}
+# The least and the largest value of each number.
+RANGES = {
+    "port": (1, 65_535),
+    "workers": (1, 256),
+    "address_per_minute": (1, LIMIT_MAX),
+    "connections_per_address": (1, 10**6),
+    "ban_seconds": (1, 10**9),
+    "ban_ceiling": (1, 10**9),
+    "ban_strikes": (0, LIMIT_MAX),  # 0: the key's limit per minute
+    "postgres_pool": (1, 1_000),
+    "usage_days": (31, 100_000),
+}
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+").fullmatch
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +69,97 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """What links begin with: nothing, which makes them path-absolute, or the address that clients see."""
         return (self.public_url or "").rstrip("/")
 
-    def base_url(self, environment: str) -> str:
+    def base_url(self, environment: Environment) -> str:
         """The base address of an environment as clients see it, up to and including the version segment."""
-        if environment == "live":
-            return self.public_base + "/v1"
-        if self.staging_url is not None:
-            return self.staging_url.rstrip("/") + "/v1"
-        return self.public_base + "/staging/v1"
+        if environment == "staging" and self.staging_url is not None:
+            return self.staging_url.rstrip("/") + BASES["live"]
+        return self.public_base + BASES[environment]
+
+    def check(self) -> None:
+        """Raises OperatorError for the first setting that breaks a rule. Opens no file and no connection."""
+        for name, (least, most) in RANGES.items():
+            if not least <= getattr(self, name) <= most:
+                raise OperatorError(f"{_option(name)} {getattr(self, name)}: give a number from {least} to {most}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise OperatorError("--tls-cert and --tls-key go together")
+        _check_networks("--trusted-proxy", self.trusted_proxies)
+        _check_networks("--metrics-from", self.metrics_from)
+        if self.ban_seconds > self.ban_ceiling:
+            raise OperatorError("--ban-seconds may not be more than --ban-ceiling")
+        for origin in self.cors_origins:
+            if origin != "*" and not (origin.isascii() and _ORIGIN(origin)):
+                raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
+        _check_base_url("--public-url", self.public_url)
+        _check_base_url("--staging-url", self.staging_url)
+        if self.staging_url and self.public_url:
+            host = urlsplit(self.public_url).netloc.lower()
+            if leads_to_staging(host, self.staging_url, self.public_url):
+                raise OperatorError(
+                    "--staging-url and --public-url must have different hosts; staging is at /staging/v1 there"
+                )
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _check_networks(option: str, networks: tuple[str, ...]) -> None:
+    for network in networks:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
+
+
+def _check_base_url(option: str, url: str | None) -> None:
+    if url is None:
+        return
+    if not url.isascii():
+        raise OperatorError(f"{option} {url}: write it in ASCII, as xn--… and %…")
+    if not is_base_url(url):
+        shown = without_password(url) if "@" in url else url
+        raise OperatorError(f"{option} {shown}: give an address like https://api.example.com")
+    if url.rstrip("/").endswith("/v1"):
+        raise OperatorError(f"{option} {url}: leave out /v1 at the end")
+
+
+def is_base_url(url: str) -> bool:
+    """Whether a URL has a scheme, a host, perhaps a port and a path, and nothing else."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # brackets that do not match, or not the number of a port
+        return False
+    has_only_base = not (parts.query or parts.fragment or "@" in parts.netloc)
+    return parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and has_only_base
+
+
+def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
+    """Whether a request with this Host is for --staging-url.
+
+    The name decides. The port decides too, where --staging-url has one or --public-url has the same name.
+    """
+    return len(host) <= HOST_MAX and _leads_to_staging(host, staging_url, public_url)
+
+
+@lru_cache(maxsize=256)
+def _leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
+    staging, public = urlsplit(staging_url), urlsplit(public_url or "")
+    try:
+        sent = urlsplit(f"{staging.scheme}://{host}")
+        port = sent.port
+    except ValueError:  # not an IPv6 address in the brackets, or not the number of a port
+        return False
+    if _name(sent) != _name(staging):
+        return False
+    if staging.port is None and _name(public) != _name(staging):
+        return True
+    default = DEFAULT_PORTS[staging.scheme]
+    return (port or default) == (staging.port or default)
+
+
+def _name(url: SplitResult) -> str:
+    return (url.hostname or "").rstrip(".")
 
 
 def without_password(url: str) -> str:

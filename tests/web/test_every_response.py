@@ -1,4 +1,4 @@
-"""What holds for every response, whatever was asked: the limit headers, the request id, and the form of an error."""
+"""What holds for every response, whatever was asked: limit headers, request id, caching, and the form of an error."""
 
 import json
 import re
@@ -120,6 +120,8 @@ def check(answers: Iterable[Answer]) -> None:
         assert time.time() - 2 < reset <= time.time() + 86_402, answer
         (request_id,) = answer.values("x-request-id")
         ids.append(request_id)
+        if answer.status >= 400:
+            assert answer.values("cache-control") == ["no-store"], answer
         if answer.status >= 400 and answer.body:
             assert answer.values("content-type") == ["application/json"], answer
             error = json.loads(answer.body)
@@ -147,6 +149,9 @@ def test_responses_to_a_valid_key(server: Server, base: str) -> None:
         answer = ask(server, f"{method} {base}{target}", *headers, *length, key=key, body=body)
         assert answer.status == status, line[:100]
         assert status < 400 or bodiless(line) or answer.body, line[:100]
+        kept = status in (200, 304)  # a list or an animal; a cache must ask again before each use
+        assert answer.values("cache-control") == ["private, no-cache" if kept else "no-store"], line[:100]
+        assert answer.values("vary") == (["Authorization"] if kept else []), line[:100]
         answers.append(answer)
     check(answers)
 

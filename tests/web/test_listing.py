@@ -131,6 +131,28 @@ def test_a_bad_parameter_is_400_and_named(
     assert name in message_of(response, "invalid_parameter")
 
 
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (
+            "limit=0&status=lost",
+            "limit must be a whole number from 1 to 100; status must be one of available, pending, sold.",
+        ),
+        (
+            "status=lost&cursor=x&limit=5&limit=6&limit=7",
+            "status must be one of available, pending, sold; cursor is not one that this service gave out: start again"
+            " without it; limit must be given at most once.",
+        ),
+        ("limit=0&limit=0&status=sold", "limit must be given at most once."),
+    ],
+)
+def test_one_message_names_every_bad_parameter(
+    server: Server, key: Key, client: httpx.Client, query: str, message: str
+) -> None:
+    response = client.get(server.url(f"/pets?{query}"), headers=key.headers)
+    assert message_of(response, "invalid_parameter") == message
+
+
 # Pages
 
 

@@ -12,8 +12,7 @@ from petstore.cli.options import BACKEND_OPTIONS
 from petstore.cli.output import program
 from petstore.keys import Environment
 from petstore.server.sockets import Address
-from petstore.settings import Settings, without_password
-from petstore.web.paths import BASES
+from petstore.settings import BASES, Settings, without_password
 
 
 def print_banner(

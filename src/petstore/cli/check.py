@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from petstore import data_dir
-from petstore.cli.options import Command, json_option, settings_from
+from petstore.cli.options import Command, check_settings, json_option, settings_from
 from petstore.cli.output import Output
-from petstore.cli.serve import check_settings, serve
+from petstore.cli.serve import serve
 from petstore.errors import OperatorError
 from petstore.maintenance.doctor import Finding, findings
 from petstore.settings import Settings

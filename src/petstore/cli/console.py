@@ -10,13 +10,12 @@ import click
 
 from petstore import service
 from petstore.cli.banner import given_options
-from petstore.cli.options import Command, backend_options, settings_from
+from petstore.cli.options import Command, backend_options, check_settings, settings_from
 from petstore.cli.output import program
-from petstore.cli.serve import check_tls_and_networks, is_base_url
 from petstore.errors import OperatorError
 from petstore.observability import logs
 from petstore.server.sockets import check_port
-from petstore.settings import Settings
+from petstore.settings import RANGES, Settings, is_base_url
 
 PORT = 8081
 _file = click.Path(path_type=Path, dir_okay=False)
@@ -25,7 +24,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE_CONSOLE"})
 @backend_options
 @click.option("--host", default=Settings().host, show_default=True, help="The address to listen on.")
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535),
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(*RANGES["port"]),
               help="The port to listen on.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address in the browser, when the console is behind a proxy.")
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
@@ -55,7 +54,6 @@ def console(**options: Any) -> None:
 
 def _check(settings: Settings) -> None:
     """Raises OperatorError."""
-    check_tls_and_networks(settings)
     public = settings.public_base
     if public and not (is_base_url(public) and public == "{0.scheme}://{0.netloc}".format(urlsplit(public))):
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, with no path")
@@ -64,6 +62,7 @@ def _check(settings: Settings) -> None:
             f"--host {settings.host} is open to other machines: give --public-url https://… and serve it by --tls-cert"
             " and --tls-key or by a proxy; or keep 127.0.0.1 and use ssh -L"
         )
+    check_settings(settings)
     check_port(settings.host, settings.port)
 
 

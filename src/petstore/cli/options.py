@@ -13,6 +13,7 @@ from petstore.data_dir import os_errors_of
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS
 from petstore.pets import INT64_MAX, INT64_MIN
+from petstore.server.tls import tls_context
 from petstore.settings import Settings, check_url
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,6 +106,12 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
         if settings[name] is not None:
             check_url(f"--{name}", settings[name])
     return Settings(**settings)
+
+
+def check_settings(settings: Settings) -> None:
+    """The rules of the settings, and the certificate that they name. Raises OperatorError."""
+    settings.check()
+    tls_context(settings.tls_cert, settings.tls_key)
 
 
 def _overrides(file_option: str, url_option: str, url: str | None) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import re
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -24,20 +22,18 @@ from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
 from petstore.cli.admin import OPERATOR_LIMITS
 from petstore.cli.banner import print_banner
-from petstore.cli.options import Command, F, backend_options, settings_from
+from petstore.cli.options import Command, F, backend_options, check_settings, settings_from
 from petstore.cli.output import printing_secret, program
 from petstore.errors import OperatorError, PetstoreError, Unavailable
-from petstore.keys import LIMIT_MAX, Environment, digest_of, mint, new_key
+from petstore.keys import Environment, digest_of, mint, new_key
 from petstore.observability import logs
 from petstore.observability.logs import event
 from petstore.server.handover import is_reload, is_trial
 from petstore.server.sockets import activated_addresses, check_port
-from petstore.server.tls import tls_context
 from petstore.server.workers import default_count
-from petstore.settings import Settings, without_password
+from petstore.settings import RANGES, Settings, without_password
 from petstore.store import close_stores
 from petstore.store.schema import COUNTERS
-from petstore.web.paths import leads_to_staging
 
 OPENING_LOGGED_AFTER = 3.0  # seconds that the store may take to open before the log says so
 
@@ -50,19 +46,20 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
 
 
 def _setting(
-    option: str, value: click.ParamType[Any], about: str, *, show_default: bool | str = True
+    option: str, about: str, value: click.ParamType[Any] | None = None, *, show_default: bool | str = True
 ) -> Callable[[F], F]:
-    """An option whose default is that of the setting with its name."""
-    default = getattr(Settings(), option.removeprefix("--").replace("-", "_"))
-    return click.option(option, type=value, default=default, show_default=show_default, help=about)
+    """An option whose default, and range if it is a number, are those of the setting with its name."""
+    name = option.removeprefix("--").replace("-", "_")
+    kind = value or click.IntRange(*RANGES[name])
+    return click.option(option, type=kind, default=getattr(Settings(), name), show_default=show_default, help=about)
 
 
 @click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE"})
 @backend_options
-@_setting("--host", click.STRING, "The address to listen on.")
-@_setting("--port", click.IntRange(1, 65535), "The port to listen on.")
+@_setting("--host", "The address to listen on.", click.STRING)
+@_setting("--port", "The port to listen on.")
 @click.option("--workers", default=default_count, show_default="one per core, at most 8",
-              type=click.IntRange(1, 256), help="Processes.")  # fmt: skip
+              type=click.IntRange(*RANGES["workers"]), help="Processes.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
 @click.option("--staging-url", metavar="URL",
               help="The address of staging, if it has its own; there, staging answers at /v1.")  # fmt: skip
@@ -76,15 +73,15 @@ def _setting(
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
               help="Allow /metrics from here too, not only from this machine; repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy.")
-@_setting("--address-per-minute", click.IntRange(1, LIMIT_MAX), "Requests without a valid key, per client address.")
-@_setting("--connections-per-address", click.IntRange(1, 10**6), "Connections per client address and worker.")
-@_setting("--ban-seconds", click.IntRange(1, 10**9), "Length of a key's first ban; each further ban is twice as long.")
-@_setting("--ban-ceiling", click.IntRange(1, 10**9), "The longest ban, in seconds.")
-@_setting("--ban-strikes", click.IntRange(0, LIMIT_MAX), "Refused requests in a row before a ban.",
+@_setting("--address-per-minute", "Requests without a valid key, per client address.")
+@_setting("--connections-per-address", "Connections per client address and worker.")
+@_setting("--ban-seconds", "Length of a key's first ban; each further ban is twice as long.")
+@_setting("--ban-ceiling", "The longest ban, in seconds.")
+@_setting("--ban-strikes", "Refused requests in a row before a ban.",
           show_default="the key's limit per minute, at most 1,000")  # fmt: skip
-@_setting("--gate-outage", click.Choice(["degrade", "refuse"]), "While Redis is away: limits per node, or 503.")
-@_setting("--postgres-pool", click.IntRange(1, 1000), "Connections to PostgreSQL, per worker.")
-@_setting("--usage-days", click.IntRange(31, 100_000), "Days for which the usage of keys is kept by the hour.")
+@_setting("--gate-outage", "While Redis is away: limits per node, or 503.", click.Choice(["degrade", "refuse"]))
+@_setting("--postgres-pool", "Connections to PostgreSQL, per worker.")
+@_setting("--usage-days", "Days for which the usage of keys is kept by the hour.")
 @click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 @click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
 def serve(demo: bool, **options: Any) -> None:
@@ -160,56 +157,6 @@ def _prepare_data(settings: Settings) -> None:
         names = ", ".join(str(path) for path in found[:3]) + (" …" if len(found) > 3 else "")
         event(logging.WARNING, "data readable by others", paths=names, hint=f"chmod -R go= {settings.data}")
     recover_gate(settings, thoroughly=True)
-
-
-def check_settings(settings: Settings) -> None:
-    """Finds faults of settings before a worker starts. Raises OperatorError."""
-    check_tls_and_networks(settings)
-    if settings.ban_seconds > settings.ban_ceiling:
-        raise OperatorError("--ban-seconds may not be more than --ban-ceiling")
-    for origin in settings.cors_origins:
-        if origin != "*" and not (origin.isascii() and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin)):
-            raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
-    for option, url in (("--public-url", settings.public_url), ("--staging-url", settings.staging_url)):
-        if url is None:
-            continue
-        if not url.isascii():
-            raise OperatorError(f"{option} {url}: write it in ASCII, as xn--… and %…")
-        if not is_base_url(url):
-            shown = without_password(url) if "@" in url else url
-            raise OperatorError(f"{option} {shown}: give an address like https://api.example.com")
-        if url.rstrip("/").endswith("/v1"):
-            raise OperatorError(f"{option} {url}: leave out /v1 at the end")
-    if settings.staging_url and settings.public_url:
-        host = urlsplit(settings.public_url).netloc.lower()
-        if leads_to_staging(host, settings.staging_url, settings.public_url):
-            raise OperatorError(
-                "--staging-url and --public-url must have different hosts; staging is at /staging/v1 there"
-            )
-
-
-def check_tls_and_networks(settings: Settings) -> None:
-    """The checks that the service and the console share. Raises OperatorError."""
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise OperatorError("--tls-cert and --tls-key go together")
-    tls_context(settings.tls_cert, settings.tls_key)
-    for option, networks in (("--trusted-proxy", settings.trusted_proxies), ("--metrics-from", settings.metrics_from)):
-        for network in networks:
-            try:
-                ipaddress.ip_network(network, strict=False)
-            except ValueError:
-                raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
-
-
-def is_base_url(url: str) -> bool:
-    """Whether a URL has a scheme, a host, perhaps a port and a path, and nothing else."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:  # brackets that do not match, or not the number of a port
-        return False
-    has_only_base = not (parts.query or parts.fragment or "@" in parts.netloc)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_only_base
 
 
 async def _check_stores(settings: Settings) -> None:

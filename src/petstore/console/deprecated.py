@@ -1,4 +1,4 @@
-"""Deprecated calls: the keys that still call getPet, so that the operator can write to their owners."""
+"""Deprecated calls: the keys that still make them, so that the operator can write to their owners."""
 
 import csv
 import io
@@ -9,8 +9,9 @@ from starlette.responses import Response
 
 from petstore.console.rendering import timestamp
 from petstore.console.requests import ConsoleRequest
-from petstore.console.state import DEPRECATED, DEPRECATED_DAYS
+from petstore.console.state import DEPRECATED_DAYS
 from petstore.keys import ApiKey
+from petstore.operations import DEPRECATED
 from petstore.usage import KeyTotal
 
 PAGE_SIZE = 50

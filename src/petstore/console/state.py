@@ -15,14 +15,13 @@ from petstore.console.sign_in_limits import FailureThrottle, SignInLimits
 from petstore.errors import Unavailable
 from petstore.gate import Ban, Gate, bans_in_force
 from petstore.keys import ApiKey, Environment
-from petstore.operations import OperationName
+from petstore.operations import DEPRECATED
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.usage import DAY, SPANS, KeyTotal, SpanName
 from petstore.web.client_address import networks
 
 BUSIEST = 8
-DEPRECATED: OperationName = "getPet"
 DEPRECATED_DAYS = 30
 DEPRECATED_MAX = 10_000  # keys in the table; the export has all
 

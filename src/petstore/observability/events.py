@@ -14,7 +14,8 @@ WORKERS = "[workers die](at-3-am.md#workers-die)"
 
 EVENTS = {
     "request": LogEvent(
-        "One request; `key` is the id of its key, and `pet` that of the animal that it added. Only with `--access-log`."
+        "One request; `operation` is the name that it is counted under, `key` the id of its key, and `pet` that of the"
+        " animal that it added. Only with `--access-log`."
     ),
     "unavailable": LogEvent(
         "A request got 503; `cause` says why. At most one line a second for each cause; `others` counts the rest.",

@@ -1,4 +1,4 @@
-"""Admission: the key behind a request and the gate's decision on it, and the replies that refuse (401, 403, 429)."""
+"""Admission: the key behind a request and the gate's decision on it, and the errors that refuse (401, 403, 429)."""
 
 import math
 from collections.abc import Callable
@@ -6,18 +6,18 @@ from functools import lru_cache
 
 import msgspec
 
-from petstore.errors import InsufficientScope
+from petstore.errors import InsufficientScope, KeyBanned, RateLimitExceeded, Unauthorized
 from petstore.gate import CatalogueVersion, Gate, bucket_of
-from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, digest_of, well_formed
-from petstore.operations import OperationName
+from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, Scope, digest_of, well_formed
+from petstore.operations import OTHER, OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, Decision
-from petstore.store import KeyStore
-from petstore.web.replies import Reply, error_reply, line, seconds
+from petstore.store.freshness import KEPT_SECONDS, Freshness
+from petstore.store.keys import Keys
+from petstore.web.replies import seconds
 from petstore.web.requests import Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-FRESH_SECONDS = 1.0
 LOOKUPS_PER_SECOND = 10  # from an address over its limit, for keys that were never seen valid
 ADDRESSES_MAX = 10_000
 
@@ -32,12 +32,12 @@ class CachedKey(msgspec.Struct, frozen=True, gc=False):
     key: ApiKey
     limits: Limits
     version: int
-    expires: float
+    expires: float  # when it must be looked up again
 
 
-# The key, the decision, the catalogue's versions at that instant, and the reply that refuses the request.
-Admitted = tuple[ApiKey | None, Decision, CatalogueVersion, Reply | None]
-NO_VERSION: CatalogueVersion = (-1, -1)  # of a request that is refused
+# The key, if it is valid; the decision on it or on the client's address; the catalogue's versions at that instant.
+Admitted = tuple[ApiKey | None, Decision, CatalogueVersion]
+NO_VERSION: CatalogueVersion = (-1, -1)  # of a request that has no key
 
 
 class Admission:
@@ -46,7 +46,8 @@ class Admission:
     def __init__(
         self,
         environment: Environment,
-        keys: KeyStore,
+        keys: Keys,
+        freshness: Freshness,
         gate: Gate,
         address_of: Callable[[Request], str],
         *,
@@ -54,30 +55,29 @@ class Admission:
     ) -> None:
         self._environment: Environment = environment
         self._keys = keys
+        self._freshness = freshness
         self._gate = gate
         self._address_of = address_of
         self._cached: dict[bytes, CachedKey] = {}
         self._marked: dict[bytes, None] = {}  # the keys that are marked in the gate as valid, the oldest first
-        self._change = -1  # the latest change of a key when `_cached` was begun
-        self._checked = self._fresh_until = 0.0  # if the clock is set back, the cached keys count as stale
         self._cached_keys_max = cached_keys_max
         self._lookups_second = 0
         self._lookups: dict[bytes, int] = {}  # of each address in that second
 
-    async def admit(self, request: Request, now: float, operation: OperationName = "other") -> Admitted:
+    async def admit(self, request: Request, now: float, operation: OperationName = OTHER) -> Admitted:
         """Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
         if secret is not None and len(secret) == SECRET_LENGTH:  # otherwise it is no key, and may be 30 KB long
-            if not self._checked <= now < self._fresh_until:
-                await self._drop_changed(now)
+            if not self._freshness.is_checked(now):
+                await self._freshness.check_at(now)
             digest = digest_of_secret(secret)
             known = self._cached.get(digest)
             if known is None or now >= known.expires:
                 if digest not in self._marked:
                     over_limit = await self._over_limit(request, secret, digest, now)
                     if over_limit is not None:
-                        return None, over_limit, NO_VERSION, too_many_requests(over_limit)
+                        return None, over_limit, NO_VERSION
                 known = await self._look_up(secret, digest, now)
             while known is not None:
                 passed = await self._gate.admit(
@@ -85,14 +85,10 @@ class Admission:
                 )
                 if passed is not None:
                     decision, version = passed
-                    refusal = None if decision.outcome is ADMITTED else too_many_requests(decision)
-                    return known.key, decision, version, refusal
+                    return known.key, decision, version
                 # A key has changed since the look-up. Nothing was counted under the outdated record.
                 known = await self._look_up(secret, digest, now)
-        decision = await self._gate.admit_address(self._environment, self._address_of(request), now)
-        if decision.outcome is not ADMITTED:
-            return None, decision, NO_VERSION, too_many_requests(decision)
-        return None, decision, NO_VERSION, unauthorized(request, secret, self._environment)
+        return None, await self._gate.admit_address(self._environment, self._address_of(request), now), NO_VERSION
 
     async def _look_up(self, secret: str, digest: bytes, now: float) -> CachedKey | None:
         if not well_formed(secret, self._environment):
@@ -100,7 +96,7 @@ class Admission:
         cache = self._cached
         # First the version, then the key: a change in between makes this look-up outdated, never wrong.
         version = await self._gate.keys_version(self._environment)
-        key = await self._keys.find_key(digest)
+        key = await self._keys.find(digest)
         if key is None or not key.usable(now):
             cache.pop(digest, None)
             if digest in self._marked:
@@ -110,25 +106,11 @@ class Admission:
         if digest not in self._marked:
             await self._gate.mark_valid(digest, now, valid=True)
             self._remember(digest)
-        known = CachedKey(key, key.limits, version, key.expires or math.inf)
+        known = CachedKey(key, key.limits, version, min(key.expires or math.inf, now + KEPT_SECONDS))
         if len(cache) >= self._cached_keys_max:
             del cache[next(iter(cache))]
         cache[digest] = known
         return known
-
-    async def _drop_changed(self, now: float) -> None:
-        """Once a second, ask the store itself: a process can die between its commit and the new version in the gate.
-
-        One request asks, and the others go on. Keys that are being looked up meanwhile are not kept.
-        """
-        self._checked, self._fresh_until = now, now + FRESH_SECONDS
-        try:
-            change = await self._keys.latest_key_change()
-        except BaseException:
-            self._fresh_until = 0.0
-            raise
-        if change != self._change:
-            self._change, self._cached = change, {}
 
     async def _over_limit(self, request: Request, secret: str, digest: bytes, now: float) -> Decision | None:
         """The decision that refuses to look up this key, or None.
@@ -163,31 +145,34 @@ class Admission:
         self._marked[digest] = None
 
 
-def check_scope(key: ApiKey, method: str) -> None:
-    """Raises InsufficientScope."""
-    scope = "write" if method == "POST" else "read"
-    if scope not in key.scopes:
-        challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
-        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
-
-
-def too_many_requests(decision: Decision) -> Reply:
-    retry_after = line("retry-after", str(max(1, seconds(decision.wait))))
+def check_limits(decision: Decision) -> None:
+    """Raises RateLimitExceeded and KeyBanned."""
+    if decision.outcome is ADMITTED:
+        return
+    retry_after = (("retry-after", str(max(1, seconds(decision.wait)))),)
     if decision.outcome is BANNED:
-        return error_reply(
-            "key_banned",
+        raise KeyBanned(
             "This key is banned for a while, because it kept sending requests after it was refused."
             " Wait as long as Retry-After says.",
             retry_after,
         )
-    return error_reply("rate_limit_exceeded", "Too many requests: wait as long as Retry-After says.", retry_after)
+    raise RateLimitExceeded("Too many requests: wait as long as Retry-After says.", retry_after)
 
 
-def unauthorized(request: Request, secret: str | None, environment: Environment) -> Reply:
+def unauthorized(request: Request, environment: Environment) -> Unauthorized:
+    authorization = request.fields.get("authorization")
     challenge = 'Bearer realm="petstore"'
-    if "authorization" in request.fields:
+    if authorization is not None:
         challenge += ', error="invalid_token"'
-    return error_reply("unauthorized", _hint(request, secret, environment), line("www-authenticate", challenge))
+    secret = bearer(authorization) if authorization else None
+    return Unauthorized(_hint(request, secret, environment), (("www-authenticate", challenge),))
+
+
+def check_scope(key: ApiKey, scope: Scope) -> None:
+    """Raises InsufficientScope."""
+    if scope not in key.scopes:
+        challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
+        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
 
 
 def _hint(request: Request, secret: str | None, environment: Environment) -> str:

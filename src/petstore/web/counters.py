@@ -11,10 +11,11 @@ from typing import Literal
 from petstore.keys import ApiKey, Environment
 from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS
 from petstore.operations import OperationName
-from petstore.store import UsageStore
+from petstore.store.usage import Usage
 from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
 
-CountedOperation = OperationName  # or "site"
+CountedOperation = OperationName  # or SITE
+SITE = "site"  # what is outside the base addresses
 BANNED_429 = 4290  # the status under which a ban is counted, apart from other 429s
 ROWS_MAX = 250  # rows of usage in one transaction, so that creates do not wait long for the write lock
 ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # errors of a key, and keys, that one flush writes down
@@ -27,7 +28,7 @@ _PAGES = {("listPets", 200), ("listPets", 304)}
 class RequestCounters:
     """The counters of one environment. Without a store they count the site's pages, which are no key's usage."""
 
-    def __init__(self, environment: Environment | Literal["none"], usage_store: UsageStore | None = None) -> None:
+    def __init__(self, environment: Environment | Literal["none"], usage_store: Usage | None = None) -> None:
         self._environment = environment
         self._usage_store = usage_store
         self._counts: defaultdict[tuple[str, str, CountedOperation, int], int] = defaultdict(int)
@@ -73,9 +74,9 @@ class RequestCounters:
         response = _response_class(status)
         shown = "429" if status == BANNED_429 else str(status)
         REQUESTS.add(self._environment, operation, shown, plan, by=n)
-        if self._usage_store is not None and operation != "site":
+        if self._usage_store is not None and operation != SITE:
             self._usage[key_id or ANONYMOUS, operation, response] += n
-        if key_id or (operation != "site" and response != "server_error"):
+        if key_id or (operation != SITE and response != "server_error"):
             outcome = response if response in ("refused", "banned") else "admitted"
             ADMISSIONS.add(self._environment, "key" if key_id else "address", outcome, by=n)
 
@@ -97,7 +98,7 @@ class RequestCounters:
             while cells := list(islice(usage, ROWS_MAX)):
                 rows = [row for cell in cells for row in _rows(*cell, usage[cell], int(now))]
                 used = {key_id: last_used[key_id] for key_id, *_ in cells if key_id in last_used}
-                await self._usage_store.add_usage(rows, used)
+                await self._usage_store.add(rows, used)
                 for cell in cells:
                     del usage[cell]
             await self._usage_store.add_errors([error for of_key in errors.values() for error in of_key])

@@ -1,6 +1,7 @@
-"""The three operations of one environment: list, add, get. Values in, a Reply out; errors are raised."""
+"""The operations of one environment, a handler for each: values in, a Reply out; errors are raised."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import partial
@@ -10,17 +11,19 @@ import msgspec
 from petstore.errors import Gone, PetNotFound
 from petstore.gate import CatalogueVersion
 from petstore.keys import ApiKey
+from petstore.operations import OPERATIONS, OperationName
 from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
-from petstore.store import Catalogue
+from petstore.store.pets import Pets
 from petstore.web.cursors import write_cursor
 from petstore.web.page_cache import PageCache, Rendered
-from petstore.web.replies import JSON, Lines, Reply, line
+from petstore.web.replies import JSON, NO_STORE, PRIVATE, Lines, Reply, line
 from petstore.web.requests import (
     ListQuery,
     Request,
     check_media_type,
     etag_matches,
     idempotency_token,
+    last_segment,
     parse_list_query,
     parse_pet_id,
     read_body,
@@ -32,10 +35,12 @@ encode = msgspec.json.encode
 
 
 class PetOperations:
-    def __init__(self, catalogue: Catalogue, base_url: str) -> None:
-        self._catalogue = catalogue
+    """A handler gets the request, its key, the catalogue's versions from the gate's step for this request, the time."""
+
+    def __init__(self, pets: Pets, base_url: str) -> None:
+        self._pets = pets
         self._pets_url = f"{base_url}/pets"
-        self.pages = PageCache(catalogue.latest_change)
+        self.pages = PageCache()
         # On every response of the deprecated operation, whatever its status.
         self.deprecation: Lines = (
             line("deprecation", "@1794614400")
@@ -44,66 +49,73 @@ class PetOperations:
             + line("link", '</docs>; rel="deprecation"')
         )
 
-    async def list_pets(self, request: Request, version: CatalogueVersion, now: float) -> Reply:
-        """`version` is the catalogue's, from the gate's step for this very request."""
+    async def list_pets(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:
+        """Raises InvalidParameter."""
         query = parse_list_query(request.query)
         page = self.pages.get(query, version, now)
         if page is None:
-            page = await self._read(query, version, now)
+            page = await self._read(query, version)
         condition = request.fields.get("if-none-match")
         if condition is not None and etag_matches(condition, page.etag):
             return Reply(304, page.headers)
         return Reply(200, JSON + page.headers, page.body)
 
-    async def get_pet(self, text: str, now: float) -> Reply:
+    async def get_pet(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:
         """Raises Gone from the sunset on, and PetNotFound."""
         if now >= SUNSET:
             raise Gone("This operation was removed on 5 December 2030; use GET /pets with a status filter.")
-        pet_id = parse_pet_id(text)
+        pet_id = parse_pet_id(last_segment(request.path))
         # Not from the cache: ids are spread over all animals, so most entries would be used once.
-        pet = None if pet_id is None else await self._catalogue.pet(pet_id)
+        pet = None if pet_id is None else await self._pets.get(pet_id)
         if pet is None:
             raise PetNotFound("There is no such animal.")
-        return Reply(200, JSON, encode(pet))
+        return Reply(200, JSON + PRIVATE, encode(pet))
 
-    async def create_pet(self, request: Request, key: ApiKey, now: float) -> Reply:
-        """Raises what `read_body`, `parse_new_pet` and `Catalogue.add` raise."""
+    async def create_pet(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:
+        """Raises what `read_body`, `parse_new_pet` and `Pets.add` raise."""
         check_media_type(request.fields)
         token = idempotency_token(request.fields)
         body = await read_body(request)
         new = parse_new_pet(body)
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
-        added = await self._catalogue.add(new, now, idempotency_key)
-        headers = JSON
+        added = await self._pets.add(new, now, idempotency_key)
+        headers = JSON + NO_STORE
         if now < SUNSET:  # later, nothing is at that address
             headers += line("location", f"{self._pets_url}/{added.pet.id}")
         if added.replayed:
             headers += line("idempotent-replayed", "true")
         return Reply(201, headers, encode(added.pet), added.pet.id)
 
-    async def _read(self, query: ListQuery, version: CatalogueVersion, now: float) -> Rendered:
+    async def _read(self, query: ListQuery, version: CatalogueVersion) -> Rendered:
         """What the cache did not have: from the store, and into the cache."""
-        pages = self.pages
-        token = await pages.refresh(version, now)
-        rendered = pages.get(query, version, now)
-        if rendered is None:
-            if self._catalogue.immediate:
-                rendered = await self._render(query)
-            else:
-                rendered = await pages.share(query, partial(self._render, query))
-            pages.put(query, rendered, token)
+        if self._pets.immediate:
+            rendered = await self._render(query)
+        else:
+            rendered = await self.pages.share(query, partial(self._render, query))
+        self.pages.put(query, rendered, version)
         return rendered
 
     async def _render(self, query: ListQuery) -> Rendered:
         limit, status, after = query
-        pets, more = await self._catalogue.page(after=after, limit=limit, status=status)
+        pets, more = await self._pets.page(after=after, limit=limit, status=status)
         body = encode(pets)
         link = self._next_link(limit, status, pets[-1].id) if more else ""
         # The link is part of what the client sees, so a page that gains a successor gets a new tag.
         etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
-        headers = f"etag: {etag}\r\ncache-control: private, no-cache\r\nvary: Authorization\r\n"
+        headers = line("etag", etag) + PRIVATE
         return Rendered(headers + line("link", link) if more else headers, body, etag, ends_list=not more)
 
     def _next_link(self, limit: int, status: PetStatus | None, last: int) -> str:
         kept = f"&status={status}" if status else ""
         return f'<{self._pets_url}?limit={limit}{kept}&cursor={write_cursor(last)}>; rel="next"'
+
+
+Handler = Callable[[PetOperations, Request, ApiKey, CatalogueVersion, float], Awaitable[Reply]]
+
+HANDLERS: dict[OperationName, Handler] = {
+    "listPets": PetOperations.list_pets,
+    "createPet": PetOperations.create_pet,
+    "getPet": PetOperations.get_pet,
+}
+if unbound := HANDLERS.keys() ^ {each.name for each in OPERATIONS}:
+    raise NotImplementedError(f"one handler for each operation: {', '.join(sorted(unbound))}")

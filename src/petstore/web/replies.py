@@ -24,6 +24,9 @@ def pairs(lines: Lines) -> list[tuple[str, str]]:
 
 
 JSON = line("content-type", "application/json")
+# Without one of these a cache may choose a lifetime by itself.
+NO_STORE = line("cache-control", "no-store")
+PRIVATE = line("cache-control", "private, no-cache") + line("vary", "Authorization")
 
 # The code and the message for what never became a request, by status.
 REJECTIONS = {
@@ -60,7 +63,7 @@ def _error_body(code: str, message: str, status: int) -> bytes:
 def error_reply(code: str, message: str, headers: Lines = "", status: int = 0) -> Reply:
     """`status` only for a code that stands for several."""
     status = status or STATUS_OF_CODE[code]
-    return Reply(status, JSON + headers, _error_body(code, message, status))
+    return Reply(status, JSON + NO_STORE + headers, _error_body(code, message, status))
 
 
 def reply_of(error: RequestError) -> Reply:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import unquote_plus
 
 from petstore.errors import BodyTooLarge, InvalidBody, InvalidParameter, RequestTimeout, UnsupportedMediaType
-from petstore.pets import INT64_MAX, PetStatus, is_status
+from petstore.pets import INT64_MAX, STATUSES, PetStatus, is_status
 from petstore.web.cursors import read_cursor
 
 BODY_MAX = 64 * 1024
@@ -58,33 +58,48 @@ class ListQuery(NamedTuple):
 
 @lru_cache(maxsize=256)
 def parse_list_query(query: str) -> ListQuery:
-    """Raises InvalidParameter naming the parameter."""
+    """Raises InvalidParameter with one message that names every parameter at fault."""
     limit, after = DEFAULT_LIMIT, 0
     status: PetStatus | None = None
     seen = set()
+    faults: dict[str, str] = {}
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
         if "%" in name:
             name = unquote_plus(name)
         if name not in ("limit", "status", "cursor"):
             continue  # without decoding the value: a query has room for thousands
+        if name in seen:
+            faults[name] = "must be given at most once"
+            continue
+        seen.add(name)
         if "%" in value or "+" in value:
             value = unquote_plus(value)
-        if name in seen:
-            raise InvalidParameter(f"{name} must be given at most once.")
-        seen.add(name)
         if name == "limit":
             # Not int() alone: it takes "+5", "1_0", " 5" and digits of other scripts.
-            if not re.fullmatch("[0-9]{1,3}", value) or not 1 <= int(value) <= MAX_LIMIT:
-                raise InvalidParameter(f"limit must be a whole number from 1 to {MAX_LIMIT}.")
-            limit = int(value)
+            if re.fullmatch("[0-9]{1,3}", value) and 1 <= int(value) <= MAX_LIMIT:
+                limit = int(value)
+            else:
+                faults[name] = f"must be a whole number from 1 to {MAX_LIMIT}"
         elif name == "status":
-            if not is_status(value):
-                raise InvalidParameter("status must be one of available, pending, sold.")
-            status = value
+            if is_status(value):
+                status = value
+            else:
+                faults[name] = f"must be one of {', '.join(STATUSES)}"
         else:
-            after = read_cursor(value)
+            position = read_cursor(value)
+            if position is None:
+                faults[name] = "is not one that this service gave out: start again without it"
+            else:
+                after = position
+    if faults:
+        raise InvalidParameter("; ".join(f"{name} {fault}" for name, fault in faults.items()) + ".")
     return ListQuery(limit, status, after)
+
+
+def last_segment(path: str) -> str:
+    """The parameter of a path that ends in one."""
+    return path.rpartition("/")[2]
 
 
 def parse_pet_id(text: str) -> int | None:

@@ -11,7 +11,7 @@ from petstore.store import Store
 from petstore.web.client_address import client_address, is_in, networks
 from petstore.web.documents import Documents
 from petstore.web.paths import not_found
-from petstore.web.replies import JSON, Reply, line
+from petstore.web.replies import JSON, NO_STORE, Reply, line
 from petstore.web.requests import Request
 
 METHODS = "GET, HEAD, OPTIONS"
@@ -64,7 +64,7 @@ class Site:
             return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
         if path == "/metrics" and self._scrape is not None:
             media_type, body = await self._scrape(request.fields.get("accept", ""))
-            return Reply(200, line("content-type", media_type) + line("cache-control", "no-store"), body)
+            return Reply(200, line("content-type", media_type) + NO_STORE, body)
         return _probe(b'{"status":"alive"}')
 
     async def _ready(self) -> None:
@@ -104,4 +104,4 @@ def _names_this_machine(host: str | None) -> bool:
 
 
 def _probe(body: bytes) -> Reply:
-    return Reply(200, JSON + line("cache-control", "no-store"), body)
+    return Reply(200, JSON + NO_STORE, body)
