@@ -38,7 +38,7 @@ async def fill(settings: Settings) -> tuple[str, str]:
         for name, rows in _history(keys, secret, int(now)).items():
             table = next(table for table in TABLES if table.name == name)
             for start in range(0, len(rows), 20_000):
-                await store.put_rows(table, rows[start : start + 20_000])
+                await store.transfer.put_rows(table, rows[start : start + 20_000])
         await backends.gate.announce("live", ["keys"])
         at = int(now * 1000)
         windows = [Windows(at, 3, at, i, 0, at, at + 3_600_000 if i % 20 == 0 else at, 1) for i in range(KEYS)]

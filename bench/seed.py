@@ -52,4 +52,4 @@ async def add_keys(store: Store, secrets: Sequence[str], limit: int) -> None:
     for table in TABLES:
         ordered = sorted(rows.get(table.name, []), key=table.key_of)
         for start in range(0, len(ordered), BATCH):
-            await store.put_rows(table, ordered[start : start + BATCH])
+            await store.transfer.put_rows(table, ordered[start : start + BATCH])

@@ -112,7 +112,7 @@ def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant
     for _ in range(20):
         hold(client.create(), "it has healed for good")
     hold(check_file(server.data / "live.db").faults == [], "integrity_check is ok")
-    page = server.act(lambda backends: backends.stores["live"].page(after=0, limit=10**6, status=None))
+    page = server.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=10**6, status=None))
     stored = {pet.id: pet.name for pet in page.pets}
     hold(stored == client.acknowledged, "what is stored is what was acknowledged, no more and no less")
     return heals
@@ -135,7 +135,7 @@ async def _syncs_that_fail() -> int:
         async def create(backends: Backends, name: str) -> None:
             nonlocal refused
             try:
-                added = await backends.stores["live"].add(NewPet(name, 1, "available"), 1.0)
+                added = await backends.stores["live"].pets.add(NewPet(name, 1, "available"), 1.0)
                 acknowledged[added.pet.id] = name
             except Unavailable:
                 refused += 1
@@ -145,12 +145,12 @@ async def _syncs_that_fail() -> int:
                 for number in range(40):
                     record.sync_error = 10 <= number < 30
                     await create(backends, str(number))
-                    page = await backends.stores["live"].page(after=0, limit=100, status=None)
+                    page = await backends.stores["live"].pets.page(after=0, limit=100, status=None)
                     seen = {pet.id: pet.name for pet in page.pets}
                     hold(seen == acknowledged, "readers see what was acknowledged, whether syncs fail or not")
         hold(refused == 20, f"each of the 20 creates whose sync failed is refused, not {refused}")
         hold(check_file(data / "live.db").faults == [], "integrity_check is ok after failed syncs")
         async with Backends(Settings(data=data)) as backends:
-            page = await backends.stores["live"].page(after=0, limit=100, status=None)
+            page = await backends.stores["live"].pets.page(after=0, limit=100, status=None)
             hold({pet.id: pet.name for pet in page.pets} == acknowledged, "nothing is lost by a failed sync")
         return refused

@@ -68,7 +68,7 @@ async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
             async def create(number: int) -> None:
                 new, idempotency_key = _animal(number)
                 record.add(Event("sent", new.name))
-                added = await store.add(new, 1.0, idempotency_key)
+                added = await store.pets.add(new, 1.0, idempotency_key)
                 record.add(Event("acknowledged", new.name, added.pet.id))
 
             waiting: list[asyncio.Task[object]] = []
@@ -76,8 +76,8 @@ async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
                 waiting.append(asyncio.create_task(create(number)))
                 if number % 60 == 30:
                     key = new_key("live", "free", now=1.0)
-                    waiting.append(asyncio.create_task(store.add_key(key, digest_of(mint("live")), ENTRY)))
-                    waiting.append(asyncio.create_task(store.set_status([number], "sold", ENTRY)))
+                    waiting.append(asyncio.create_task(store.keys.add(key, digest_of(mint("live")), ENTRY)))
+                    waiting.append(asyncio.create_task(store.pets.set_status([number], "sold", ENTRY)))
                 if dice.random() < 0.3:
                     await asyncio.gather(*waiting)
                     waiting.clear()
@@ -119,7 +119,7 @@ async def _judge(image: Path, events: list[Event]) -> int:
             for number in range(1, CREATES, 2):  # whoever got no answer asks again
                 new, idempotency_key = _animal(number)
                 if new.name in sent:
-                    await store.add(new, 2.0, idempotency_key)
+                    await store.pets.add(new, 2.0, idempotency_key)
             names = Counter(pet.name for pet in await _all(backends))
             hold(max(names.values(), default=1) == 1, f"{names.most_common(1)} is there twice")
     except (OperatorError, Unavailable) as error:
@@ -128,4 +128,4 @@ async def _judge(image: Path, events: list[Event]) -> int:
 
 
 async def _all(backends: Backends) -> list[Pet]:
-    return (await backends.stores["live"].page(after=0, limit=10**6, status=None)).pets
+    return (await backends.stores["live"].pets.page(after=0, limit=10**6, status=None)).pets

@@ -66,7 +66,7 @@ def _judge(case: Case, got: Conversation) -> None:
 
 def _only_what_was_acknowledged(server: Server, created: int) -> None:
     """No refused message has left an animal behind, and every 201 has left one."""
-    page = server.act(lambda backends: backends.stores["live"].page(after=0, limit=10**6, status=None))
+    page = server.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=10**6, status=None))
     names = Counter(pet.name for pet in page.pets)
     hold(names["never"] == 0, f"{names['never']} animals were added by messages that were refused")
     hold(sum(names.values()) == created, f"{created} first answers were 201, and {sum(names.values())} animals exist")

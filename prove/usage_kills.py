@@ -133,7 +133,7 @@ def _compare(server: Server, keys: list[Key], sent: Counts, answered: Counts) ->
                 admitted[total.key_id, total.operation] += total.total
         used: Counts = Counter()
         for operation in COUNTED:
-            for row in await backends.stores["live"].usage_of(ids, DAY, days, operation):
+            for row in await backends.stores["live"].usage.of_keys(ids, DAY, days, operation):
                 if row.response not in ("refused", "banned"):
                     used[row.key_id, operation] += row.requests
         windows = await backends.gate.windows(ids)

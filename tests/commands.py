@@ -68,7 +68,7 @@ class Commands:
 
     def entries(self, environment: Environment = "live") -> list[AuditEntry]:
         """The audit log, newest first."""
-        found = self.server.act(lambda backends: backends.stores[environment].find_entries())
+        found = self.server.act(lambda backends: backends.stores[environment].audit.find())
         return [entry for _, entry in found.entries]
 
 

@@ -72,7 +72,7 @@ def use_app(
             secret = mint("live")
             key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
             entry = AuditEntry(NOW, "a test", "create key", key.id)
-            await backends.stores["live"].add_key(key, digest_of(secret), entry)
+            await backends.stores["live"].keys.add(key, digest_of(secret), entry)
             stores = {**backends.stores, "live": wrap_store(backends.stores["live"])}
             gate = wrap_gate(backends.gate)
             await work(Running(App(chosen, stores, gate, clock), backends.stores, gate, secret))

@@ -77,8 +77,8 @@ async def _answering(store: Store) -> None:
     """The first call migrates the schema, which may take longer than a request waits, on a busy machine."""
     for _ in range(20):
         with suppress(Unavailable):
-            return await store.ping()
-    return await store.ping()
+            return await store.database.ping()
+    return await store.database.ping()
 
 
 class WatchedCursor(apsw.Cursor):
@@ -121,7 +121,7 @@ async def sqlite_store(
     try:
         yield store
     finally:
-        await store.close()
+        await store.database.close()
 
 
 @asynccontextmanager
@@ -144,7 +144,7 @@ async def nobody_is_connected(place: StorePlace) -> None:
     async with asyncio.timeout(10):  # the server notices when it comes to it
         while await other.fetchval(sql) > 0:
             await asyncio.sleep(0.01)
-    await other.close()
+    await other.database.close()
 
 
 async def batches(*names: str) -> AsyncIterator[list[NewPet]]:
@@ -157,7 +157,7 @@ async def batch(*pets: NewPet) -> AsyncIterator[list[NewPet]]:
 
 
 async def names(store: Store) -> list[str]:
-    return [pet.name for pet in (await store.page(after=0, limit=10**6, status=None)).pets]
+    return [pet.name for pet in (await store.pets.page(after=0, limit=10**6, status=None)).pets]
 
 
 class GatePlace(NamedTuple):

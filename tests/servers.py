@@ -168,7 +168,7 @@ class Server:
     def _create(self) -> None:
         async def read(backends: Backends) -> None:
             for store in backends.stores.values():
-                await store.rows(COUNTERS, None, 1)  # waits for the migrations without a timeout
+                await store.transfer.rows(COUNTERS, None, 1)  # waits for the migrations without a timeout
 
         self.act(read)
 
@@ -203,7 +203,7 @@ class Server:
             new_key(environment, plan, now=time.time(), limits=limits, scopes=scopes, expires=expires),
             mint(environment),
         )
-        self.act(lambda backends: backends.stores[environment].add_key(made.record, digest_of(made.secret), ENTRY))
+        self.act(lambda backends: backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY))
         return made
 
     def key_in_stock(self, environment: Environment = "live") -> Key:
@@ -214,7 +214,7 @@ class Server:
 
             async def add(backends: Backends) -> None:
                 for made in stock:
-                    await backends.stores[environment].add_key(made.record, digest_of(made.secret), ENTRY)
+                    await backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY)
 
             self.act(add)
             self._stock[environment] = stock  # only when all of them are in the store

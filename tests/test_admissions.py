@@ -126,34 +126,34 @@ def total(n: int, *, key_id: str = "key_a", operation: OperationName = "listPets
 
 
 async def used(store: Store, key_id: str = "key_a", operation: OperationName | None = None) -> int:
-    found = await store.usage_of([key_id], DAY, [AT // DAY * DAY], operation)
+    found = await store.usage.of_keys([key_id], DAY, [AT // DAY * DAY], operation)
     return sum(row.requests for row in found)
 
 
 def test_a_total_is_added_once_in_whatever_order_it_is_given(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for n, expected in ((5, 5), (5, 5), (9, 9), (7, 9), (0, 9), (10, 10)):
-            await store.add_admissions([total(n)], AT)
+            await store.usage.add_admissions([total(n)], AT)
             assert await used(store) == expected
-        await store.add_admissions([], AT)
-        await store.add_admissions([total(3, operation="getPet"), total(2, operation="getPet")], AT + HOUR)
-        assert await store.usage_of(["key_a"], HOUR, [AT, AT + HOUR]) == [
+        await store.usage.add_admissions([], AT)
+        await store.usage.add_admissions([total(3, operation="getPet"), total(2, operation="getPet")], AT + HOUR)
+        assert await store.usage.of_keys(["key_a"], HOUR, [AT, AT + HOUR]) == [
             Usage("key_a", AT, "ok", 10),
             Usage("key_a", AT + HOUR, "ok", 3),
         ]
         assert await used(store, operation="getPet") == 3
-        assert [row.requests for row in await store.total_usage(interval=HOUR, since=AT)] == [10, 3]
-        assert await store.usage_of(["key_a"], MINUTE, [AT]) == [Usage("key_a", AT, "ok", 10)]
+        assert [row.requests for row in await store.usage.totals(interval=HOUR, since=AT)] == [10, 3]
+        assert await store.usage.of_keys(["key_a"], MINUTE, [AT]) == [Usage("key_a", AT, "ok", 10)]
 
     store_at.use(work)
 
 
 def test_a_gate_that_begins_again_is_counted_from_zero(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.add_admissions([total(100, epoch=1)], AT)
-        await store.add_admissions([total(4, epoch=2)], AT)
+        await store.usage.add_admissions([total(100, epoch=1)], AT)
+        await store.usage.add_admissions([total(4, epoch=2)], AT)
         assert await used(store) == 104
-        await store.add_admissions([total(101, epoch=1), total(4, epoch=2)], AT)  # a late reading of the old one
+        await store.usage.add_admissions([total(101, epoch=1), total(4, epoch=2)], AT)  # a late reading of the old one
         assert await used(store) == 105
 
     store_at.use(work)
@@ -167,7 +167,7 @@ def test_two_collectors_add_each_admission_once(store_at: StorePlace) -> None:
                 given = [total(round_ * 10, key_id=key, operation=op) for key in keys for op in COUNTED]
                 late = [each._replace(total=each.total - 5) for each in reversed(given)]
                 await asyncio.gather(*(
-                    store.add_admissions(some, AT) for store in (one, other) for some in (given, late)
+                    store.usage.add_admissions(some, AT) for store in (one, other) for some in (given, late)
                 ))  # fmt: skip
             assert [await used(one, key) for key in keys] == [400] * 20
 
@@ -219,7 +219,7 @@ def test_a_killed_service_has_counted_everything_that_was_answered(tmp_path: Pat
         server.kill()
         server.start()
         server.stop()
-    record = server.act(lambda backends: backends.stores["live"].key(key.id))
+    record = server.act(lambda backends: backends.stores["live"].keys.get(key.id))
     assert record is not None and record.last_used is not None
     found = usage_by_class(server, key)
     assert found["ok"] + found.get("client_error", 0) == 12
@@ -239,7 +239,7 @@ def test_errors_are_a_part_of_what_was_admitted(tmp_path: Path, client: Any) -> 
 def usage_by_class(server: Server, key: Key, operation: OperationName | None = None) -> Mapping[str, int]:
     days = [(int(time.time()) // DAY - back) * DAY for back in (0, 1)]
     found: Counter[str] = Counter()
-    for row in server.act(lambda backends: backends.stores["live"].usage_of([key.id], DAY, days, operation)):
+    for row in server.act(lambda backends: backends.stores["live"].usage.of_keys([key.id], DAY, days, operation)):
         found[row.response] += row.requests
     return dict(found)
 

@@ -114,7 +114,7 @@ def test_execute_on_the_untouched_example_adds_the_animal_to_staging(
     answer = execute(reference, "createPet")
     assert answer.startswith("Answer 201")
     assert '"name": "Rex"' in answer
-    pets = server.act(lambda backends: backends.stores["staging"].page(after=0, limit=1000, status=None)).pets
+    pets = server.act(lambda backends: backends.stores["staging"].pets.page(after=0, limit=1000, status=None)).pets
     assert pets[-1].name == "Rex"
 
 
@@ -159,7 +159,7 @@ def test_staging_is_selected_and_keys_are_kept_for_the_tab_alone(
     open_reference(other, server)
     assert other.input_value("#key") == ""
     assert other.is_checked("[value=staging]")
-    other.close()
+    other.database.close()
 
 
 def test_a_key_of_the_other_environment_is_noticed(server: Server, reference: Page) -> None:
@@ -256,7 +256,7 @@ def test_the_code_samples_work_as_they_stand(server: Server, samples: Page, lang
         )  # fmt: skip
         assert done.returncode == 0, sample + done.stderr
         assert "available" in done.stdout, sample + done.stdout
-    newest = server.act(lambda backends: backends.stores["staging"].page(after=0, limit=1000, status=None)).pets[-1]
+    newest = server.act(lambda backends: backends.stores["staging"].pets.page(after=0, limit=1000, status=None)).pets[-1]
     assert (newest.name, newest.category_id) == ("Grüße aus \"Bo''s\" Haus", 2**63 - 1)
 
 

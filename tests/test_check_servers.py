@@ -117,7 +117,7 @@ def test_check_leaves_no_connection_open(postgres: Postgres) -> None:
         async with asyncio.timeout(10):  # the server notices when it comes to it
             while await other.fetchval(here) > 1:
                 await asyncio.sleep(0.01)
-        await other.close()
+        await other.database.close()
 
     asyncio.run(look())
 

@@ -146,7 +146,7 @@ def test_file_without_animals_is_refused(petstore: Commands, tmp_path: Path, nam
     file.write_text(content)
     assert petstore.fails_in_one_line("pets", "import", str(file)) == f"no animals in {file}"
     assert petstore.entries() == []
-    assert petstore.server.act(lambda backends: backends.stores["live"].imports()) == []
+    assert petstore.server.act(lambda backends: backends.stores["live"].imports.page()) == []
 
 
 def test_ndjson_is_imported_and_exported_as_json_lines(petstore: Commands, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_other_tasks_run_during_an_export(tmp_path: Path) -> None:
 
         beside = asyncio.create_task(other())
         live = backends.stores["live"]
-        await write_pets(lambda after: live.page(after=after, limit=BATCH, status=None), "jsonl", io.StringIO())
+        await write_pets(lambda after: live.pets.page(after=after, limit=BATCH, status=None), "jsonl", io.StringIO())
         beside.cancel()
         return turns
 

@@ -75,7 +75,7 @@ def test_update_without_a_difference_writes_no_audit_entry(petstore: Commands) -
 
 @pytest.mark.parametrize("words", [("keys", "create", "--plan", "free"), ("keys", "list"), ("pets", "list")])
 def test_half_a_copy_is_not_used(petstore: Commands, words: tuple[str, ...]) -> None:
-    petstore.server.act(lambda backends: backends.stores["staging"].set_copying_from("elsewhere"))
+    petstore.server.act(lambda backends: backends.stores["staging"].transfer.set_copying_from("elsewhere"))
     assert "the copy of elsewhere to this store is not finished" in petstore.fails_in_one_line(*words)
 
 
@@ -318,7 +318,7 @@ def test_list_filters_by_plan_state_and_text(petstore: Commands) -> None:
 def test_list_sorts_by_last_use(petstore: Commands) -> None:
     first, second, never = (make_key(petstore)["id"] for _ in range(3))
     rows = [OperationUsage(key_id, 0, "ok", 1, "listPets") for key_id in (first, second)]
-    petstore.server.act(lambda backends: backends.stores["live"].add_usage(rows, {first: 900.0, second: 800.0}))
+    petstore.server.act(lambda backends: backends.stores["live"].usage.add(rows, {first: 900.0, second: 800.0}))
     listed = petstore.json("keys", "list", "--sort", "last-used")
     assert [entry["id"] for entry in listed] == [first, second, never]
 

@@ -31,7 +31,7 @@ def make_keys(petstore: Commands, count: int) -> list[str]:
 
 
 def use(petstore: Commands, *rows: OperationUsage) -> None:
-    petstore.server.act(lambda backends: backends.stores["live"].add_usage(rows, {}))
+    petstore.server.act(lambda backends: backends.stores["live"].usage.add(rows, {}))
 
 
 def counted(key_id: str, at: int, response: ResponseClass, requests: int) -> OperationUsage:
@@ -220,7 +220,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         await admin.add_operator("grace")
         await admin.set_role("grace", "viewer")
         await admin.revoke_operator("grace")
-        return [entry for _, entry in (await store.find_entries()).entries]
+        return [entry for _, entry in (await store.audit.find()).entries]
 
     entries = petstore.server.act(work)
     elsewhere = ["backup", "restore", "copy", "sign in", "sign-in failed", "sign out", "sign out everywhere"]

@@ -35,7 +35,7 @@ BODY = {"name": "Rex 🐕", "categoryId": -7, "status": "pending"}
 async def everything(backends: Backends) -> dict[str, Any]:
     """Every row and every quota, without the audit entry of the copy."""
     found: dict[str, Any] = {
-        f"{environment} {table.name}": [row for row in await store.rows(table, None, 10**6) if "copy" not in row]
+        f"{environment} {table.name}": [row for row in await store.transfer.rows(table, None, 10**6) if "copy" not in row]
         for environment, store in backends.stores.items()
         for table in TABLES
     }
@@ -143,7 +143,7 @@ def test_a_gate_with_counters_is_refused(tmp_path: Path) -> None:
         message = Commands(source).fails_in_one_line("copy", "--to-store", target.store, "--to-gate", busy.gate)
         assert "has counters already" in message
     assert busy.act(everything) == before
-    assert target.act(lambda backends: backends.stores["live"].copying_from()) is None
+    assert target.act(lambda backends: backends.stores["live"].transfer.copying_from()) is None
 
 
 def test_copied_quotas_survive_a_reboot_before_the_first_start(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_killed_copy_goes_on(tmp_path: Path, direction: str) -> None:
     ]
 
     def arrived() -> int:
-        return sum(target.act(lambda backends: backends.stores["live"].count()).values())
+        return sum(target.act(lambda backends: backends.stores["live"].pets.count()).values())
 
     for enough in (1, ANIMALS // 3):
         copy = subprocess.Popen([*PETSTORE, *words], env=Commands(source).variables)
@@ -211,12 +211,12 @@ def test_a_source_that_changes_during_the_copy_is_reported(tmp_path: Path) -> No
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
     with_some_data(source)
 
-    rows = source.act(lambda backends: backends.stores["live"].rows(TABLES[0], None, 1_000))
+    rows = source.act(lambda backends: backends.stores["live"].transfer.rows(TABLES[0], None, 1_000))
 
     async def begin(backends: Backends) -> None:
         for environment in ENVIRONMENTS:
-            await backends.stores[environment].set_copying_from(str(source.data.resolve()))
-        await backends.stores["live"].put_rows(TABLES[0], rows)
+            await backends.stores[environment].transfer.set_copying_from(str(source.data.resolve()))
+        await backends.stores["live"].transfer.put_rows(TABLES[0], rows)
 
     target.act(begin)
     Commands(source).text("pets", "set-status", "5", "sold")
@@ -235,7 +235,7 @@ def test_the_data_of_a_running_service_are_not_copied(tmp_path: Path) -> None:
 def test_an_unfinished_copy_is_neither_copied_nor_opened_by_the_console_and_check_finds_it(tmp_path: Path) -> None:
     source = Server(tmp_path / "source")
     source.create()
-    source.act(lambda backends: backends.stores["staging"].set_copying_from("elsewhere"))
+    source.act(lambda backends: backends.stores["staging"].transfer.set_copying_from("elsewhere"))
     refused = "the copy of elsewhere to this store is not finished"
     assert refused in Commands(source).fails_in_one_line("copy", "--to-store", str(tmp_path / "target"))
     assert refused in Commands(source).fails_in_one_line("console", "--port", str(free_port()))
@@ -247,7 +247,7 @@ def test_a_copy_that_was_interrupted_after_it_collected_admissions_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = Server(tmp_path / "source"), Server(tmp_path / "target")
-    key = source.key()
+    key = source.keys.get()
 
     async def admit(backends: Backends) -> None:
         version = await backends.gate.keys_version("live")

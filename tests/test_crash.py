@@ -56,7 +56,7 @@ async def _all_pets(backends: Backends) -> list[Pet]:
     more = True
     while more:
         after = found[-1].id if found else 0
-        page, more = await backends.stores["live"].page(after=after, limit=5_000, status=None)
+        page, more = await backends.stores["live"].pets.page(after=after, limit=5_000, status=None)
         found += page
     return found
 

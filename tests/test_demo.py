@@ -39,20 +39,20 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_demo_has_hundreds_of_animals_of_every_status(demo: Server, environment: Environment) -> None:
-    counts = demo.act(lambda backends: backends.stores[environment].count())
+    counts = demo.act(lambda backends: backends.stores[environment].pets.count())
     assert sum(counts.values()) == ANIMALS[environment]  # one was added by hand, and one removed
     assert all(counts[status] > 0.05 * sum(counts.values()) for status in ("available", "pending", "sold"))
 
 
 def test_a_demo_has_keys_of_every_plan_and_in_many_states(demo: Server) -> None:
-    keys = demo.act(lambda backends: backends.stores["live"].find_keys(KeyQuery(), now=NOON))
+    keys = demo.act(lambda backends: backends.stores["live"].keys.search(KeyQuery(), now=NOON))
     assert {key.plan for key in keys} == {"free", "pro", "business", "enterprise"}
     assert {key.state(NOON) for key in keys} == {"active", "suspended", "revoked"}
     assert any(key.expires is not None and NOON < key.expires < NOON + 7 * DAY for key in keys)
 
 
 def test_usage_of_a_demo_is_a_day_with_less_at_night(demo: Server) -> None:
-    rows = demo.act(lambda backends: backends.stores["live"].total_usage(interval=HOUR, since=0))
+    rows = demo.act(lambda backends: backends.stores["live"].usage.totals(interval=HOUR, since=0))
     per_hour: Counter[int] = Counter()
     for row in rows:
         per_hour[row.start] += row.requests
@@ -66,7 +66,7 @@ def test_usage_of_a_demo_is_a_day_with_less_at_night(demo: Server) -> None:
 @pytest.mark.parametrize("operation", ["listPets", "createPet", "getPet"])
 def test_usage_of_a_demo_has_every_operation(demo: Server, operation: OperationName) -> None:
     def busiest(backends: Backends) -> Any:
-        return backends.stores["live"].busiest(interval=HOUR, since=NOON - DAY, limit=10, operation=operation)
+        return backends.stores["live"].usage.busiest(interval=HOUR, since=NOON - DAY, limit=10, operation=operation)
 
     assert demo.act(busiest)
 
@@ -74,8 +74,8 @@ def test_usage_of_a_demo_has_every_operation(demo: Server, operation: OperationN
 def test_no_key_of_a_demo_is_used_beyond_its_limits(demo: Server) -> None:
     async def work(backends: Backends) -> None:
         store = backends.stores["live"]
-        for total in await store.busiest(interval=HOUR, since=0, limit=100):
-            key = await store.key(total.key_id)
+        for total in await store.usage.busiest(interval=HOUR, since=0, limit=100):
+            key = await store.keys.get(total.key_id)
             assert key is not None
             assert total.requests - total.refused - total.banned <= key.per_day
 
@@ -85,7 +85,7 @@ def test_no_key_of_a_demo_is_used_beyond_its_limits(demo: Server) -> None:
 def test_audit_entries_of_a_demo_are_in_the_order_of_their_times(demo: Server) -> None:
     async def work(backends: Backends) -> None:
         for store in backends.stores.values():
-            times = [entry.at for _, entry in (await store.find_entries()).entries]
+            times = [entry.at for _, entry in (await store.audit.find()).entries]
             assert len(times) > 8
             assert times == sorted(times, reverse=True)
 
@@ -93,7 +93,7 @@ def test_audit_entries_of_a_demo_are_in_the_order_of_their_times(demo: Server) -
 
 
 def test_a_demo_is_recognised_also_after_changes(demo: Server) -> None:
-    demo.act(lambda backends: backends.stores["live"].add_by_hand(NewPet("Rex", 1), ENTRY))
+    demo.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet("Rex", 1), ENTRY))
     assert demo.act(lambda backends: has_data(backends.stores["live"]))
     assert demo.act(lambda backends: is_demo(backends.stores["live"]))
 
@@ -102,7 +102,7 @@ def test_two_demos_have_the_same_animals_and_usage(tmp_path: Path) -> None:
     async def content(backends: Backends) -> list[Any]:
         await fill(backends.stores, backends.gate, NOON)
         store = backends.stores["live"]
-        return [await store.total_usage(interval=60, since=0), (await store.page(after=0, limit=500, status=None)).pets]
+        return [await store.usage.totals(interval=60, since=0), (await store.pets.page(after=0, limit=500, status=None)).pets]
 
     assert Server(tmp_path / "a").act(content) == Server(tmp_path / "b").act(content)
 
@@ -158,7 +158,7 @@ def test_an_environment_that_is_still_empty_is_filled_by_the_next_start(
 
     rows = made.act(content)
     own = Served(tmp_path / "data", "--demo")
-    own.act(lambda backends: backends.stores[environment].put_all(rows))
+    own.act(lambda backends: backends.stores[environment].transfer.put_all(rows))
     with ExitStack() as stack:
         stack.callback(own.kill)
         own.start()
@@ -181,7 +181,7 @@ def test_of_two_nodes_that_start_at_once_one_fills_each_environment(tmp_path: Pa
 
 def counts(server: Server) -> dict[Environment, int]:
     async def work(backends: Backends) -> dict[Environment, int]:
-        return {name: sum((await store.count()).values()) for name, store in backends.stores.items()}
+        return {name: sum((await store.pets.count()).values()) for name, store in backends.stores.items()}
 
     return server.act(work)
 
@@ -194,7 +194,7 @@ def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, enviro
     assert message == (
         f"petstore: --demo: {server.data} has other data already; give another --data, or leave --demo out\n"
     )
-    assert server.act(lambda backends: backends.stores["live"].keys()) == []
+    assert server.act(lambda backends: backends.stores["live"].keys.page()) == []
 
 
 def test_another_asgi_server_refuses_demo(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ LIMITS = PATIENT._replace(import_chunk=10)
 
 
 async def nothing_is_left(store: Store) -> bool:
-    found = await store.rows(IMPORTS, None, 10) + await store.rows(IMPORT_ROWS, None, 10)
-    return not found and await names(store) == [] and (await store.find_entries()).entries == []
+    found = await store.transfer.rows(IMPORTS, None, 10) + await store.transfer.rows(IMPORT_ROWS, None, 10)
+    return not found and await names(store) == [] and (await store.audit.find()).entries == []
 
 
 def test_import_during_which_the_store_fails_says_that_nothing_was_added(store_at: StorePlace) -> None:
@@ -81,7 +81,7 @@ def test_import_stops_before_the_disk_is_full(tmp_path: Path, loaded: int) -> No
             with pytest.raises(OperatorError, match="nothing was added"):
                 await store.import_pets(batch(NewPet("Rex", 1)), IMPORT)
             assert await nothing_is_left(store)
-            await store.add(NewPet("created", 1), NOW)
+            await store.pets.add(NewPet("created", 1), NOW)
 
     asyncio.run(work())
 

@@ -48,7 +48,7 @@ def converse(server: Server, data: bytes) -> Received:
 
 
 def named(server: Server, name: str) -> list[Pet]:
-    page = server.act(lambda backends: backends.stores["live"].page(after=0, limit=10**6, status=None))
+    page = server.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=10**6, status=None))
     return [pet for pet in page.pets if pet.name == name]
 
 

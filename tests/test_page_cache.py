@@ -40,7 +40,7 @@ def test_pages_are_read_once_until_something_changes(tmp_path: Path) -> None:
 
     async def work(running: Running) -> None:
         store = running.store
-        first = (await store.add(NewPet("Rex", 1), NOW)).pet.id
+        first = (await store.pets.add(NewPet("Rex", 1), NOW)).pet.id
 
         async def reads() -> int:
             before = counted.reads
@@ -50,13 +50,13 @@ def test_pages_are_read_once_until_something_changes(tmp_path: Path) -> None:
 
         assert await reads() == 2
         assert await reads() == 0
-        await store.add(NewPet("Mia", 1), NOW)
+        await store.pets.add(NewPet("Mia", 1), NOW)
         assert await reads() == 2
-        await store.add(NewPet("Leo", 1), NOW)
+        await store.pets.add(NewPet("Leo", 1), NOW)
         assert await reads() == 1  # the page of one animal has a successor by now
-        await store.add(NewPet("Kim", 1), NOW)
+        await store.pets.add(NewPet("Kim", 1), NOW)
         assert await reads() == 0
-        await store.set_status([first], "sold", AuditEntry(NOW, "a test", "set status", str(first)))
+        await store.pets.set_status([first], "sold", AuditEntry(NOW, "a test", "set status", str(first)))
         assert await reads() == 2
         assert await reads() == 0
 
@@ -224,7 +224,7 @@ def test_a_change_that_the_gate_does_not_know_is_seen_after_a_second(tmp_path: P
                 other.execute(statement)
                 other.execute("UPDATE catalogue_changes SET number = number + 1")
 
-        pet_id = (await running.store.add(NewPet("Rex", 1), NOW)).pet.id
+        pet_id = (await running.store.pets.add(NewPet("Rex", 1), NOW)).pet.id
         await ask("/v1/pets")
         clock.now += 5
         listed = await ask("/v1/pets")
@@ -264,7 +264,7 @@ def test_requests_share_a_slow_read_and_a_failed_one_is_not_kept(tmp_path: Path)
             await asyncio.sleep(0.01)
             if reads == 1:
                 raise Unavailable("a test")
-            return await store.page(**wanted)
+            return await store.pets.page(**wanted)
 
         return Wrapped(store, page=page, immediate=False)
 

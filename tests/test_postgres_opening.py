@@ -55,7 +55,7 @@ def test_of_several_hosts_the_one_that_takes_writes_is_used(url: str, *, writabl
 def test_host_that_swallows_packets_leaves_time_for_the_next(postgres: Postgres, tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         for _ in range(3):
-            await store.ping()
+            await store.database.ping()
 
     with deaf_host() as deaf:
         StorePlace(tmp_path, with_first_host(deaf, postgres.url())).use(work)
@@ -79,11 +79,11 @@ def test_host_that_answered_is_asked_first_from_then_on(postgres: Postgres, tmp_
 def test_options_that_make_no_sense_are_an_operators_error(tmp_path: Path) -> None:
     place = StorePlace(tmp_path, "postgresql://127.0.0.1:1/x?sslmode=nonsense")
     with pytest.raises(OperatorError, match="--store"):
-        place.use(lambda store: store.ping())
+        place.use(lambda store: store.database.ping())
 
 
 def test_schema_that_cannot_be_used_leaves_no_connection_open(place: StorePlace) -> None:
-    place.use(lambda store: store.ping())
+    place.use(lambda store: store.database.ping())
     place.by_hand("INSERT INTO petstore_live.migrations VALUES (1000)")
 
     async def work() -> None:
@@ -97,12 +97,12 @@ def test_schema_that_cannot_be_used_leaves_no_connection_open(place: StorePlace)
 
 def test_requests_that_meet_a_newer_schema_get_an_outage(place: StorePlace) -> None:
     """A worker opens its pool with the first request: by then a node of the next version may have been here."""
-    place.use(lambda store: store.ping())
+    place.use(lambda store: store.database.ping())
     place.by_hand("INSERT INTO petstore_live.migrations VALUES (1000)")
 
     async def work() -> None:
         async with Backends(Settings(data=place.data, store=place.url), serving=True) as backends:
-            for call in (backends.stores["live"].ping(), backends.stores["live"].add(NewPet("Rex", 1), NOW)):
+            for call in (backends.stores["live"].database.ping(), backends.stores["live"].pets.add(NewPet("Rex", 1), NOW)):
                 with pytest.raises(Unavailable, match="newer"):
                     await call
 
@@ -131,7 +131,7 @@ def test_migration_may_take_longer_than_a_request_waits(
 def test_first_connection_that_goes_silent_does_not_keep_the_store_from_opening(
     place: StorePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.use(lambda store: store.ping())
+    place.use(lambda store: store.database.ping())
     check, silences = migrations.check_encoding, iter([60])
 
     async def checked(connection: Any) -> None:
@@ -154,7 +154,7 @@ def test_first_connection_that_goes_silent_does_not_keep_the_store_from_opening(
 def test_database_whose_encoding_cannot_hold_all_names_is_refused(postgres: Postgres, tmp_path: Path) -> None:
     postgres.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
     with pytest.raises(OperatorError, match="LATIN1"):
-        StorePlace(tmp_path, postgres.url_of("latin")).use(lambda store: store.ping(), policy=StorePolicy())
+        StorePlace(tmp_path, postgres.url_of("latin")).use(lambda store: store.database.ping(), policy=StorePolicy())
     postgres.execute("DROP DATABASE latin")
 
 

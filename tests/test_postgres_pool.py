@@ -33,7 +33,7 @@ async def table_locked(place: StorePlace) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await other.close()
+        await other.database.close()
 
 
 # Waiting
@@ -44,11 +44,11 @@ def test_nobody_waits_longer_for_a_connection_than_the_timeout(place: StorePlace
         async with table_locked(place):
             began = time.monotonic()
             outcomes = await asyncio.gather(
-                *(store.pet(number) for number in range(20)), store.add(NewPet("Rex", 1), NOW), return_exceptions=True
+                *(store.pets.get(number) for number in range(20)), store.pets.add(NewPet("Rex", 1), NOW), return_exceptions=True
             )
             assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
             assert time.monotonic() - began < 10  # 1.5 s, and some for a busy machine
-        assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
+        assert (await store.pets.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
 
     place.use(work, policy=ONE)
 
@@ -72,15 +72,15 @@ def test_nobody_waits_longer_behind_a_batch_than_the_timeout(place: StorePlace) 
 
     async def work(store: Store) -> None:
         async with table_locked(place):
-            slow = asyncio.ensure_future(store.add(NewPet("slow", 1), NOW))
+            slow = asyncio.ensure_future(store.pets.add(NewPet("slow", 1), NOW))
             await asyncio.sleep(0.3)
             began = time.monotonic()
-            behind = [asyncio.ensure_future(store.add(NewPet("behind it", 1), NOW)) for _ in range(2)]
+            behind = [asyncio.ensure_future(store.pets.add(NewPet("behind it", 1), NOW)) for _ in range(2)]
             outcomes = await asyncio.gather(*behind, return_exceptions=True)
             assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
             assert time.monotonic() - began < 10
         await asyncio.wait([slow])
-        assert sum((await store.count()).values()) <= 1
+        assert sum((await store.pets.count()).values()) <= 1
 
     place.use(work, policy=StorePolicy(limits=limits))
 
@@ -92,15 +92,15 @@ def test_add_that_is_refused_with_little_time_left_is_not_added_when_the_lock_is
         async with table_locked(place):
             for _ in range(5):
                 with pytest.raises(Unavailable) as refused:
-                    await store.add(NewPet("late", 1), NOW)
+                    await store.pets.add(NewPet("late", 1), NOW)
                 if "QueryCanceled" in str(refused.value):
                     break  # the server has given up first, as it does unless the machine stalls
             else:
                 raise AssertionError(str(refused.value))
         idempotency_key = IdempotencyKey("key_a", "token", bytes(32))
-        added = [await store.add(NewPet("Rex", 1), NOW, idempotency_key) for _ in range(2)]
+        added = [await store.pets.add(NewPet("Rex", 1), NOW, idempotency_key) for _ in range(2)]
         assert [each.replayed for each in added] == [False, True]
-        assert sum((await store.count()).values()) == 1
+        assert sum((await store.pets.count()).values()) == 1
 
     place.use(work, policy=StorePolicy(limits=limits))
 
@@ -120,9 +120,9 @@ def test_queue_for_connections_is_finite(place: StorePlace) -> None:
 def test_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in range(1, 31):
-            await store.add(NewPet(f"Pet {number}", number), NOW)
+            await store.pets.add(NewPet(f"Pet {number}", number), NOW)
         for _ in range(20):
-            tasks = [asyncio.create_task(store.pet(number)) for number in range(1, 31)]
+            tasks = [asyncio.create_task(store.pets.get(number)) for number in range(1, 31)]
             await asyncio.sleep(0.001)  # a moment to give up at
             for task in tasks[::2]:
                 task.cancel()
@@ -195,7 +195,7 @@ def test_client_that_is_silent_within_a_transaction_soon_holds_no_lock_unless_it
         async with postgres_pool(place, 2, PATIENT._replace(idle_transaction_timeout=0.2)) as pool:
             lost = asyncio.create_task(pool.run(silent, 20))
             await locked.wait()
-            assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
+            assert (await store.pets.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
             served.set()
             with pytest.raises(Unavailable):
                 await lost
@@ -265,7 +265,7 @@ def test_closed_store_has_closed_its_connections(place: StorePlace) -> None:
             other = await asyncpg.connect(place.url)
             ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'"
             assert await other.fetchval(f"{ours} AND datname = current_database()") == 1
-            await other.close()
+            await other.database.close()
         await nobody_is_connected(place)
 
     asyncio.run(work())
@@ -274,12 +274,12 @@ def test_closed_store_has_closed_its_connections(place: StorePlace) -> None:
 def test_store_that_is_closed_first_answers_what_was_asked(place: StorePlace) -> None:
     async def work() -> None:
         async with place.open(policy=StorePolicy(pool_size=1, limits=PATIENT._replace(batch=3))) as store:
-            adds = [asyncio.ensure_future(store.add(NewPet(f"Pet {n}", n), NOW)) for n in range(10)]
+            adds = [asyncio.ensure_future(store.pets.add(NewPet(f"Pet {n}", n), NOW)) for n in range(10)]
             await asyncio.sleep(0)
         assert [added.pet.category_id for added in await asyncio.gather(*adds)] == list(range(10))
 
         async with place.open(policy=StorePolicy(pool_size=1, limits=PATIENT)) as store:
-            reads = [asyncio.create_task(store.count()) for _ in range(5)]  # one of them at a time
+            reads = [asyncio.create_task(store.pets.count()) for _ in range(5)]  # one of them at a time
             await asyncio.sleep(0)
         assert [counts["available"] for counts in await asyncio.gather(*reads)] == [10] * 5
 

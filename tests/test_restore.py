@@ -252,7 +252,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_data(
         deeds = [store.execute("SELECT count(*) FROM deeds WHERE action = 'test'").get for store in stores.values()]
         for store in stores.values():
             assert store.pragma("integrity_check") == "ok"
-            store.close()
+            store.database.close()
         assert (found, deeds) in (("Old", [0, 0]), ("New", [1, 1]))
         same_gate = (old.data / "gate.mdb").read_bytes() == (kept / "gate.mdb").read_bytes()
         assert same_gate == (found == "Old")

@@ -158,7 +158,7 @@ def test_another_asgi_server_is_told_in_one_line_too(tmp_path: Path) -> None:
 )
 def test_half_a_copy_is_not_served_by_another_asgi_server(tmp_path: Path, call: str) -> None:
     server = Server(tmp_path / "data")
-    server.act(lambda backends: backends.stores["staging"].set_copying_from("elsewhere"))
+    server.act(lambda backends: backends.stores["staging"].transfer.set_copying_from("elsewhere"))
     code = f"from petstore.cli.serve import asgi; {call}"
     environment = {**os.environ, **server.where}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)

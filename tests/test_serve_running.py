@@ -69,11 +69,11 @@ def test_stop_finishes_an_accepted_create(serve: Callable[..., Served], stop: Ca
         stop(own)
         (response,) = split(receive(connection).data)
         release.join()
-        other.close()
+        other.database.close()
     assert response.status == 201
     assert own.process is not None
     own.process.wait(timeout=STOPS_WITHIN)
-    assert own.act(lambda backends: backends.stores["live"].count())["available"] == 1
+    assert own.act(lambda backends: backends.stores["live"].pets.count())["available"] == 1
 
 
 def remaining(own: Served, key: Key) -> int:
@@ -146,7 +146,7 @@ def test_workers_end_when_the_main_process_is_killed(serve: Callable[..., Served
 def converse(own: Served) -> list[str]:
     """Requests with good and bad keys, in good and bad places; the secrets that were sent."""
     good, revoked, other, unknown = own.key(), own.key(), own.key(environment="staging"), mint("live")
-    own.act(lambda backends: backends.stores["live"].revoke_key(revoked.id, ENTRY))
+    own.act(lambda backends: backends.stores["live"].keys.revoke(revoked.id, ENTRY))
     secrets = [good.secret, revoked.secret, other.secret, unknown, unknown[:-1] + "_"]
     with httpx.Client() as client:
         for secret in secrets:

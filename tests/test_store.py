@@ -37,23 +37,23 @@ def test_default_policy_is_that_of_the_settings() -> None:
 
 def test_added_animals_outlive_the_process_and_ids_grow(store_at: StorePlace) -> None:
     async def add(store: Store) -> Added:
-        return await store.add(NewPet("Rex", 7, "pending"), NOW)
+        return await store.pets.add(NewPet("Rex", 7, "pending"), NOW)
 
     first, second = store_at.use(add), store_at.use(add)
     assert second.pet.id > first.pet.id
-    assert store_at.use(lambda store: store.pet(first.pet.id)) == first.pet
+    assert store_at.use(lambda store: store.pets.get(first.pet.id)) == first.pet
 
 
 def test_pages_are_keyset_pages(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for i in range(7):
-            await store.add(NewPet(f"Pet {i}", i, "sold" if i % 2 else "available"), NOW)
-        page = await store.page(after=2, limit=3, status=None)
+            await store.pets.add(NewPet(f"Pet {i}", i, "sold" if i % 2 else "available"), NOW)
+        page = await store.pets.page(after=2, limit=3, status=None)
         assert ([p.id for p in page.pets], page.more) == ([3, 4, 5], True)
-        page = await store.page(after=0, limit=3, status="sold")
+        page = await store.pets.page(after=0, limit=3, status="sold")
         assert ([p.id for p in page.pets], page.more) == ([2, 4, 6], False)
-        assert await store.page(after=7, limit=3, status=None) == ([], False)
-        assert await store.page(after=0, limit=3, status="pending") == ([], False)
+        assert await store.pets.page(after=7, limit=3, status=None) == ([], False)
+        assert await store.pets.page(after=0, limit=3, status="pending") == ([], False)
 
     store_at.use(work)
 
@@ -61,8 +61,8 @@ def test_pages_are_keyset_pages(store_at: StorePlace) -> None:
 def test_second_process_writing_at_the_same_time_loses_nothing(store_at: StorePlace) -> None:
     async def work(store: Store) -> int:
         async with store_at.open() as other:
-            await asyncio.gather(*(one.add(NewPet("Rex", 1), NOW) for one in [store, other] * 200))
-        return sum((await store.count()).values())
+            await asyncio.gather(*(one.pets.add(NewPet("Rex", 1), NOW) for one in [store, other] * 200))
+        return sum((await store.pets.count()).values())
 
     assert store_at.use(work) == 400
 
@@ -71,9 +71,9 @@ def test_latest_change_is_raised_by_operators_and_not_by_clients(store_at: Store
     async def work(store: Store) -> None:
         before = await store.latest_change()
         async with store_at.open() as other:
-            added = await other.add(NewPet("Rex", 1), NOW)
+            added = await other.pets.add(NewPet("Rex", 1), NOW)
             assert await store.latest_change() == before
-            await other.set_status([added.pet.id], "sold", ENTRY)
+            await other.pets.set_status([added.pet.id], "sold", ENTRY)
             assert await store.latest_change() > before
 
     store_at.use(work)
@@ -86,11 +86,11 @@ def test_change_is_announced_before_the_caller_hears_of_it(store_at: StorePlace)
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.add(NewPet("Rex", 1), NOW)
+        await store.pets.add(NewPet("Rex", 1), NOW)
         assert changes == ["catalogue"]
-        await store.add_key(new_key("live", "free", now=NOW), digest_of(mint("live")), ENTRY)
+        await store.keys.add(new_key("live", "free", now=NOW), digest_of(mint("live")), ENTRY)
         assert changes == ["catalogue", "keys"]
-        await store.add_usage([OperationUsage("key_a", 0, "ok", 3, "listPets")], {"key_a": NOW})
+        await store.usage.add([OperationUsage("key_a", 0, "ok", 3, "listPets")], {"key_a": NOW})
         assert changes == ["catalogue", "keys"]
 
     store_at.use(work, changes)
@@ -103,22 +103,22 @@ def test_when_announcing_fails_the_caller_gets_the_error(store_at: StorePlace) -
 
     async def work(store: Store) -> None:
         with pytest.raises(ValueError, match="cannot announce the catalogue"):
-            await asyncio.wait_for(store.add(NewPet("Rex", 1), NOW), 5)
-        assert sum((await store.count()).values()) == 1  # it is written nevertheless
+            await asyncio.wait_for(store.pets.add(NewPet("Rex", 1), NOW), 5)
+        assert sum((await store.pets.count()).values()) == 1  # it is written nevertheless
 
     store_at.use(work, Broken())
 
 
 def test_write_that_fails_takes_no_other_with_it(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        good = asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(20)))
+        good = asyncio.gather(*(store.pets.add(NewPet(f"Pet {i}", i), NOW) for i in range(20)))
         key, secret = new_key("live", "free", now=NOW), digest_of(mint("live"))
         first, second = await asyncio.gather(
-            store.add_key(key, secret, ENTRY), store.add_key(key, secret, ENTRY), return_exceptions=True
+            store.keys.add(key, secret, ENTRY), store.keys.add(key, secret, ENTRY), return_exceptions=True
         )
         assert first is True and isinstance(second, REFUSED_ROW)
         assert len(await good) == 20
-        assert sum((await store.count()).values()) == 20
+        assert sum((await store.pets.count()).values()) == 20
 
     store_at.use(work)
 
@@ -127,12 +127,12 @@ def test_status_outside_the_enumeration_is_refused_by_the_tables(store_at: Store
     lost: Any = "lost"
 
     async def work(store: Store) -> None:
-        added = await store.add(NewPet("Rex", 1), NOW)
+        added = await store.pets.add(NewPet("Rex", 1), NOW)
         with pytest.raises(REFUSED_ROW):
-            await store.add(NewPet("Mia", 1, lost), NOW)
+            await store.pets.add(NewPet("Mia", 1, lost), NOW)
         with pytest.raises(REFUSED_ROW):
-            await store.set_status([added.pet.id], lost, ENTRY)
-        assert (await store.page(after=0, limit=9, status=None)).pets == [added.pet]
+            await store.pets.set_status([added.pet.id], lost, ENTRY)
+        assert (await store.pets.page(after=0, limit=9, status=None)).pets == [added.pet]
 
     store_at.use(work)
 
@@ -140,7 +140,7 @@ def test_status_outside_the_enumeration_is_refused_by_the_tables(store_at: Store
 def test_closing_the_store_first_writes_what_waits(store_at: StorePlace) -> None:
     async def work() -> list[Added]:
         async with store_at.open() as store:
-            adding = [asyncio.ensure_future(store.add(NewPet("Rex", i), NOW)) for i in range(1_200)]  # several batches
+            adding = [asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW)) for i in range(1_200)]  # several batches
             await asyncio.sleep(0)
         return await asyncio.gather(*adding)
 
@@ -152,9 +152,9 @@ def test_closing_both_stores_first_writes_what_waits_in_either(store_at: StorePl
 
     async def work() -> list[Added]:
         stores = open_stores(store_at.url, store_at.data, StorePolicy(pool_size=1), lambda _: on_commit)
-        await asyncio.gather(*(store.ping() for store in stores.values()))
+        await asyncio.gather(*(store.database.ping() for store in stores.values()))
         adding = [
-            asyncio.ensure_future(store.add(NewPet("Rex", i), NOW)) for i in range(1_200) for store in stores.values()
+            asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW)) for i in range(1_200) for store in stores.values()
         ]
         await asyncio.sleep(0)
         await close_stores(stores.values())
@@ -169,13 +169,13 @@ def test_closing_both_stores_first_writes_what_waits_in_either(store_at: StorePl
 def test_repeated_request_gets_the_animal_as_it_was_added(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         new = NewPet("Rex", 1)
-        first = await store.add(new, NOW, IdempotencyKey("key_a", "t", b"body"))
-        await store.set_status([first.pet.id], "sold", ENTRY)
-        again = await store.add(new, NOW + 5, IdempotencyKey("key_a", "t", b"body"))
+        first = await store.pets.add(new, NOW, IdempotencyKey("key_a", "t", b"body"))
+        await store.pets.set_status([first.pet.id], "sold", ENTRY)
+        again = await store.pets.add(new, NOW + 5, IdempotencyKey("key_a", "t", b"body"))
         assert again == Added(first.pet, replayed=True)
         with pytest.raises(IdempotencyMismatch):
-            await store.add(new, NOW, IdempotencyKey("key_a", "t", b"other"))
-        other_key = await store.add(new, NOW, IdempotencyKey("key_b", "t", b"body"))
+            await store.pets.add(new, NOW, IdempotencyKey("key_a", "t", b"other"))
+        other_key = await store.pets.add(new, NOW, IdempotencyKey("key_b", "t", b"body"))
         assert other_key.pet.id != first.pet.id and not other_key.replayed
 
     store_at.use(work)
@@ -184,10 +184,10 @@ def test_repeated_request_gets_the_animal_as_it_was_added(store_at: StorePlace) 
 def test_idempotency_key_is_free_again_after_exactly_a_day(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         idempotency_key = IdempotencyKey("key_a", "token", b"digest")
-        first = await store.add(NewPet("Rex", 1), NOW, idempotency_key)
-        await store.add(NewPet("Max", 1), NOW + 86_370, IdempotencyKey("key_a", "another", b"digest"))
-        assert (await store.add(NewPet("Rex", 1), NOW + 86_399.9, idempotency_key)) == Added(first.pet, replayed=True)
-        assert not (await store.add(NewPet("Rex", 1), NOW + 86_400, idempotency_key)).replayed
+        first = await store.pets.add(NewPet("Rex", 1), NOW, idempotency_key)
+        await store.pets.add(NewPet("Max", 1), NOW + 86_370, IdempotencyKey("key_a", "another", b"digest"))
+        assert (await store.pets.add(NewPet("Rex", 1), NOW + 86_399.9, idempotency_key)) == Added(first.pet, replayed=True)
+        assert not (await store.pets.add(NewPet("Rex", 1), NOW + 86_400, idempotency_key)).replayed
 
     store_at.use(work)
 
@@ -196,8 +196,8 @@ def test_second_request_while_the_first_is_in_flight_is_a_conflict(store_at: Sto
     async def work(store: Store) -> None:
         idempotency_key = IdempotencyKey("key_a", "t", b"body")
         first, second = await asyncio.gather(
-            store.add(NewPet("Rex", 1), NOW, idempotency_key),
-            store.add(NewPet("Rex", 1), NOW, idempotency_key),
+            store.pets.add(NewPet("Rex", 1), NOW, idempotency_key),
+            store.pets.add(NewPet("Rex", 1), NOW, idempotency_key),
             return_exceptions=True,
         )
         assert isinstance(first, Added) and isinstance(second, IdempotencyConflict)
@@ -211,7 +211,7 @@ def test_replayed_request_is_not_announced_again(store_at: StorePlace) -> None:
 
     async def work(store: Store) -> None:
         for replayed in (False, True):
-            added = await store.add(NewPet("Rex", 1), NOW, IdempotencyKey("key_a", "token", b"digest"))
+            added = await store.pets.add(NewPet("Rex", 1), NOW, IdempotencyKey("key_a", "token", b"digest"))
             assert added.replayed is replayed
             assert changes == ["catalogue"]
 

@@ -18,24 +18,24 @@ IDEMPOTENCY_KEY = IdempotencyKey("key_a", "token", b"digest")
 
 
 async def first_page(store: Store) -> object:
-    return await store.page(after=0, limit=2, status=None)
+    return await store.pets.page(after=0, limit=2, status=None)
 
 
 async def sold(store: Store) -> object:
-    return await store.page(after=0, limit=2, status="sold")
+    return await store.pets.page(after=0, limit=2, status="sold")
 
 
 async def second_animal(store: Store) -> object:
-    return await store.pet(2)
+    return await store.pets.get(2)
 
 
 @pytest.mark.parametrize("read", [first_page, sold, second_animal])
 @pytest.mark.parametrize(
     "change",
     [
-        lambda store: store.set_status([2], "sold", ENTRY),
-        lambda store: store.update_pet(2, PetChanges(name="Max"), ENTRY),
-        lambda store: store.remove_pets([2], ENTRY),
+        lambda store: store.pets.set_status([2], "sold", ENTRY),
+        lambda store: store.pets.update(2, PetChanges(name="Max"), ENTRY),
+        lambda store: store.pets.remove([2], ENTRY),
     ],
     ids=["status", "update", "removal"],
 )
@@ -46,7 +46,7 @@ def test_change_of_another_process_is_announced_before_it_is_shown(
 
     async def work(store: Store) -> None:
         for i in range(2):
-            await store.add(NewPet(f"Pet {i}", i), NOW)
+            await store.pets.add(NewPet(f"Pet {i}", i), NOW)
         await read(store)
         async with store_at.open() as other:
             await change(other)
@@ -62,8 +62,8 @@ def test_change_of_another_process_is_announced_before_it_is_shown(
 @pytest.mark.parametrize(
     "add",
     [
-        lambda store: store.add(NewPet("Rex", 1), NOW),
-        lambda store: store.add_by_hand(NewPet("Rex", 1), ENTRY),
+        lambda store: store.pets.add(NewPet("Rex", 1), NOW),
+        lambda store: store.pets.add_by_hand(NewPet("Rex", 1), ENTRY),
         lambda store: store.import_pets(batches("Rex"), ENTRY),
     ],
     ids=["create", "by hand", "import"],
@@ -72,13 +72,13 @@ def test_animal_of_another_process_is_announced_before_it_is_shown(store_at: Sto
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.page(after=0, limit=9, status=None)
+        await store.pets.page(after=0, limit=9, status=None)
         async with store_at.open() as other:
             await add(other)
         changes.clear()
-        assert (await store.page(after=0, limit=9, status=None)).pets
+        assert (await store.pets.page(after=0, limit=9, status=None)).pets
         assert changes == ["catalogue"]
-        await store.pet(1)
+        await store.pets.get(1)
         assert changes == ["catalogue"]
 
     store_at.use(work, changes)
@@ -88,12 +88,12 @@ def test_link_to_the_next_page_is_announced_before_it_is_shown(store_at: StorePl
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.add(NewPet("Rex", 1), NOW)
-        assert not (await store.page(after=0, limit=1, status=None)).more
+        await store.pets.add(NewPet("Rex", 1), NOW)
+        assert not (await store.pets.page(after=0, limit=1, status=None)).more
         async with store_at.open() as other:
-            await other.add(NewPet("Mia", 1), NOW)
+            await other.pets.add(NewPet("Mia", 1), NOW)
         changes.clear()
-        assert (await store.page(after=0, limit=1, status=None)).more
+        assert (await store.pets.page(after=0, limit=1, status=None)).more
         assert changes == ["catalogue"]
 
     store_at.use(work, changes)
@@ -104,8 +104,8 @@ def test_replayed_animal_of_another_process_is_announced_before_it_is_shown(stor
 
     async def work(store: Store) -> None:
         async with store_at.open() as other:
-            await other.add(NewPet("Rex", 1), NOW, IDEMPOTENCY_KEY)
-        assert (await store.add(NewPet("Rex", 1), NOW, IDEMPOTENCY_KEY)).replayed
+            await other.pets.add(NewPet("Rex", 1), NOW, IDEMPOTENCY_KEY)
+        assert (await store.pets.add(NewPet("Rex", 1), NOW, IDEMPOTENCY_KEY)).replayed
         assert changes == ["catalogue"]
 
     store_at.use(work, changes)
@@ -115,16 +115,16 @@ def test_own_changes_are_announced_once(store_at: StorePlace) -> None:
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.page(after=0, limit=9, status=None)
+        await store.pets.page(after=0, limit=9, status=None)
         for change in (
-            lambda: store.add(NewPet("Rex", 1), NOW),
-            lambda: store.set_status([1], "sold", ENTRY),
-            lambda: store.remove_pets([1], ENTRY),
+            lambda: store.pets.add(NewPet("Rex", 1), NOW),
+            lambda: store.pets.set_status([1], "sold", ENTRY),
+            lambda: store.pets.remove([1], ENTRY),
         ):
             changes.clear()
             await change()
-            await store.page(after=0, limit=9, status=None)
-            await store.pet(1)
+            await store.pets.page(after=0, limit=9, status=None)
+            await store.pets.get(1)
             assert changes == ["catalogue"]
 
     store_at.use(work, changes)
@@ -136,9 +136,9 @@ def test_traversal_announces_once_and_not_page_by_page(store_at: StorePlace) -> 
     async def work(store: Store) -> None:
         async with store_at.open() as other:
             for i in range(20):
-                await other.add(NewPet(f"Pet {i}", i), NOW)
+                await other.pets.add(NewPet(f"Pet {i}", i), NOW)
         for after in range(0, 20, 2):
-            await store.page(after=after, limit=2, status=None)
+            await store.pets.page(after=after, limit=2, status=None)
         assert changes == ["catalogue"]
 
     store_at.use(work, changes)
@@ -157,12 +157,12 @@ def test_change_that_cannot_be_announced_is_not_shown(store_at: StorePlace) -> N
 
     async def work(store: Store) -> None:
         async with store_at.open() as other:
-            await other.add(NewPet("Rex", 1), NOW)
+            await other.pets.add(NewPet("Rex", 1), NOW)
         for _ in range(2):
             with pytest.raises(Unavailable, match="the gate"):
-                await store.page(after=0, limit=9, status=None)
+                await store.pets.page(after=0, limit=9, status=None)
         changes.away = False
-        assert (await store.page(after=0, limit=9, status=None)).pets
+        assert (await store.pets.page(after=0, limit=9, status=None)).pets
         assert changes == ["catalogue"]
 
     store_at.use(work, changes)

@@ -42,9 +42,9 @@ def test_value_that_cannot_be_stored_is_raised_and_the_writer_goes_on(
 
     async def work(store: Store) -> None:
         with pytest.raises(Exception) as raised:  # the driver's or msgspec's
-            await asyncio.wait_for(store.add(NewPet(not_a_name, 1), NOW, idempotency_key), 10)
+            await asyncio.wait_for(store.pets.add(NewPet(not_a_name, 1), NOW, idempotency_key), 10)
         assert not isinstance(raised.value, OperatorError | TimeoutError)
-        assert (await store.add(NewPet("Rex", 1), NOW, idempotency_key)).pet.name == "Rex"
+        assert (await store.pets.add(NewPet("Rex", 1), NOW, idempotency_key)).pet.name == "Rex"
         assert await names(store) == ["Rex"]
 
     store_at.use(work)
@@ -78,10 +78,10 @@ def test_bug_in_the_writers_thread_reaches_every_caller_of_the_batch(
 ) -> None:
     async def work() -> None:
         async with sqlite_store(tmp_path, kind=Buggy) as store:
-            adding = (store.add(NewPet(f"Pet {i}", i), NOW) for i in range(3))
+            adding = (store.pets.add(NewPet(f"Pet {i}", i), NOW) for i in range(3))
             assert await asyncio.gather(*adding, return_exceptions=True) == [bug] * 3
             Buggy.bug = None
-            assert (await store.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
+            assert (await store.pets.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
 
     asyncio.run(work())
     assert traces(caplog) == []
@@ -93,7 +93,7 @@ def test_bug_whose_callers_have_gone_is_logged_whole_once(
     async def work() -> None:
         async with sqlite_store(tmp_path, kind=Buggy) as store:
             Buggy.may_end.clear()
-            adding = [asyncio.create_task(store.add(NewPet(f"Pet {i}", i), NOW)) for i in range(3)]
+            adding = [asyncio.create_task(store.pets.add(NewPet(f"Pet {i}", i), NOW)) for i in range(3)]
             assert await asyncio.to_thread(Buggy.begun.wait, 10)
             for each in adding:
                 each.cancel()
@@ -139,8 +139,8 @@ def test_bug_in_a_batch_on_postgresql_does_not_fail_those_who_wait_behind_it(
     not_a_name: Any = object()
 
     async def work(store: Store) -> None:
-        await store.ping()
-        adding = [store.add(NewPet(name, 1), NOW) for name in ("Rex", not_a_name, "Mia", "Bo")]
+        await store.database.ping()
+        adding = [store.pets.add(NewPet(name, 1), NOW) for name in ("Rex", not_a_name, "Mia", "Bo")]
         rex, bad, mia, bo = await asyncio.gather(*adding, return_exceptions=True)
         assert isinstance(bad, Exception) and not isinstance(bad, TimeoutError)
         assert isinstance(mia, Added) and isinstance(bo, Added)
@@ -150,7 +150,7 @@ def test_bug_in_a_batch_on_postgresql_does_not_fail_those_who_wait_behind_it(
 
 
 def test_stores_that_fail_to_open_leave_nothing_open(tmp_path: Path) -> None:
-    StorePlace(tmp_path).use(lambda store: store.ping())
+    StorePlace(tmp_path).use(lambda store: store.database.ping())
     with contextlib.closing(apsw.Connection(str(tmp_path / "staging.db"))) as staging:
         staging.pragma("user_version", 1_000)
     threads = threading.active_count()

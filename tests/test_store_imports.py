@@ -22,33 +22,33 @@ async def everything(store: Store, limit: int = 7) -> list[Pet]:
     found: list[Pet] = []
     more = True
     while more:
-        page, more = await store.page(after=found[-1].id if found else 0, limit=limit, status=None)
+        page, more = await store.pets.page(after=found[-1].id if found else 0, limit=limit, status=None)
         found += page
     return found
 
 
 async def left_behind(store: Store) -> tuple[int, int]:
     """How many imports there are, and how many of their rows are not animals yet."""
-    return len(await store.rows(IMPORTS, None, 10)), len(await store.rows(IMPORT_ROWS, None, 10**6))
+    return len(await store.transfer.rows(IMPORTS, None, 10)), len(await store.transfer.rows(IMPORT_ROWS, None, 10**6))
 
 
 def test_import_adds_all_animals_and_is_known_by_its_id(store_at: StorePlace) -> None:
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.add(NewPet("Rex", 1), NOW)
+        await store.pets.add(NewPet("Rex", 1), NOW)
         changes.clear()
         added = await store.import_pets(batches("Mia", "Bo", "Kim"), IMPORT, lambda: "the digest")
         assert added.id.startswith("imp_") and len(added.id) == 16
         assert added == Import(added.id, NOW, "ada", "animals.jsonl", "the digest", 3, 2, 4, "done")
         assert changes == ["catalogue"]
         assert await names(store) == ["Rex", "Mia", "Bo", "Kim"]
-        assert await store.find_import(added.id) == added
-        assert await store.find_import("imp_unknown") is None
-        ((_, entry),) = (await store.find_entries()).entries
+        assert await store.imports.get(added.id) == added
+        assert await store.imports.get("imp_unknown") is None
+        ((_, entry),) = (await store.audit.find()).entries
         assert entry == AuditEntry(NOW, "ada", "import", "animals.jsonl", f"3 animals, {added.id}, ids 2 to 4")
         assert await left_behind(store) == (1, 0)
-        assert (await store.add(NewPet("Next", 1), NOW)).pet.id == 5
+        assert (await store.pets.add(NewPet("Next", 1), NOW)).pet.id == 5
 
     store_at.use(work, changes)
 
@@ -57,7 +57,7 @@ def test_import_of_nothing_is_an_import(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         added = await store.import_pets(batch(), IMPORT)
         assert (added.count, added.first_id, added.last_id, added.state) == (0, None, None, "done")
-        assert await store.undo_import(added.id, ENTRY) == Undone(0, 0)
+        assert await store.imports.undo(added.id, ENTRY) == Undone(0, 0)
         assert await names(store) == []
 
     store_at.use(work)
@@ -70,7 +70,7 @@ def test_imports_come_newest_first_page_by_page(store_at: StorePlace) -> None:
             for number in range(5)
         ]
         seen: list[Import] = []
-        while page := await store.imports(before=(seen[-1].at, seen[-1].id) if seen else None, limit=2):
+        while page := await store.imports.page(before=(seen[-1].at, seen[-1].id) if seen else None, limit=2):
             seen += page
         assert [each.id for each in seen] == ids[::-1]
 
@@ -87,10 +87,10 @@ def test_import_that_fails_leaves_nothing(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         with pytest.raises(OperatorError):
             await store.import_pets(broken(), ENTRY)
-        assert sum((await store.count()).values()) == 0
+        assert sum((await store.pets.count()).values()) == 0
         assert changes == []
         assert await left_behind(store) == (0, 0)
-        assert (await store.find_entries()).entries == []
+        assert (await store.audit.find()).entries == []
 
     store_at.use(work, changes, SMALL_CHUNKS)
 
@@ -129,9 +129,9 @@ def test_readers_see_nothing_of_an_import_and_then_all_of_it(store_at: StorePlac
             async def follow() -> None:
                 while True:
                     last_turn = created_all.is_set()
-                    page = await other.page(after=seen[-1].id if seen else 0, limit=50, status=None)
+                    page = await other.pets.page(after=seen[-1].id if seen else 0, limit=50, status=None)
                     seen.extend(page.pets)
-                    visible = (await other.count())["pending"]
+                    visible = (await other.pets.count())["pending"]
                     assert visible in (0, count), f"{visible} animals of the import are visible"
                     if last_turn and not page.more:
                         return
@@ -139,7 +139,7 @@ def test_readers_see_nothing_of_an_import_and_then_all_of_it(store_at: StorePlac
 
             async def create() -> None:
                 while not imported.is_set():
-                    created.append((await other.add(NewPet("created", 1), NOW)).pet.id)
+                    created.append((await other.pets.add(NewPet("created", 1), NOW)).pet.id)
                     await asyncio.sleep(0)
 
             async def load() -> AsyncIterator[list[NewPet]]:
@@ -185,14 +185,14 @@ def import_row(state: str, first_id: int | None, count: int, touched: float = 0.
 
 async def interrupted(store: Store, count: int = 30) -> list[Pet]:
     """An import that every reader sees, of which nothing is moved yet, between animals that clients have added."""
-    before = [(await store.add(NewPet(f"before {i}", i), NOW)).pet for i in range(5)]
+    before = [(await store.pets.add(NewPet(f"before {i}", i), NOW)).pet for i in range(5)]
     imported = [Pet(6 + i, f"imported {i}", i, STATUSES[i % 3]) for i in range(count)]
     rows = sorted(("imp_interrupted", pet.status, pet.id - 6, pet.name, pet.category_id) for pet in imported)
-    await store.put_rows(IMPORT_ROWS, rows)
-    await store.put_rows(COUNTERS, [("pets", 5 + count)])
-    await store.put_rows(IMPORTS, [import_row("moving", 6, count)])
-    await store.set_copying_from(None)  # as at the end of a copy
-    after = [(await store.add(NewPet(f"after {i}", i), NOW)).pet for i in range(5)]
+    await store.transfer.put_rows(IMPORT_ROWS, rows)
+    await store.transfer.put_rows(COUNTERS, [("pets", 5 + count)])
+    await store.transfer.put_rows(IMPORTS, [import_row("moving", 6, count)])
+    await store.transfer.set_copying_from(None)  # as at the end of a copy
+    after = [(await store.pets.add(NewPet(f"after {i}", i), NOW)).pet for i in range(5)]
     assert after[0].id == 6 + count
     return before + imported + after
 
@@ -203,15 +203,15 @@ def test_animals_of_an_import_are_read_like_others_before_they_are_moved(store_a
             assert await everything(store, limit) == pets
         for status in STATUSES:
             found = [pet for pet in pets if pet.status == status]
-            assert (await store.page(after=0, limit=100, status=status)).pets == found
-            assert await store.page(after=found[1].id, limit=2, status=status) == (found[2:4], True)
-            assert (await store.newest_pets(limit=100, status=status)).pets == found[::-1]
-        assert [await store.pet(pet.id) for pet in pets] == pets
-        assert await store.pet(len(pets) + 1) is None
-        assert (await store.newest_pets(limit=1)).pets == pets[-1:]
-        assert (await store.search("IMPORTED", after=8, limit=5, status=None)).pets == pets[8:13]
-        assert (await store.newest_pets(limit=100)).pets == pets[::-1]
-        assert await store.count() == {status: sum(pet.status == status for pet in pets) for status in STATUSES}
+            assert (await store.pets.page(after=0, limit=100, status=status)).pets == found
+            assert await store.pets.page(after=found[1].id, limit=2, status=status) == (found[2:4], True)
+            assert (await store.pets.newest(limit=100, status=status)).pets == found[::-1]
+        assert [await store.pets.get(pet.id) for pet in pets] == pets
+        assert await store.pets.get(len(pets) + 1) is None
+        assert (await store.pets.newest(limit=1)).pets == pets[-1:]
+        assert (await store.pets.search("IMPORTED", after=8, limit=5, status=None)).pets == pets[8:13]
+        assert (await store.pets.newest(limit=100)).pets == pets[::-1]
+        assert await store.pets.count() == {status: sum(pet.status == status for pet in pets) for status in STATUSES}
 
     async def work(store: Store) -> None:
         pets = await interrupted(store)
@@ -226,29 +226,29 @@ def test_animals_of_an_import_are_read_like_others_before_they_are_moved(store_a
 def test_animals_can_be_changed_and_removed_before_they_are_moved(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         pets = await interrupted(store)
-        assert await store.remove_pets([8, 40], ENTRY) == [pets[7], pets[39]]
-        assert await store.update_pet(9, PetChanges(name="renamed"), ENTRY) is not None
-        assert len(await store.set_status([5, 10, 11], "sold", ENTRY)) == 3
+        assert await store.pets.remove([8, 40], ENTRY) == [pets[7], pets[39]]
+        assert await store.pets.update(9, PetChanges(name="renamed"), ENTRY) is not None
+        assert len(await store.pets.set_status([5, 10, 11], "sold", ENTRY)) == 3
         pets = await everything(store)
         assert [pet.id for pet in pets] == [*range(1, 8), *range(9, 40)]
         await store.tidy()
         assert await everything(store) == pets
         assert pets[7].name == "renamed" and {pet.status for pet in pets[8:10]} == {"sold"}
-        assert await store.undo_import("imp_interrupted", ENTRY) == Undone(removed=27, kept=2)  # 11 was sold before
+        assert await store.imports.undo("imp_interrupted", ENTRY) == Undone(removed=27, kept=2)  # 11 was sold before
 
     store_at.use(work, policy=SMALL_CHUNKS)
 
 
 def test_moving_goes_on_only_when_the_importer_gives_no_sign_of_life(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.put_rows(IMPORT_ROWS, [("imp_interrupted", "sold", place, "x", 1) for place in range(20)])
-        await store.put_rows(COUNTERS, [("pets", 20)])
-        await store.put_rows(IMPORTS, [import_row("moving", 1, 20, touched=9e9)])
+        await store.transfer.put_rows(IMPORT_ROWS, [("imp_interrupted", "sold", place, "x", 1) for place in range(20)])
+        await store.transfer.put_rows(COUNTERS, [("pets", 20)])
+        await store.transfer.put_rows(IMPORTS, [import_row("moving", 1, 20, touched=9e9)])
         await store.tidy()
         assert await left_behind(store) == (1, 20)
         await store.import_pets(batches("another"), IMPORT)  # which cannot wait
         assert await left_behind(store) == (2, 0)
-        assert (await store.newest_pets(limit=1)).pets[0].id == 21
+        assert (await store.pets.newest(limit=1)).pets[0].id == 21
 
     store_at.use(work, policy=SMALL_CHUNKS)
 
@@ -256,12 +256,12 @@ def test_moving_goes_on_only_when_the_importer_gives_no_sign_of_life(store_at: S
 def test_rows_of_an_import_that_was_interrupted_while_it_was_loaded_are_removed(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for import_id, touched in (("imp_alive", 9e9), ("imp_interrupted", 0.0)):
-            await store.put_rows(IMPORT_ROWS, [(import_id, "sold", place, "x", 1) for place in range(25)])
-            await store.put_rows(IMPORTS, [(import_id, *import_row("loading", None, 0, touched)[1:])])
-        assert await store.imports() == [] and await names(store) == []
+            await store.transfer.put_rows(IMPORT_ROWS, [(import_id, "sold", place, "x", 1) for place in range(25)])
+            await store.transfer.put_rows(IMPORTS, [(import_id, *import_row("loading", None, 0, touched)[1:])])
+        assert await store.imports.page() == [] and await names(store) == []
         await store.tidy()
         assert await left_behind(store) == (1, 25)
-        assert await store.find_import("imp_alive") is not None
+        assert await store.imports.get("imp_alive") is not None
 
     store_at.use(work, policy=SMALL_CHUNKS)
 
@@ -305,7 +305,7 @@ def test_no_transaction_of_an_import_is_long(tmp_path: Path) -> None:
     async def work() -> None:
         async with sqlite_store(tmp_path, PATIENT._replace(import_chunk=10), Counting) as store:
             added = await store.import_pets(batch(*[NewPet("x", 1)] * 1_000), IMPORT)
-            await store.undo_import(added.id, ENTRY)
+            await store.imports.undo(added.id, ENTRY)
 
     asyncio.run(work())
     assert len(sizes) >= 300
@@ -320,10 +320,10 @@ def test_creates_of_others_go_on_during_an_import(store_at: StorePlace) -> None:
             )
             created = 0
             while not importing.done():
-                await other.add(NewPet("created", 1), NOW)
+                await other.pets.add(NewPet("created", 1), NOW)
                 created += 1
             assert (await importing).count == 30_000
             assert created > 10
-            assert sum((await store.count()).values()) == 30_000 + created
+            assert sum((await store.pets.count()).values()) == 30_000 + created
 
     store_at.use(work)

@@ -29,7 +29,7 @@ def entry(action: str) -> AuditEntry:
 
 async def entries(store: Store) -> list[AuditEntry]:
     """The newest first."""
-    return [found for _, found in (await store.find_entries()).entries]
+    return [found for _, found in (await store.audit.find()).entries]
 
 
 def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> None:
@@ -37,11 +37,11 @@ def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> Non
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.add_key(added, FIRST, entry("create key"))
+        await store.keys.add(added, FIRST, entry("create key"))
         assert changes == ["keys"]
-        assert await store.find_key(FIRST) == added == await store.key("key_000")
-        assert await store.find_key(SECOND) is None
-        assert await store.key("key_001") is None
+        assert await store.keys.find(FIRST) == added == await store.keys.get("key_000")
+        assert await store.keys.find(SECOND) is None
+        assert await store.keys.get("key_001") is None
         assert await entries(store) == [entry("create key")]
 
     store_at.use(work, changes)
@@ -49,8 +49,8 @@ def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> Non
 
 def test_every_change_of_a_key_raises_the_number_of_the_latest_change(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.add_key(key(), FIRST, entry("create key"))
-        await store.add_key(key(1), SECOND, entry("create key"))
+        await store.keys.add(key(), FIRST, entry("create key"))
+        await store.keys.add(key(1), SECOND, entry("create key"))
         seen = [await store.latest_key_change()]
 
         async def raised(change: Coroutine[Any, Any, object]) -> bool:
@@ -59,11 +59,11 @@ def test_every_change_of_a_key_raises_the_number_of_the_latest_change(store_at: 
             return seen[-1] > seen[-2]
 
         used = [OperationUsage("key_000", 0, "ok", 3, "listPets")]
-        assert not await raised(store.add_usage(used, {"key_000": NOW}))  # the time of its last use is no change
+        assert not await raised(store.usage.add(used, {"key_000": NOW}))  # the time of its last use is no change
         for changes in (KeyChanges(plan="business"), KeyChanges(suspended=NOW), KeyChanges(suspended=None)):
-            assert await raised(store.update_key("key_000", changes, entry("update key")))
-        assert await raised(store.rotate_key("key_000", digest_of("a third"), NOW, entry("rotate key")))
-        assert await raised(store.revoke_key("key_000", entry("revoke key")))
+            assert await raised(store.keys.update("key_000", changes, entry("update key")))
+        assert await raised(store.keys.rotate("key_000", digest_of("a third"), NOW, entry("rotate key")))
+        assert await raised(store.keys.revoke("key_000", entry("revoke key")))
 
     store_at.use(work)
 
@@ -78,8 +78,8 @@ def test_of_several_first_keys_at_once_one_is_added(store_at: StorePlace) -> Non
                 for number, each in enumerate(stores * 2)
             )
             assert sorted(await asyncio.gather(*adding)) == [False] * 5 + [True]
-        assert len(await store.keys()) == len(await entries(store)) == 1
-        assert await store.add_key(key(9), SECOND, entry("create key"))
+        assert len(await store.keys.page()) == len(await entries(store)) == 1
+        assert await store.keys.add(key(9), SECOND, entry("create key"))
 
     store_at.use(work)
 
@@ -98,10 +98,10 @@ def test_old_secret_expires_after_the_overlap_or_with_its_key(
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.add_key(key(expires=own_end), FIRST, entry("create key"))
-        await store.rotate_key("key_000", SECOND, NOW + 60, entry("rotate key"))
+        await store.keys.add(key(expires=own_end), FIRST, entry("create key"))
+        await store.keys.rotate("key_000", SECOND, NOW + 60, entry("rotate key"))
         assert changes == ["keys", "keys"]
-        old, new = await store.find_key(FIRST), await store.find_key(SECOND)
+        old, new = await store.keys.find(FIRST), await store.keys.find(SECOND)
         assert old is not None and old.expires == as_found
         assert new == key(expires=own_end)
         assert (await entries(store))[0] == entry("rotate key")
@@ -113,9 +113,9 @@ def test_of_several_rotations_at_once_one_secret_stays(store_at: StorePlace) -> 
     secrets = [bytes([number]) * 32 for number in range(8)]
 
     async def work(store: Store) -> None:
-        await store.add_key(key(), FIRST, entry("create key"))
-        await asyncio.gather(*(store.rotate_key("key_000", each, NOW + 60, entry("rotate key")) for each in secrets))
-        found = [await store.find_key(each) for each in secrets]
+        await store.keys.add(key(), FIRST, entry("create key"))
+        await asyncio.gather(*(store.keys.rotate("key_000", each, NOW + 60, entry("rotate key")) for each in secrets))
+        found = [await store.keys.find(each) for each in secrets]
         assert sum(each is not None and each.expires is None for each in found) == 1
 
     store_at.use(work)
@@ -123,10 +123,10 @@ def test_of_several_rotations_at_once_one_secret_stays(store_at: StorePlace) -> 
 
 def test_further_rotation_never_lengthens_an_old_secrets_life(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.add_key(key(), FIRST, entry("create key"))
-        await store.rotate_key("key_000", SECOND, NOW + 60, entry("rotate key"))
-        await store.rotate_key("key_000", THIRD, NOW + 90, entry("rotate key"))
-        ends = [found.expires for d in (FIRST, SECOND, THIRD) if (found := await store.find_key(d))]
+        await store.keys.add(key(), FIRST, entry("create key"))
+        await store.keys.rotate("key_000", SECOND, NOW + 60, entry("rotate key"))
+        await store.keys.rotate("key_000", THIRD, NOW + 90, entry("rotate key"))
+        ends = [found.expires for d in (FIRST, SECOND, THIRD) if (found := await store.keys.find(d))]
         assert ends == [NOW + 60, NOW + 90, None]
 
     store_at.use(work)
@@ -139,12 +139,12 @@ def test_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        await store.add_key(key(), FIRST, entry("create key"))
-        await store.add_key(key(1), SECOND, entry("create key"))
-        await store.revoke_key("key_000", entry("revoke key"))
+        await store.keys.add(key(), FIRST, entry("create key"))
+        await store.keys.add(key(1), SECOND, entry("create key"))
+        await store.keys.revoke("key_000", entry("revoke key"))
         assert changes == ["keys"] * 3
-        assert await store.find_key(FIRST) == key(revoked=NOW)
-        assert await store.find_key(SECOND) == key(1)
+        assert await store.keys.find(FIRST) == key(revoked=NOW)
+        assert await store.keys.find(SECOND) == key(1)
         assert (await entries(store))[0] == entry("revoke key")
 
     store_at.use(work, changes)
@@ -167,15 +167,15 @@ def test_update_changes_the_given_fields_of_one_key(store_at: StorePlace) -> Non
     ]
 
     async def work(store: Store) -> None:
-        await store.add_key(key(), FIRST, entry("create key"))
-        await store.add_key(key(1), SECOND, entry("create key"))
+        await store.keys.add(key(), FIRST, entry("create key"))
+        await store.keys.add(key(1), SECOND, entry("create key"))
         for number, (update, expected) in enumerate(updates, 1):
-            assert await store.update_key("key_000", update, entry(f"update {number}")) == expected
-            assert await store.find_key(FIRST) == expected == await store.key("key_000")
+            assert await store.keys.update("key_000", update, entry(f"update {number}")) == expected
+            assert await store.keys.find(FIRST) == expected == await store.keys.get("key_000")
             assert changes == ["keys"] * (2 + number)
             assert (await entries(store))[0] == entry(f"update {number}")
-        assert await store.key("key_001") == key(1)
-        assert await store.update_key("key_none", KeyChanges(name="x", suspended=NOW), entry("update")) is None
+        assert await store.keys.get("key_001") == key(1)
+        assert await store.keys.update("key_none", KeyChanges(name="x", suspended=NOW), entry("update")) is None
         assert len(await entries(store)) == 2 + len(updates)
 
     store_at.use(work, changes)
@@ -183,13 +183,13 @@ def test_update_changes_the_given_fields_of_one_key(store_at: StorePlace) -> Non
 
 def test_suspended_key_is_found_as_suspended_until_it_is_resumed(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.add_key(key(), FIRST, entry("create key"))
-        suspended = await store.update_key("key_000", KeyChanges(suspended=NOW + 1.0), entry("suspend key"))
-        assert suspended == key(suspended=NOW + 1.0) == await store.find_key(FIRST) == (await store.keys())[0]
+        await store.keys.add(key(), FIRST, entry("create key"))
+        suspended = await store.keys.update("key_000", KeyChanges(suspended=NOW + 1.0), entry("suspend key"))
+        assert suspended == key(suspended=NOW + 1.0) == await store.keys.find(FIRST) == (await store.keys.page())[0]
         assert not suspended.usable(NOW) and suspended.state(NOW) == "suspended"
-        await store.update_key("key_000", KeyChanges(suspended=NOW + 2.0), entry("suspend key"))
-        resumed = await store.update_key("key_000", KeyChanges(suspended=None), entry("resume key"))
-        assert resumed == key() == await store.find_key(FIRST) == (await store.find_keys(KeyQuery(), now=NOW))[0]
+        await store.keys.update("key_000", KeyChanges(suspended=NOW + 2.0), entry("suspend key"))
+        resumed = await store.keys.update("key_000", KeyChanges(suspended=None), entry("resume key"))
+        assert resumed == key() == await store.keys.find(FIRST) == (await store.keys.search(KeyQuery(), now=NOW))[0]
         assert resumed.usable(NOW) and resumed.state(NOW) == "active"
 
     store_at.use(work)
@@ -201,12 +201,12 @@ def test_suspended_key_is_found_as_suspended_until_it_is_resumed(store_at: Store
 def test_keys_come_in_the_order_of_their_ids_and_by_their_ids(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in (3, 1, 2, 0):
-            await store.add_key(key(number), digest_of(str(number)), entry("create key"))
-        assert await store.keys() == [key(number) for number in range(4)]
-        assert await store.keys(after="key_001", limit=1) == [key(2)]
-        assert await store.keys(after="key_003") == []
-        assert await store.keys_by_id(["key_002", "key_none", "key_000"]) == {"key_000": key(0), "key_002": key(2)}
-        assert await store.keys_by_id([]) == {}
+            await store.keys.add(key(number), digest_of(str(number)), entry("create key"))
+        assert await store.keys.page() == [key(number) for number in range(4)]
+        assert await store.keys.page(after="key_001", limit=1) == [key(2)]
+        assert await store.keys.page(after="key_003") == []
+        assert await store.keys.by_id(["key_002", "key_none", "key_000"]) == {"key_000": key(0), "key_002": key(2)}
+        assert await store.keys.by_id([]) == {}
 
     store_at.use(work)
 
@@ -215,15 +215,15 @@ def test_keys_come_newest_first_page_by_page(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         keys = [key(number, created=NOW + number // 2) for number in range(11)]  # two of each age
         for each in keys:
-            await store.add_key(each, digest_of(each.id), entry("create key"))
+            await store.keys.add(each, digest_of(each.id), entry("create key"))
         seen: list[ApiKey] = []
-        while page := await store.find_keys(KeyQuery(), now=NOW, after=seen[-1] if seen else None, limit=3):
+        while page := await store.keys.search(KeyQuery(), now=NOW, after=seen[-1] if seen else None, limit=3):
             seen += page
         assert seen == keys[::-1]
-        assert await store.find_keys(KeyQuery("kEY 7"), now=NOW) == [keys[7]]
-        assert await store.find_keys(KeyQuery("Y_001"), now=NOW) == [keys[1]]
-        assert await store.find_keys(KeyQuery("%"), now=NOW) == []
-        assert await store.find_keys(KeyQuery("\x00"), now=NOW) == []
+        assert await store.keys.search(KeyQuery("kEY 7"), now=NOW) == [keys[7]]
+        assert await store.keys.search(KeyQuery("Y_001"), now=NOW) == [keys[1]]
+        assert await store.keys.search(KeyQuery("%"), now=NOW) == []
+        assert await store.keys.search(KeyQuery("\x00"), now=NOW) == []
 
     store_at.use(work)
 
@@ -232,7 +232,7 @@ def test_hundred_keys_are_listed_by_default(store_at: StorePlace) -> None:
     (table,) = [table for table in TABLES if table.name == "keys"]
 
     async def work(store: Store) -> None:
-        await store.put_rows(table, [row_of(key(number)) for number in range(101)])
-        assert await store.find_keys(KeyQuery(), now=NOW) == [key(number) for number in range(100, 0, -1)]
+        await store.transfer.put_rows(table, [row_of(key(number)) for number in range(101)])
+        assert await store.keys.search(KeyQuery(), now=NOW) == [key(number) for number in range(100, 0, -1)]
 
     store_at.use(work)

@@ -37,18 +37,18 @@ def used(
 def test_usage_adds_up_and_last_use_never_goes_back(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         key = new_key("live", "free", now=NOW)
-        await store.add_key(key, digest_of(mint("live")), ENTRY)
-        await store.add_usage([used(key.id, 3600, "ok", 2), used(key.id, 3600, "refused", 1)], {key.id: 9_000.0})
-        await store.add_usage([used(key.id, 3600, "ok", 5), used(key.id, 7200, "ok", 1)], {key.id: 8_000.0})
-        assert sorted(await store.usage_of([key.id], HOUR, [0, 3600, 7200])) == [
+        await store.keys.add(key, digest_of(mint("live")), ENTRY)
+        await store.usage.add([used(key.id, 3600, "ok", 2), used(key.id, 3600, "refused", 1)], {key.id: 9_000.0})
+        await store.usage.add([used(key.id, 3600, "ok", 5), used(key.id, 7200, "ok", 1)], {key.id: 8_000.0})
+        assert sorted(await store.usage.of_keys([key.id], HOUR, [0, 3600, 7200])) == [
             Usage(key.id, 3600, "ok", 7),
             Usage(key.id, 3600, "refused", 1),
             Usage(key.id, 7200, "ok", 1),
         ]
-        assert await store.usage_of([key.id], HOUR, [7200]) == [Usage(key.id, 7200, "ok", 1)]
-        shown = await store.key(key.id)
+        assert await store.usage.of_keys([key.id], HOUR, [7200]) == [Usage(key.id, 7200, "ok", 1)]
+        shown = await store.keys.get(key.id)
         assert shown is not None and shown.last_used == 9_000.0
-        await store.add_usage([], {})
+        await store.usage.add([], {})
 
     store_at.use(work)
 
@@ -62,27 +62,27 @@ def test_usage_is_kept_by_minute_hour_and_day_and_for_all_keys_together(store_at
             used("key_b", NOW + 31, "banned", 7),
             used("", NOW + 30, "unauthorized", 11),
         ]
-        await store.add_usage(rows, {})
-        await store.add_usage([used("key_a", NOW + 59, "ok", 1)], {})
-        assert sorted(await store.usage_of(["key_a"], MINUTE, [NOW, NOW + 60])) == [
+        await store.usage.add(rows, {})
+        await store.usage.add([used("key_a", NOW + 59, "ok", 1)], {})
+        assert sorted(await store.usage.of_keys(["key_a"], MINUTE, [NOW, NOW + 60])) == [
             Usage("key_a", NOW, "ok", 6),
             Usage("key_a", NOW + 60, "ok", 2),
         ]
-        assert sorted(await store.usage_of(["key_a", "key_b"], HOUR, [NOW])) == [
+        assert sorted(await store.usage.of_keys(["key_a", "key_b"], HOUR, [NOW])) == [
             Usage("key_a", NOW, "ok", 8),
             Usage("key_b", NOW, "banned", 7),
         ]
-        assert len(await store.usage_of(["key_a"], DAY, [NOW // DAY * DAY])) == 2
-        assert await store.usage_of([""], MINUTE, [NOW]) == []
-        assert set(await store.total_usage(interval=MINUTE, since=NOW)) == {
+        assert len(await store.usage.of_keys(["key_a"], DAY, [NOW // DAY * DAY])) == 2
+        assert await store.usage.of_keys([""], MINUTE, [NOW]) == []
+        assert set(await store.usage.totals(interval=MINUTE, since=NOW)) == {
             TotalUsage(NOW, "ok", 6),
             TotalUsage(NOW, "banned", 7),
             TotalUsage(NOW, "unauthorized", 11),
             TotalUsage(NOW + 60, "ok", 2),
             TotalUsage(NOW + HOUR, "refused", 3),
         }
-        assert sum(row.requests for row in await store.total_usage(interval=HOUR, since=NOW)) == 29
-        assert [row.requests for row in await store.total_usage(interval=HOUR, since=NOW + HOUR)] == [3]
+        assert sum(row.requests for row in await store.usage.totals(interval=HOUR, since=NOW)) == 29
+        assert [row.requests for row in await store.usage.totals(interval=HOUR, since=NOW + HOUR)] == [3]
 
     store_at.use(work)
 
@@ -97,18 +97,18 @@ def test_usage_is_kept_by_operation(store_at: StorePlace) -> None:
             used("", NOW, "unauthorized", 11, "listPets"),
         ]
         for _ in range(2):
-            await store.add_usage(rows, {})
+            await store.usage.add(rows, {})
         for interval in INTERVALS:
             start = NOW // interval * interval
-            assert sorted(await store.usage_of(["key_a", "key_b"], interval, [start], "createPet")) == [
+            assert sorted(await store.usage.of_keys(["key_a", "key_b"], interval, [start], "createPet")) == [
                 Usage("key_a", start, "client_error", 2),
                 Usage("key_a", start, "ok", 4),
             ]
-            assert await store.usage_of(["key_b"], interval, [start], "listPets") == []
-            assert await store.busiest(interval=interval, since=start, limit=9, operation="listPets") == [
+            assert await store.usage.of_keys(["key_b"], interval, [start], "listPets") == []
+            assert await store.usage.busiest(interval=interval, since=start, limit=9, operation="listPets") == [
                 KeyTotal("key_a", 10, 0, 0, start)
             ]
-            assert await store.busiest(interval=interval, since=start, limit=9) == [
+            assert await store.usage.busiest(interval=interval, since=start, limit=9) == [
                 KeyTotal("key_b", 18, 0, 0, start),
                 KeyTotal("key_a", 16, 0, 0, start),
             ]
@@ -121,13 +121,13 @@ def test_the_newest_errors_of_each_key_are_kept(store_at: StorePlace) -> None:
         return RecentError(key_id, NOW + number, f"request_{number:02}", "listPets", 429)
 
     async def work(store: Store) -> None:
-        await store.add_errors([])
-        await store.add_errors([error("key_a", number) for number in range(15)] + [error("key_b", 1)])
-        await store.add_errors([error("key_a", number) for number in range(12, 30)])
+        await store.usage.add_errors([])
+        await store.usage.add_errors([error("key_a", number) for number in range(15)] + [error("key_b", 1)])
+        await store.usage.add_errors([error("key_a", number) for number in range(12, 30)])
         newest = [error("key_a", number) for number in range(29, 29 - RECENT_ERRORS, -1)]
-        assert await store.recent_errors("key_a") == newest
-        assert await store.recent_errors("key_b") == [error("key_b", 1)]
-        assert await store.recent_errors("key_c") == []
+        assert await store.usage.recent_errors("key_a") == newest
+        assert await store.usage.recent_errors("key_b") == [error("key_b", 1)]
+        assert await store.usage.recent_errors("key_c") == []
 
     store_at.use(work)
 
@@ -135,8 +135,8 @@ def test_the_newest_errors_of_each_key_are_kept(store_at: StorePlace) -> None:
 def test_busiest_keys_come_first_page_by_page(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         rows = [used(f"key_{i}", NOW, "ok", i // 2 + 1) for i in range(6)]
-        await store.add_usage([*rows, used("key_5", NOW, "refused", 4), used("key_5", NOW, "banned", 9)], {})
-        await store.add_usage([used("key_old", NOW - 2 * DAY, "ok", 99)], {})
+        await store.usage.add([*rows, used("key_5", NOW, "refused", 4), used("key_5", NOW, "banned", 9)], {})
+        await store.usage.add([used("key_old", NOW - 2 * DAY, "ok", 99)], {})
         for interval in INTERVALS:
             since = NOW // interval * interval
             everything = [
@@ -147,12 +147,12 @@ def test_busiest_keys_come_first_page_by_page(store_at: StorePlace) -> None:
                 KeyTotal("key_1", 1, 0, 0, since),
                 KeyTotal("key_0", 1, 0, 0, since),
             ]
-            assert await store.busiest(interval=interval, since=since, limit=10) == everything
+            assert await store.usage.busiest(interval=interval, since=since, limit=10) == everything
             last = ""
             for page in (everything[:2], everything[2:4], everything[4:], []):
-                assert await store.busiest(interval=interval, since=since, limit=2, after=last) == page
+                assert await store.usage.busiest(interval=interval, since=since, limit=2, after=last) == page
                 last = page[-1].key_id if page else ""
-        assert await store.busiest(interval=DAY, since=NOW, limit=2, after="key_nobody") == []
+        assert await store.usage.busiest(interval=DAY, since=NOW, limit=2, after="key_nobody") == []
 
     store_at.use(work)
 
@@ -161,16 +161,16 @@ def test_old_minutes_and_hours_are_deleted_and_days_stay(store_at: StorePlace) -
     async def work(store: Store) -> None:
         old_minute, old_hour = NOW - MINUTES_KEPT - HOUR, NOW - USAGE_DAYS * DAY - DAY
         for start in (old_hour, old_minute, NOW):
-            await store.add_usage([used("key_a", start, "ok", 1)], {})
+            await store.usage.add([used("key_a", start, "ok", 1)], {})
         for operation in (None, "listPets"):
-            minutes = await store.usage_of(["key_a"], MINUTE, [old_hour, old_minute, NOW], operation)
+            minutes = await store.usage.of_keys(["key_a"], MINUTE, [old_hour, old_minute, NOW], operation)
             assert [row.start for row in minutes] == [NOW]
-            hours = await store.usage_of(["key_a"], HOUR, [old_hour, old_minute, NOW], operation)
+            hours = await store.usage.of_keys(["key_a"], HOUR, [old_hour, old_minute, NOW], operation)
             assert sorted(row.start for row in hours) == [old_minute, NOW]
             days = [old_hour // DAY * DAY, NOW // DAY * DAY]
-            assert len(await store.usage_of(["key_a"], DAY, days, operation)) == 2
-        assert [row.start for row in await store.total_usage(interval=MINUTE, since=0)] == [old_minute, NOW]
-        assert len(await store.total_usage(interval=HOUR, since=0)) == 3
+            assert len(await store.usage.of_keys(["key_a"], DAY, days, operation)) == 2
+        assert [row.start for row in await store.usage.totals(interval=MINUTE, since=0)] == [old_minute, NOW]
+        assert len(await store.usage.totals(interval=HOUR, since=0)) == 3
 
     store_at.use(work)
 
@@ -183,13 +183,13 @@ def test_entries_are_found_by_actor_action_and_text(store_at: StorePlace) -> Non
         for i in range(35):
             actor = "Ada Lovelace" if i % 10 == 0 else "grace"
             action = ("create key", "set status")[i % 2]
-            await store.record(AuditEntry(i / 1000, actor, action, f"key_{i}", f"Detail {i}"))
+            await store.audit.record(AuditEntry(i / 1000, actor, action, f"key_{i}", f"Detail {i}"))
 
         async def found(**wanted: str) -> list[str]:
             subjects: list[str] = []
             before, more = None, True
             while more:
-                entries, before, more = await store.find_entries(before=before, limit=2, **wanted)
+                entries, before, more = await store.audit.find(before=before, limit=2, **wanted)
                 subjects += [entry.subject for _, entry in entries]
             return subjects
 
@@ -208,10 +208,10 @@ def test_entries_are_found_by_actor_action_and_text(store_at: StorePlace) -> Non
 def test_search_of_entries_knows_whether_more_can_be_found(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in range(3):
-            await store.record(AuditEntry(float(number), "ada", "test", f"key_{number}"))
-        entries, before, more = await store.find_entries(limit=2, actor="ada")
+            await store.audit.record(AuditEntry(float(number), "ada", "test", f"key_{number}"))
+        entries, before, more = await store.audit.find(limit=2, actor="ada")
         assert ([number for number, _ in entries], more) == ([before + 1, before], True)
-        entries, _, more = await store.find_entries(limit=3, actor="ada")
+        entries, _, more = await store.audit.find(limit=3, actor="ada")
         assert ([entry.subject for _, entry in entries], more) == (["key_2", "key_1", "key_0"], False)
 
     store_at.use(work)
@@ -220,12 +220,12 @@ def test_search_of_entries_knows_whether_more_can_be_found(store_at: StorePlace)
 def test_hundred_entries_are_listed_by_default(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in range(101):
-            await store.record(AuditEntry(float(number), "ada", "test", f"key_{number}"))
-        entries = (await store.find_entries()).entries
+            await store.audit.record(AuditEntry(float(number), "ada", "test", f"key_{number}"))
+        entries = (await store.audit.find()).entries
         assert [entry.subject for _, entry in entries] == [f"key_{number}" for number in range(100, 0, -1)]
-        rest = await store.find_entries(before=entries[-1][0])
+        rest = await store.audit.find(before=entries[-1][0])
         assert [entry.subject for _, entry in rest.entries] == ["key_0"]
-        assert len((await store.find_entries(action="test")).entries) == 100
+        assert len((await store.audit.find(action="test")).entries) == 100
 
     store_at.use(work)
 
@@ -236,20 +236,20 @@ def test_hundred_entries_are_listed_by_default(store_at: StorePlace) -> None:
 def test_name_of_an_operator_is_free_again_after_a_revocation(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         old, new = b"o" * 32, b"n" * 32
-        assert await store.add_operator(Operator("ada", 1.0), old, ENTRY)
-        assert not await store.add_operator(Operator("ada", 2.0), new, ENTRY)
-        assert await store.find_operator(old) == Operator("ada", 1.0)
-        assert await store.find_operator(new) is None
-        assert await store.revoke_operator("ada", AuditEntry(3.0, "x", "revoke operator", "ada"))
-        assert not await store.revoke_operator("ada", ENTRY)
-        assert not await store.revoke_operator("nobody", ENTRY)
-        assert await store.find_operator(old) is None
-        assert await store.operator("ada") == Operator("ada", 1.0, 3.0)
-        assert await store.add_operator(Operator("ada", 4.0), new, ENTRY)
-        assert await store.find_operator(new) == Operator("ada", 4.0)
-        assert await store.find_operator(old) is None
-        assert await store.operators() == [Operator("ada", 4.0)]
-        assert len((await store.find_entries()).entries) == 3
+        assert await store.operators.add(Operator("ada", 1.0), old, ENTRY)
+        assert not await store.operators.add(Operator("ada", 2.0), new, ENTRY)
+        assert await store.operators.find(old) == Operator("ada", 1.0)
+        assert await store.operators.find(new) is None
+        assert await store.operators.revoke("ada", AuditEntry(3.0, "x", "revoke operator", "ada"))
+        assert not await store.operators.revoke("ada", ENTRY)
+        assert not await store.operators.revoke("nobody", ENTRY)
+        assert await store.operators.find(old) is None
+        assert await store.operators.get("ada") == Operator("ada", 1.0, 3.0)
+        assert await store.operators.add(Operator("ada", 4.0), new, ENTRY)
+        assert await store.operators.find(new) == Operator("ada", 4.0)
+        assert await store.operators.find(old) is None
+        assert await store.operators.all() == [Operator("ada", 4.0)]
+        assert len((await store.audit.find()).entries) == 3
 
     store_at.use(work)
 
@@ -257,12 +257,12 @@ def test_name_of_an_operator_is_free_again_after_a_revocation(store_at: StorePla
 def test_operator_has_the_role_of_the_latest_token(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         viewer = Operator("ada", 1.0, role="viewer")
-        assert await store.add_operator(viewer, b"v" * 32, ENTRY)
-        assert await store.find_operator(b"v" * 32) == viewer == await store.operator("ada")
-        await store.revoke_operator("ada", ENTRY)
-        assert await store.add_operator(Operator("ada", 2.0), b"o" * 32, ENTRY)
-        assert await store.operators() == [Operator("ada", 2.0, role="operator")]
-        await store.add_operator(Operator("bob", 3.0, role="viewer"), b"b" * 32, ENTRY)
-        assert [each.role for each in await store.operators()] == ["operator", "viewer"]
+        assert await store.operators.add(viewer, b"v" * 32, ENTRY)
+        assert await store.operators.find(b"v" * 32) == viewer == await store.operators.get("ada")
+        await store.operators.revoke("ada", ENTRY)
+        assert await store.operators.add(Operator("ada", 2.0), b"o" * 32, ENTRY)
+        assert await store.operators.all() == [Operator("ada", 2.0, role="operator")]
+        await store.operators.add(Operator("bob", 3.0, role="viewer"), b"b" * 32, ENTRY)
+        assert [each.role for each in await store.operators.all()] == ["operator", "viewer"]
 
     store_at.use(work)

@@ -35,7 +35,7 @@ def plan_of(place: StorePlace, sql: str, *values: object) -> str:
 
 @pytest.mark.parametrize("by_status", [False, True], ids=["all", "by status"])
 def test_a_page_is_found_by_index_alone(place: StorePlace, by_status: bool) -> None:
-    place.use(lambda store: store.ping())
+    place.use(lambda store: store.database.ping())
     place.by_hand(
         "INSERT INTO pets SELECT n, 'x', 1, (ARRAY['available', 'pending', 'sold'])[n % 3 + 1]"
         " FROM generate_series(1, 20000) AS n"
@@ -47,7 +47,7 @@ def test_a_page_is_found_by_index_alone(place: StorePlace, by_status: bool) -> N
 
 @pytest.mark.parametrize("by_status", [False, True], ids=["all", "by status"])
 def test_a_page_while_an_import_is_moved_reads_its_rows_by_their_key(place: StorePlace, by_status: bool) -> None:
-    place.use(lambda store: store.ping())
+    place.use(lambda store: store.database.ping())
     place.by_hand(
         "INSERT INTO import_rows SELECT 'imp_x', (ARRAY['available', 'pending', 'sold'])[n % 3 + 1], n, 'x', 1"
         " FROM generate_series(0, 20000) AS n"
@@ -63,7 +63,7 @@ def test_a_page_while_an_import_is_moved_reads_its_rows_by_their_key(place: Stor
 
 def test_concurrent_adds_share_statements_and_each_gets_its_own_animal(place: StorePlace) -> None:
     async def work(store: Store) -> list[Added]:
-        return await asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(500)))
+        return await asyncio.gather(*(store.pets.add(NewPet(f"Pet {i}", i), NOW) for i in range(500)))
 
     added = place.use(work)
     assert [(a.pet.name, a.pet.category_id) for a in added] == [(f"Pet {i}", i) for i in range(500)]
@@ -76,10 +76,10 @@ def test_a_bad_row_never_fails_its_neighbours(place: StorePlace) -> None:
 
     async def work(store: Store) -> None:
         first, bad, last = await asyncio.gather(
-            *(store.add(NewPet(name, 1), NOW) for name in ("Rex", "a\0b", "Mia")), return_exceptions=True
+            *(store.pets.add(NewPet(name, 1), NOW) for name in ("Rex", "a\0b", "Mia")), return_exceptions=True
         )
         assert isinstance(first, Added) and isinstance(last, Added) and isinstance(bad, asyncpg.DataError)
-        assert sum((await store.count()).values()) == 2
+        assert sum((await store.pets.count()).values()) == 2
 
     place.use(work)
 
@@ -94,8 +94,8 @@ def test_ids_are_drawn_and_committed_in_the_same_order(place: StorePlace) -> Non
         async with other.transaction():
             await other.execute(f"SELECT {lock_pet_ids('petstore_live')}")
             adding = asyncio.gather(
-                store.add(NewPet("Rex", 1), NOW),
-                store.add_by_hand(NewPet("Ada", 1), ENTRY),
+                store.pets.add(NewPet("Rex", 1), NOW),
+                store.pets.add_by_hand(NewPet("Ada", 1), ENTRY),
                 store.import_pets(batch(NewPet("Bo", 1)), ENTRY),
             )
             while await other.fetchval(waiting) < 3:
@@ -105,7 +105,7 @@ def test_ids_are_drawn_and_committed_in_the_same_order(place: StorePlace) -> Non
             first = await other.fetchval(insert)
         added, by_hand, imported = await adding
         assert min(added.pet.id, by_hand.id, imported.first_id or 0) > first
-        await other.close()
+        await other.database.close()
 
     place.use(work, policy=StorePolicy(limits=PATIENT))
 
@@ -118,7 +118,7 @@ def test_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytest.Mo
 
     async def work(store: Store) -> None:
         errors = STORE_ERRORS.cells["live", "write"]
-        adds = (store.add(NewPet("Rex", i), NOW) for i in range(30))
+        adds = (store.pets.add(NewPet("Rex", i), NOW) for i in range(30))
         outcomes = await asyncio.gather(*adds, return_exceptions=True)
         assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 10 + [True] * 20
         assert STORE_ERRORS.cells["live", "write"] == errors + 20
@@ -135,7 +135,7 @@ def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(place: 
         async def tokens_after(token: str, now: float, times: int = 2) -> str:
             """Pruning comes after the answer: a second request finds that it is over."""
             for _ in range(times):
-                await store.add(NewPet("Rex", 1), now, IdempotencyKey("key_a", token, b"x" * 32))
+                await store.pets.add(NewPet("Rex", 1), now, IdempotencyKey("key_a", token, b"x" * 32))
             return "".join(row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token"))
 
         other = await asyncpg.connect(place.url, server_settings={"search_path": "petstore_live"})
@@ -149,9 +149,9 @@ def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(place: 
         assert await tokens_after("g", NOW + 120) == "efg"
         await other.execute("UPDATE idempotency SET created = 1 WHERE token = 'e'")
         await tokens_after("h", NOW + 180, times=1)
-        await store.close()  # what was begun is ended
+        await store.database.close()  # what was begun is ended
         assert [row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token")] == ["f", "g", "h"]
-        await other.close()
+        await other.database.close()
 
     place.use(work, policy=StorePolicy(limits=PATIENT._replace(pruned_records=2)))
 
@@ -164,7 +164,7 @@ def test_two_nodes_answer_one_idempotency_key_with_one_animal(place: StorePlace)
                 both = await asyncio.gather(*(each.add(NewPet("Rex", 1), NOW, key) for each in (store, other)))
                 assert sorted(added.replayed for added in both) == [False, True]
                 assert both[0].pet == both[1].pet
-        assert sum((await store.count()).values()) == 30
+        assert sum((await store.pets.count()).values()) == 30
 
     place.use(work)
 
@@ -174,10 +174,10 @@ def test_idempotency_record_whose_animal_is_missing_is_an_outage(place: StorePla
 
     async def work(store: Store) -> None:
         key = IdempotencyKey("key_a", "token", bytes(32))
-        await store.add(NewPet("Rex", 1), NOW, key)
+        await store.pets.add(NewPet("Rex", 1), NOW, key)
         place.by_hand("DELETE FROM pets")
         with pytest.raises(Unavailable, match="idempotency record"):
-            await store.add(NewPet("Rex", 1), NOW, key)
+            await store.pets.add(NewPet("Rex", 1), NOW, key)
 
     place.use(work)
 
@@ -199,10 +199,10 @@ def test_what_the_server_reports_is_an_outage_and_ours_and_bugs_stay_themselves(
 
 
 def test_database_of_a_newer_version_is_refused_with_a_clear_message(place: StorePlace) -> None:
-    place.use(lambda store: store.ping())
+    place.use(lambda store: store.database.ping())
     place.by_hand(f"INSERT INTO petstore_staging.migrations VALUES ({len(MIGRATIONS) + 1})")
     with pytest.raises(OperatorError, match=r"newer Petstore.*upgrade"):
-        place.use(lambda store: store.ping())
+        place.use(lambda store: store.database.ping())
 
 
 def test_missing_rights_are_reported_with_what_to_do(place: StorePlace) -> None:
@@ -210,13 +210,13 @@ def test_missing_rights_are_reported_with_what_to_do(place: StorePlace) -> None:
     place.by_hand("DROP ROLE IF EXISTS guest")
     place.by_hand("CREATE ROLE guest LOGIN")
     with pytest.raises(OperatorError, match="GRANT CREATE"):
-        StorePlace(place.data, place.url.replace("pets@", "guest@")).use(lambda store: store.ping())
+        StorePlace(place.data, place.url.replace("pets@", "guest@")).use(lambda store: store.database.ping())
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "postgres", "sqlite:///x"])
 def test_unknown_scheme_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
     with pytest.raises(OperatorError, match="--store"):
-        StorePlace(tmp_path, url).use(lambda store: store.ping())
+        StorePlace(tmp_path, url).use(lambda store: store.database.ping())
 
 
 # PgBouncer
@@ -268,15 +268,15 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
 
     async def work(store: Store) -> None:
         key = new_key("live", "free", now=NOW)
-        await store.add_key(key, digest_of(mint("live")), ENTRY)
-        added = await asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(300)))
-        found = await asyncio.gather(*(store.pet(each.pet.id) for each in added))
+        await store.keys.add(key, digest_of(mint("live")), ENTRY)
+        added = await asyncio.gather(*(store.pets.add(NewPet(f"Pet {i}", i), NOW) for i in range(300)))
+        found = await asyncio.gather(*(store.pets.get(each.pet.id) for each in added))
         assert [pet and pet.name for pet in found] == [f"Pet {i}" for i in range(300)]
-        await store.set_status([added[0].pet.id], "sold", ENTRY)
-        await store.add_usage([OperationUsage(key.id, 0, "ok", 1, "listPets")], {key.id: NOW})
-        again = [await store.add(NewPet("Rex", 1), NOW, IdempotencyKey(key.id, "t", b"")) for _ in range(2)]
+        await store.pets.set_status([added[0].pet.id], "sold", ENTRY)
+        await store.usage.add([OperationUsage(key.id, 0, "ok", 1, "listPets")], {key.id: NOW})
+        again = [await store.pets.add(NewPet("Rex", 1), NOW, IdempotencyKey(key.id, "t", b"")) for _ in range(2)]
         assert again[0].pet == again[1].pet
         await store.import_pets(batch(*[NewPet("x", 1)] * 100), ENTRY)
-        assert sum((await store.count()).values()) == 401
+        assert sum((await store.pets.count()).values()) == 401
 
     StorePlace(tmp_path, through).use(work, policy=StorePolicy(pool_size=20, pgbouncer=True))

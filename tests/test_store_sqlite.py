@@ -28,7 +28,7 @@ from tests.users import as_nobody, folder_of_nobody, only_as_root
 
 def test_an_id_is_never_reused_even_when_the_newest_animal_is_gone(tmp_path: Path) -> None:
     async def add(store: Store) -> int:
-        return (await store.add(NewPet("Rex", 1), NOW)).pet.id
+        return (await store.pets.add(NewPet("Rex", 1), NOW)).pet.id
 
     newest = StorePlace(tmp_path).use(add)
     StorePlace(tmp_path).by_hand("DELETE FROM pets")
@@ -44,7 +44,7 @@ def test_an_id_is_never_reused_even_when_the_newest_animal_is_gone(tmp_path: Pat
     ids=["all", "by status"],
 )
 def test_a_page_is_found_by_index_alone(tmp_path: Path, sql: str, bindings: tuple[object, ...]) -> None:
-    StorePlace(tmp_path).use(lambda store: store.ping())
+    StorePlace(tmp_path).use(lambda store: store.database.ping())
     with closing(connect(tmp_path / "live.db", readonly=True)) as connection:
         plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + sql, bindings)]
     assert plan and all(step.startswith("SEARCH") for step in plan), plan
@@ -56,7 +56,7 @@ def test_a_page_is_found_by_index_alone(tmp_path: Path, sql: str, bindings: tupl
     ids=["all", "by status"],
 )
 def test_a_page_while_an_import_is_moved_scans_no_table(tmp_path: Path, sql: str, bindings: tuple[object, ...]) -> None:
-    StorePlace(tmp_path).use(lambda store: store.ping())
+    StorePlace(tmp_path).use(lambda store: store.database.ping())
     with closing(connect(tmp_path / "live.db", readonly=True)) as connection:
         plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + sql, bindings)]
     assert not [step for step in plan if step.startswith("SCAN") and not step.startswith(("SCAN part", "SCAN page"))], (
@@ -114,10 +114,10 @@ def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: py
         async with sqlite_store(tmp_path, kind=Failing) as store:
             Failing.fails = True
             with pytest.raises(Unavailable, match="disk I/O error"):
-                await store.ping()
+                await store.database.ping()
             assert STORE_DOWN.cells["live", "read"] == 1
             Failing.fails = False
-            await store.ping()
+            await store.database.ping()
             assert STORE_DOWN.cells["live", "read"] == 0
 
     asyncio.run(work())
@@ -142,22 +142,22 @@ def test_what_sqlite_reports_is_an_outage_and_ours_and_bugs_stay_themselves() ->
 
 
 def test_file_of_a_newer_version_is_refused_with_a_clear_message(tmp_path: Path) -> None:
-    StorePlace(tmp_path).use(lambda store: store.ping())
+    StorePlace(tmp_path).use(lambda store: store.database.ping())
     StorePlace(tmp_path).by_hand(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     with pytest.raises(OperatorError, match=r"newer Petstore.*upgrade"):
-        StorePlace(tmp_path).use(lambda store: store.ping())
+        StorePlace(tmp_path).use(lambda store: store.database.ping())
 
 
 def test_file_that_is_no_database_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     (tmp_path / "live.db").write_bytes(b"something else entirely, longer than a header" * 50)
     with pytest.raises(OperatorError, match="no database of Petstore's; bring a backup back with petstore restore"):
-        StorePlace(tmp_path).use(lambda store: store.ping())
+        StorePlace(tmp_path).use(lambda store: store.database.ping())
 
 
 @only_as_root
 def test_file_that_may_only_be_read_is_refused_with_a_clear_message() -> None:
     with folder_of_nobody() as folder:
-        StorePlace(folder).use(lambda store: store.ping())
+        StorePlace(folder).use(lambda store: store.database.ping())
         (folder / "live.db-turn").unlink(missing_ok=True)
         said = as_nobody(lambda: migrate(folder / "live.db"))
         assert said.startswith(f"OperatorError: {folder}/live.db: cannot be opened for writing")
@@ -169,8 +169,8 @@ def test_file_that_may_only_be_read_is_refused_with_a_clear_message() -> None:
 def test_idempotency_records_are_pruned_after_a_day(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         for i in range(10):
-            await store.add(NewPet("Rex", 1), NOW + i, IdempotencyKey("key_a", f"t{i}", b""))
-        await store.add(NewPet("Rex", 1), NOW + 100_000, IdempotencyKey("key_a", "new", b""))
+            await store.pets.add(NewPet("Rex", 1), NOW + i, IdempotencyKey("key_a", f"t{i}", b""))
+        await store.pets.add(NewPet("Rex", 1), NOW + 100_000, IdempotencyKey("key_a", "new", b""))
 
     StorePlace(tmp_path).use(work)
     assert StorePlace(tmp_path).by_hand("SELECT token FROM idempotency") == [("new",)]
@@ -182,7 +182,7 @@ def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(tmp_pat
             other = connect(tmp_path / "live.db")
 
             async def tokens_after(token: str, now: float) -> str:
-                await store.add(NewPet("Rex", 1), now, IdempotencyKey("key_a", token, b""))
+                await store.pets.add(NewPet("Rex", 1), now, IdempotencyKey("key_a", token, b""))
                 return "".join(str(row[0]) for row in other.execute("SELECT token FROM idempotency ORDER BY token"))
 
             for token in "abc":
@@ -194,7 +194,7 @@ def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(tmp_pat
             other.execute("UPDATE idempotency SET created = 1 WHERE token IN ('d', 'e')")
             assert await tokens_after("g", NOW + 120) == "defg"
             assert await tokens_after("h", NOW + 121) == "fgh"
-            other.close()
+            other.database.close()
 
     asyncio.run(work())
 
@@ -240,7 +240,7 @@ def test_check_finds_damage(tmp_path: Path) -> None:
 
 
 def test_check_waits_for_a_process_that_has_the_file_to_itself(tmp_path: Path) -> None:
-    StorePlace(tmp_path).use(lambda store: store.ping())
+    StorePlace(tmp_path).use(lambda store: store.database.ping())
     other = apsw.Connection(str(tmp_path / "live.db"))
     other.pragma("locking_mode", "EXCLUSIVE")
     other.execute("BEGIN IMMEDIATE")

@@ -77,11 +77,11 @@ def another_process_writing(data: Path) -> Iterator[None]:
         yield
     finally:
         other.execute("ROLLBACK")
-        other.close()
+        other.database.close()
 
 
 def adding(store: Store, name: str, idempotency_key: IdempotencyKey | None = None) -> "asyncio.Task[Added]":
-    return asyncio.create_task(store.add(NewPet(name, 1), NOW, idempotency_key))
+    return asyncio.create_task(store.pets.add(NewPet(name, 1), NOW, idempotency_key))
 
 
 async def refused(*writes: Awaitable[object]) -> bool:
@@ -99,7 +99,7 @@ def test_write_that_finds_the_queue_full_is_refused_at_once(tmp_path: Path) -> N
                 await asyncio.sleep(0)
                 before, down = (each.cells["live", "write"] for each in (metrics.STORE_ERRORS, metrics.STORE_DOWN))
                 with pytest.raises(Unavailable, match="queue is full"):
-                    await store.add(NewPet("too many", 1), NOW)
+                    await store.pets.add(NewPet("too many", 1), NOW)
                 assert metrics.STORE_ERRORS.cells["live", "write"] == before + 1
                 assert metrics.STORE_DOWN.cells["live", "write"] == down
                 await until(lambda: metrics.STORE_QUEUE.cells.get(("live",)) == 2 + 3)
@@ -125,7 +125,7 @@ def test_disk_that_hangs_keeps_nobody_waiting_longer_than_the_timeout(tmp_path: 
                 clock.now += 10
                 assert await refused(in_flight)
                 assert metrics.STORE_DOWN.cells["live", "write"]
-            await store.add(NewPet("Rex", 1), NOW)
+            await store.pets.add(NewPet("Rex", 1), NOW)
             assert "waiting" not in await names(store)
 
     asyncio.run(work())
@@ -144,7 +144,7 @@ def test_write_that_was_refused_while_another_process_wrote_is_not_written_after
                 await asyncio.sleep(0)
                 clock.now += 101
                 assert await refused(in_flight, waiting)
-            await store.add(NewPet("Max", 1), NOW)
+            await store.pets.add(NewPet("Max", 1), NOW)
             assert await names(store) == ["Max"]
 
     asyncio.run(work())
@@ -228,9 +228,9 @@ def test_write_that_waits_for_a_long_one_is_not_part_of_it(tmp_path: Path) -> No
 
     async def work() -> None:
         async with sqlite_store(tmp_path, LIMITS, Disk, clock=clock) as store:
-            await store.add(NewPet("before", 1), NOW)
+            await store.pets.add(NewPet("before", 1), NOW)
             async with hanging_disk():
-                long = asyncio.create_task(store.put_rows(traffic, [(60, 0, "ok", 1)]))
+                long = asyncio.create_task(store.transfer.put_rows(traffic, [(60, 0, "ok", 1)]))
                 await until(Disk.hanging.is_set)
                 after = adding(store, "after")
                 await asyncio.sleep(0)

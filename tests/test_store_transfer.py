@@ -28,24 +28,24 @@ def test_rows_arrive_as_they_are_and_come_out_in_order(store_at: StorePlace, nam
     *most, last = rows
 
     async def work(store: Store) -> None:
-        assert await store.last_row(moved) is None
-        await store.put_rows(moved, most)
+        assert await store.transfer.last_row(moved) is None
+        await store.transfer.put_rows(moved, most)
         with pytest.raises(REFUSED_ROW):
-            await store.put_rows(moved, [last, most[0]])  # one is there already, so neither is added
-        assert await store.last_row(moved) == most[-1]
-        await store.put_rows(moved, [last])
-        assert await store.last_row(moved) == rows[-1]
-        assert await store.rows(moved, None, 100) == rows
-        assert await store.rows(moved, None, 2) == rows[:2]
-        assert await store.rows(moved, moved.key_of(rows[1]), 100) == rows[2:]
-        assert await store.rows(moved, moved.key_of(rows[-1]), 100) == []
+            await store.transfer.put_rows(moved, [last, most[0]])  # one is there already, so neither is added
+        assert await store.transfer.last_row(moved) == most[-1]
+        await store.transfer.put_rows(moved, [last])
+        assert await store.transfer.last_row(moved) == rows[-1]
+        assert await store.transfer.rows(moved, None, 100) == rows
+        assert await store.transfer.rows(moved, None, 2) == rows[:2]
+        assert await store.transfer.rows(moved, moved.key_of(rows[1]), 100) == rows[2:]
+        assert await store.transfer.rows(moved, moved.key_of(rows[-1]), 100) == []
 
     store_at.use(work)
 
 
 def test_every_table_of_the_database_is_copied(store_at: StorePlace) -> None:
     """But for those that describe the database itself."""
-    store_at.use(lambda store: store.ping())
+    store_at.use(lambda store: store.database.ping())
     if store_at.url is None:
         sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
     else:
@@ -57,24 +57,24 @@ def test_every_table_of_the_database_is_copied(store_at: StorePlace) -> None:
 
 def test_ids_continue_behind_the_last_one_that_another_store_gave_out(store_at: StorePlace) -> None:
     async def work(store: Store) -> list[int]:
-        await store.put_rows(COUNTERS, [("pets", 100), ("deeds", 7)])
-        await store.put_rows(COUNTERS, [("pets", 50), ("deeds", 7)])  # never back
-        assert sorted(await store.rows(COUNTERS, None, 10)) == [("deeds", 7), ("pets", 100)]
-        ids = [(await store.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
-        await store.put_rows(table("pets"), [(150, "Mia", 1, "sold"), (200, "Bo", 1, "sold")])
-        return [*ids, (await store.add(NewPet("Max", 1), NOW)).pet.id]
+        await store.transfer.put_rows(COUNTERS, [("pets", 100), ("deeds", 7)])
+        await store.transfer.put_rows(COUNTERS, [("pets", 50), ("deeds", 7)])  # never back
+        assert sorted(await store.transfer.rows(COUNTERS, None, 10)) == [("deeds", 7), ("pets", 100)]
+        ids = [(await store.pets.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
+        await store.transfer.put_rows(table("pets"), [(150, "Mia", 1, "sold"), (200, "Bo", 1, "sold")])
+        return [*ids, (await store.pets.add(NewPet("Max", 1), NOW)).pet.id]
 
     assert store_at.use(work) == [101, 102, 201]
 
 
 def test_unfinished_copy_is_remembered(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        assert await store.copying_from() is None
-        await store.set_copying_from("there")
-        await store.set_copying_from("elsewhere")
-        assert await store.copying_from() == "elsewhere"
-        await store.set_copying_from(None)
-        assert await store.copying_from() is None
+        assert await store.transfer.copying_from() is None
+        await store.transfer.set_copying_from("there")
+        await store.transfer.set_copying_from("elsewhere")
+        assert await store.transfer.copying_from() == "elsewhere"
+        await store.transfer.set_copying_from(None)
+        assert await store.transfer.copying_from() is None
 
     store_at.use(work)
 
@@ -84,11 +84,11 @@ def test_all_rows_are_put_into_an_empty_store_only(store_at: StorePlace) -> None
     changes: list[Subject] = []
 
     async def work(store: Store) -> None:
-        assert await store.put_all(rows)
+        assert await store.transfer.put_all(rows)
         assert changes == ["keys", "catalogue"]
-        assert not await store.put_all(rows)
-        assert await store.rows(table("pets"), None, 10) == rows[table("pets")]
-        assert (await store.add(NewPet("Mia", 1), NOW)).pet.id == 10
+        assert not await store.transfer.put_all(rows)
+        assert await store.transfer.rows(table("pets"), None, 10) == rows[table("pets")]
+        assert (await store.pets.add(NewPet("Mia", 1), NOW)).pet.id == 10
 
     store_at.use(work, changes)
 
@@ -104,7 +104,7 @@ def test_of_several_at_once_one_puts_all_rows(store_at: StorePlace) -> None:
             filled = await asyncio.gather(*(each.put_all(rows) for each in (store, second, third)))
             assert sorted(filled) == [False, False, True]
         for each, expected in rows.items():
-            assert await store.rows(each, None, 1_000) == expected
+            assert await store.transfer.rows(each, None, 1_000) == expected
 
     store_at.use(work)
 
@@ -118,9 +118,9 @@ def test_a_store_with_a_row_is_not_filled(store_at: StorePlace, name: str) -> No
     }[name]
 
     async def work(store: Store) -> None:
-        await store.put_rows(table(name), [row])
-        assert not await store.put_all({table("pets"): [(5, "Mia", 1, "sold")]})
-        assert await store.rows(table(name), None, 10) == [row]
+        await store.transfer.put_rows(table(name), [row])
+        assert not await store.transfer.put_all({table("pets"): [(5, "Mia", 1, "sold")]})
+        assert await store.transfer.rows(table(name), None, 10) == [row]
 
     store_at.use(work)
 
@@ -128,7 +128,7 @@ def test_a_store_with_a_row_is_not_filled(store_at: StorePlace, name: str) -> No
 def test_rows_that_cannot_be_put_leave_the_store_empty(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         with pytest.raises(REFUSED_ROW):
-            await store.put_all({table("pets"): [(1, "Rex", 1, "sold")], table("usage"): 2 * [("key_1", 0, "ok", 1)]})
-        assert await store.last_row(table("pets")) is None
+            await store.transfer.put_all({table("pets"): [(1, "Rex", 1, "sold")], table("usage"): 2 * [("key_1", 0, "ok", 1)]})
+        assert await store.transfer.last_row(table("pets")) is None
 
     store_at.use(work)

@@ -66,7 +66,7 @@ def test_every_row_is_still_there_after_the_upgrade(released: StorePlace) -> Non
         for environment, store in stores.items():
             for table in (*TABLES, COUNTERS):
                 expected = [row_of_json(row) for row in ROWS.get(f"{environment} {table.name}", [])]
-                assert await store.rows(table, None, 10**6) == expected, table.name
+                assert await store.transfer.rows(table, None, 10**6) == expected, table.name
         await close_stores(stores.values())
 
     asyncio.run(work())
@@ -75,21 +75,21 @@ def test_every_row_is_still_there_after_the_upgrade(released: StorePlace) -> Non
 
 def test_upgraded_store_answers_as_before(released: StorePlace) -> None:
     async def work(store: Store) -> None:
-        page = await store.page(after=0, limit=100, status=None)
+        page = await store.pets.page(after=0, limit=100, status=None)
         assert [(pet.id, pet.name, pet.category_id, pet.status) for pet in page.pets] == [
             row_of_json(row) for row in ROWS["live pets"]
         ]
-        first = await store.find_key(digest_of("secret 1 of live"))
+        first = await store.keys.find(digest_of("secret 1 of live"))
         assert first is not None and (first.expires, first.suspended) == (CREATED + 3600, None)
-        revoked = await store.find_key(digest_of("secret 4 of live"))
+        revoked = await store.keys.find(digest_of("secret 4 of live"))
         assert revoked is not None and revoked.state(CREATED) == "revoked"
-        assert await store.operators() == [Operator("ada", CREATED), Operator("bob", CREATED + 1, CREATED + 2)]
-        assert await store.find_operator(digest_of("ada's token")) == Operator("ada", CREATED)
+        assert await store.operators.all() == [Operator("ada", CREATED), Operator("bob", CREATED + 1, CREATED + 2)]
+        assert await store.operators.find(digest_of("ada's token")) == Operator("ada", CREATED)
         day = CREATED // DAY * DAY
-        usage = await store.usage_of([first.id], DAY, [day])
+        usage = await store.usage.of_keys([first.id], DAY, [day])
         assert {row.response for row in usage} == {"ok", "refused", "client_error"}
-        assert len((await store.find_entries()).entries) == len(ROWS["live deeds"])
-        assert await store.imports() == []
+        assert len((await store.audit.find()).entries) == len(ROWS["live deeds"])
+        assert await store.imports.page() == []
 
     released.use(work)
 
@@ -98,10 +98,10 @@ def test_upgraded_store_repeats_creates_from_before_the_upgrade(released: StoreP
     async def work(store: Store) -> None:
         first_key = ROWS["live keys"][0][0]
         again = IdempotencyKey(first_key, "token-3", digest_of("body 3"))
-        replay = await store.add(NewPet("Pet 3", 3), CREATED + 60, again)
+        replay = await store.pets.add(NewPet("Pet 3", 3), CREATED + 60, again)
         assert replay.replayed and (replay.pet.id, replay.pet.name, replay.pet.status) == (4, "Pet 3", "available")
-        await store.remove_pets([4], ENTRY)
-        assert await store.add(NewPet("Pet 3", 3), CREATED + 60, again) == Added(replay.pet, replayed=True)
+        await store.pets.remove([4], ENTRY)
+        assert await store.pets.add(NewPet("Pet 3", 3), CREATED + 60, again) == Added(replay.pet, replayed=True)
 
     released.use(work)
 
@@ -109,17 +109,17 @@ def test_upgraded_store_repeats_creates_from_before_the_upgrade(released: StoreP
 def test_upgraded_store_takes_new_rows_of_every_kind(released: StorePlace) -> None:
     async def work(store: Store) -> None:
         newest = await newest_id(store)
-        added = await store.add(NewPet("New", 1), CREATED + 100)
+        added = await store.pets.add(NewPet("New", 1), CREATED + 100)
         assert added.pet.id == newest + 1
         imported = await store.import_pets(batches("a", "b"), ENTRY)
         assert (imported.first_id, imported.last_id) == (newest + 2, newest + 3)
-        assert await store.undo_import(imported.id, ENTRY) == Undone(2, 0)
+        assert await store.imports.undo(imported.id, ENTRY) == Undone(2, 0)
         key_id = ROWS["live keys"][0][0]
         hour = CREATED // HOUR * HOUR
-        (before,) = [row for row in await store.usage_of([key_id], HOUR, [hour]) if row.response == "ok"]
-        await store.add_usage([OperationUsage(key_id, CREATED, "ok", 5, "getPet")], {})
-        assert before._replace(requests=before.requests + 5) in await store.usage_of([key_id], HOUR, [hour])
-        assert await store.usage_of([key_id], HOUR, [hour], "getPet") == [Usage(key_id, hour, "ok", 5)]
+        (before,) = [row for row in await store.usage.of_keys([key_id], HOUR, [hour]) if row.response == "ok"]
+        await store.usage.add([OperationUsage(key_id, CREATED, "ok", 5, "getPet")], {})
+        assert before._replace(requests=before.requests + 5) in await store.usage.of_keys([key_id], HOUR, [hour])
+        assert await store.usage.of_keys([key_id], HOUR, [hour], "getPet") == [Usage(key_id, hour, "ok", 5)]
 
     released.use(work)
 
@@ -127,7 +127,7 @@ def test_upgraded_store_takes_new_rows_of_every_kind(released: StorePlace) -> No
 def test_backup_of_the_release_is_restored(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     Commands(server).text("restore", str(RELEASE / "backup.zip"))
-    rows = server.act(lambda backends: backends.stores["live"].rows(TABLES[0], None, 10**6))
+    rows = server.act(lambda backends: backends.stores["live"].transfer.rows(TABLES[0], None, 10**6))
     assert rows == [row_of_json(row) for row in ROWS["live pets"]]
 
 
@@ -183,7 +183,7 @@ POSTGRES_STATEMENTS = [
 
 
 async def newest_id(store: Store) -> int:
-    return (await store.newest_pets(limit=1)).pets[0].id
+    return (await store.pets.newest(limit=1)).pets[0].id
 
 
 def execute_old_statements(place: StorePlace) -> None:
@@ -204,10 +204,10 @@ def test_process_of_the_release_can_go_on_after_the_upgrade(released: StorePlace
     async def work(store: Store) -> None:
         assert await newest_id(store) == before + 1
         assert await store.latest_change() > changes  # it has updated an animal
-        assert (await store.add(NewPet("New", 1), CREATED)).pet.id == before + 2
-        key = await store.key("key_z")
+        assert (await store.pets.add(NewPet("New", 1), CREATED)).pet.id == before + 2
+        key = await store.keys.get("key_z")
         assert key is not None and key.suspended is None
-        operator = await store.operator("old")
+        operator = await store.operators.get("old")
         assert operator is not None and operator.role == "operator"
 
     released.use(work)
@@ -217,7 +217,7 @@ def test_process_of_the_release_can_go_on_after_the_upgrade(released: StorePlace
 def test_upgraded_file_is_sound(tmp_path: Path, environment: Environment) -> None:
     with zipfile.ZipFile(RELEASE / "data.zip") as archive:
         archive.extractall(tmp_path)
-    StorePlace(tmp_path).use(lambda store: store.ping())
+    StorePlace(tmp_path).use(lambda store: store.database.ping())
     with closing(apsw.Connection(str(tmp_path / f"{environment}.db"))) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.pragma("user_version") == NEWEST_SCHEMA

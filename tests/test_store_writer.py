@@ -53,7 +53,7 @@ def writers_connection() -> apsw.Connection:
 def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(tmp_path: Path) -> None:
     async def work() -> list[Added]:
         async with sqlite_store(tmp_path, kind=Watched) as store:
-            return await asyncio.gather(*(store.add(NewPet(f"Pet {i}", i), NOW) for i in range(500)))
+            return await asyncio.gather(*(store.pets.add(NewPet(f"Pet {i}", i), NOW) for i in range(500)))
 
     added = asyncio.run(work())
     assert [(a.pet.name, a.pet.category_id) for a in added] == [(f"Pet {i}", i) for i in range(500)]
@@ -66,9 +66,9 @@ def test_write_that_may_take_long_has_a_transaction_of_its_own(tmp_path: Path) -
 
     async def work() -> None:
         async with sqlite_store(tmp_path, kind=Watched) as store:
-            long = [store.put_rows(traffic, [(60, start, "ok", 1)]) for start in range(2)]
-            short = store.add(NewPet("Rex", 1), NOW), store.record(ENTRY)
-            await asyncio.gather(*long, *short, store.add_usage([OperationUsage("key_a", 0, "ok", 1, "other")], {}))
+            long = [store.transfer.put_rows(traffic, [(60, start, "ok", 1)]) for start in range(2)]
+            short = store.pets.add(NewPet("Rex", 1), NOW), store.audit.record(ENTRY)
+            await asyncio.gather(*long, *short, store.usage.add([OperationUsage("key_a", 0, "ok", 1, "other")], {}))
 
     asyncio.run(work())
     text = " ".join("call" if sql == "SAVEPOINT call" else sql for sql in Watched.statements)
@@ -84,15 +84,15 @@ def test_full_disk_fails_the_whole_batch_and_nothing_is_announced(tmp_path: Path
 
     async def work() -> list[object]:
         async with sqlite_store(tmp_path, kind=Watched, changes=changes) as store:
-            await store.record(ENTRY)
+            await store.audit.record(ENTRY)
             changes.clear()
             writer = writers_connection()
             writer.pragma("max_page_count", writer.pragma("page_count"))
             much = AuditEntry(NOW, "a test", "write", "much", "x" * 200_000)
-            batch = store.add(NewPet("Rex", 1), NOW), store.record(much), store.record(ENTRY)
+            batch = store.pets.add(NewPet("Rex", 1), NOW), store.audit.record(much), store.audit.record(ENTRY)
             results = await asyncio.gather(*batch, return_exceptions=True)
             writer.pragma("max_page_count", 2**30)
-            assert await names(store) == [] and len((await store.find_entries()).entries) == 1
+            assert await names(store) == [] and len((await store.audit.find()).entries) == 1
             return list(results)
 
     assert [str(each) for each in asyncio.run(work())] == ["the store failed: FullError: database or disk is full"] * 3
@@ -128,7 +128,7 @@ def test_write_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
 def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) -> None:
     async def work() -> None:
         async with sqlite_store(tmp_path, StoreLimits(), Watched) as store:
-            await store.add(NewPet("Rex", 1), NOW)
+            await store.pets.add(NewPet("Rex", 1), NOW)
             assert (writers_connection().pragma("busy_timeout"), writers_connection().pragma("cache_size")) == (
                 0,
                 -1024,
@@ -137,11 +137,11 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
             other.execute("BEGIN IMMEDIATE")
             async with asyncio.timeout(20):  # 1.8 s, but on a machine that stands still now and then
                 with pytest.raises(Unavailable):
-                    await store.add(NewPet("Max", 1), NOW)
+                    await store.pets.add(NewPet("Max", 1), NOW)
             assert await names(store) == ["Rex"]  # reads go on
             other.execute("ROLLBACK")
-            other.close()
-            assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+            other.database.close()
+            assert (await store.pets.add(NewPet("Max", 1), NOW)).pet.name == "Max"
             assert writers_connection().pragma("busy_timeout") == 0  # the writer sleeps for no lock again
 
     asyncio.run(work())
@@ -158,17 +158,17 @@ def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
 ) -> None:
     async def work() -> None:
         async with sqlite_store(tmp_path, kind=Watched) as store:
-            await store.add(NewPet("Rex", 1), NOW)
+            await store.pets.add(NewPet("Rex", 1), NOW)
             writer = writers_connection()
             # SQLite's own limit on the file: the same error as a full disk, without filling one.
             writer.execute(f"PRAGMA max_page_count = {writer.pragma('page_count')}")
             with pytest.raises(Unavailable, match="FullError"):
-                adding = [store.add(NewPet("x" * 250, 1), NOW) for _ in range(200)]
-                await asyncio.gather(store.add(NewPet("Mia", 1), NOW, idempotency_key), *adding)
+                adding = [store.pets.add(NewPet("x" * 250, 1), NOW) for _ in range(200)]
+                await asyncio.gather(store.pets.add(NewPet("Mia", 1), NOW, idempotency_key), *adding)
             assert not writer.in_transaction
             assert await names(store) == ["Rex"]
             writer.execute("PRAGMA max_page_count = 1000000")
-            assert (await store.add(NewPet("Max", 1), NOW)).pet.name == "Max"
+            assert (await store.pets.add(NewPet("Max", 1), NOW)).pet.name == "Max"
 
     asyncio.run(work())
 
@@ -184,7 +184,7 @@ def test_log_stays_bounded_under_a_permanent_reader(tmp_path: Path, monkeypatch:
             reader = connect(tmp_path / "live.db", readonly=True)
             largest = 0
             for _ in range(600):
-                await asyncio.gather(*(store.add(NewPet("x" * 250, 1), NOW) for _ in range(10)))
+                await asyncio.gather(*(store.pets.add(NewPet("x" * 250, 1), NOW) for _ in range(10)))
                 reader.execute("SELECT count(*) FROM pets").fetchall()
                 largest = max(largest, (tmp_path / "live.db-wal").stat().st_size)
             reader.close()
@@ -211,12 +211,12 @@ def test_log_stays_bounded_while_there_is_always_a_reader(tmp_path: Path, monkey
 
     async def work() -> int:
         async with sqlite_store(tmp_path, PATIENT) as store:
-            await store.add(NewPet("x", 1), NOW)
+            await store.pets.add(NewPet("x", 1), NOW)
             reading = threading.Thread(target=read)
             reading.start()
             sizes = []
             for _ in range(600):
-                await asyncio.gather(*(store.add(NewPet("x" * 250, 1), NOW) for _ in range(10)))
+                await asyncio.gather(*(store.pets.add(NewPet("x" * 250, 1), NOW) for _ in range(10)))
                 sizes.append((tmp_path / "live.db-wal").stat().st_size)
             ended.set()
             reading.join()
@@ -232,7 +232,7 @@ def test_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path) 
     async def work() -> None:
         async with sqlite_store(tmp_path) as store:
             kept.append(store)
-            adding.append(asyncio.ensure_future(store.add(NewPet("Rex", 1), NOW)))
+            adding.append(asyncio.ensure_future(store.pets.add(NewPet("Rex", 1), NOW)))
             await asyncio.sleep(0)  # as far as the queue
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -247,7 +247,7 @@ def test_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path) 
 
 def test_store_that_only_reads_has_no_writers_thread(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
-        await store.page(after=0, limit=1, status=None)
+        await store.pets.page(after=0, limit=1, status=None)
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("writer-")]
 
     StorePlace(tmp_path).use(work)

@@ -42,10 +42,10 @@ def test_the_first_to_show_a_new_animal_raises_the_version_once(tmp_path: Path, 
             assert passed is not None
             return passed[1][0]
 
-        (key,) = await running.store.keys()
+        (key,) = await running.store.keys.page()
         idempotency_key = IdempotencyKey(key.id, "again", hashlib.sha256(body).digest())
         async with StorePlace(tmp_path).open() as other:  # a process that dies between its commit and the new version
-            animal = (await other.add(NewPet("Rex", 1), NOW, idempotency_key)).pet.id
+            animal = (await other.pets.add(NewPet("Rex", 1), NOW, idempotency_key)).pet.id
 
         async def ask() -> int:
             if first_seen == "in a replay":
@@ -76,7 +76,7 @@ def test_what_is_outside_the_base_addresses_is_counted_for_no_key(tmp_path: Path
 
 def test_a_line_of_the_access_log_names_key_status_and_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work(running: Running) -> None:
-        (key,) = await running.store.keys()
+        (key,) = await running.store.keys.page()
         with caplog.at_level(logging.INFO, "petstore"):
             known = await running.ask(started=perf_counter() - 0.5)
             unknown = await running.app.answer(request(f"/v1/pets/{running.secret}", method=running.secret))
@@ -191,7 +191,7 @@ class Counted:
     def wrap(self, store: Store) -> Any:
         async def find_key(digest: bytes) -> Any:
             self.lookups += 1
-            return await store.find_key(digest)
+            return await store.keys.find(digest)
 
         return Wrapped(store, find_key=find_key)
 
@@ -262,7 +262,7 @@ def test_a_change_of_another_key_costs_a_key_that_was_seen_valid_nothing(tmp_pat
             await running.app.answer(request(**unknown()))
         for _ in range(20):
             other = new_key("live", "free", now=NOW)
-            await running.store.add_key(
+            await running.store.keys.add(
                 other, digest_of(mint("live")), AuditEntry(NOW, "a test", "create key", other.id)
             )
             clock.now += 1  # every known key is dropped
@@ -279,7 +279,7 @@ def test_known_keys_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> Non
         secrets = [mint("live") for _ in range(5)]
         for each in secrets:
             key = new_key("live", "free", now=NOW)
-            await running.store.add_key(key, digest_of(each), AuditEntry(NOW, "a test", "create key", key.id))
+            await running.store.keys.add(key, digest_of(each), AuditEntry(NOW, "a test", "create key", key.id))
         wrapped = counted.wrap(running.store)
         admission = Admission("live", wrapped, running.gate, lambda _: "192.0.2.9", cached_keys_max=3)
 
@@ -311,9 +311,9 @@ def test_staging_answers_at_v1_under_the_host_of_its_url(tmp_path: Path) -> None
     async def work(running: Running) -> None:
         secret = mint("staging")
         key = new_key("staging", "free", now=NOW)
-        await running.staging.add_key(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
-        await running.staging.add(NewPet("Rex", 1), NOW)
-        await running.staging.add(NewPet("Mia", 1), NOW)
+        await running.staging.keys.add(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
+        await running.staging.pets.add(NewPet("Rex", 1), NOW)
+        await running.staging.pets.add(NewPet("Mia", 1), NOW)
 
         async def ask(path: str, host: str, secret: str) -> tuple[int, str]:
             reply = await running.app.answer(request(path, "limit=1", host=host, authorization=f"Bearer {secret}"))

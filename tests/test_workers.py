@@ -98,7 +98,7 @@ def test_a_revoked_key_is_refused_by_every_worker_from_the_next_request_on(many:
         for client in clients:
             assert client.get(many.url("/pets"), headers=key.headers).status_code == 200
         many.act(
-            lambda backends, key_id=key.id: backends.stores["live"].revoke_key(key_id, ENTRY)  # type: ignore[misc]  # a lambda with a default
+            lambda backends, key_id=key.id: backends.stores["live"].keys.revoke(key_id, ENTRY)  # type: ignore[misc]  # a lambda with a default
         )
         for client in clients:
             assert client.get(many.url("/pets"), headers=key.headers).status_code == 401
@@ -113,12 +113,12 @@ def test_usage_of_all_workers_adds_up_after_a_stop(tmp_path: Path) -> None:
         httpx.get(server.url("/pets"), headers=key.headers, verify=False)
     assert server.stop() == 0
     hours = [int(time.time()) // HOUR * HOUR - before for before in (0, HOUR)]
-    rows = server.act(lambda backends: backends.stores["live"].usage_of([key.id], HOUR, hours))
+    rows = server.act(lambda backends: backends.stores["live"].usage.of_keys([key.id], HOUR, hours))
     counted: Counter[str] = Counter()
     for row in rows:
         counted[row.response] += row.requests
     assert counted == {"ok": 30, "refused": 10}
-    shown = server.act(lambda backends: backends.stores["live"].key(key.id))
+    shown = server.act(lambda backends: backends.stores["live"].keys.get(key.id))
     assert shown is not None and shown.last_used is not None
 
 

@@ -45,7 +45,7 @@ def prove(scale: Scale) -> Figures:
             clients = [Client(server.port, number, key, heads) for number, key in enumerate(keys)]
             asyncio.run(_all(clients, each))
             names = [name for client in clients for name in client.acknowledged]
-            page = server.act(lambda backends: backends.stores["live"].page(after=0, limit=10**6, status=None))
+            page = server.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=10**6, status=None))
     stored = Counter(pet.name for pet in page.pets)
     unknown = sum(client.unavailable for client in clients)
     hold(not Counter(names) - stored, "every acknowledged animal exists, once for each answer")
@@ -76,7 +76,7 @@ def _keys(server: Server) -> list[Key]:
 
     async def add(backends: Backends) -> None:
         for key in keys:
-            await backends.stores["live"].add_key(key.record, digest_of(key.secret), ENTRY)
+            await backends.stores["live"].keys.add(key.record, digest_of(key.secret), ENTRY)
 
     server.act(add)
     return keys

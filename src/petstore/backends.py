@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from petstore.changes import Change
@@ -15,8 +15,8 @@ from petstore.keys import Environment
 from petstore.observability import multiprocess
 from petstore.rate_limits import SECOND, BanPolicy
 from petstore.settings import Settings
-from petstore.store import Store, StorePolicy, Subject, close_stores, open_stores
-from petstore.store.limits import StoreLimits
+from petstore.store import Store, StorePolicy, close_stores, open_stores
+from petstore.store.bounds import Bounds
 from petstore.store.schema import UNFINISHED_COPY
 
 
@@ -30,7 +30,7 @@ class Backends:
         alone: bool = False,
         serving: bool = False,
         locked: bool = True,
-        limits: StoreLimits | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         """`alone`: no other process may use the data directory meanwhile. `serving`: the callers are clients.
 
@@ -44,7 +44,7 @@ class Backends:
                 lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
             self.gate = open_gate_for(settings)
             try:
-                self.stores = open_stores_for(settings, self.gate, serving=serving, limits=limits)
+                self.stores = open_stores_for(settings, self.gate, serving=serving, bounds=bounds)
             except BaseException:
                 _close_soon(self.gate)
                 raise
@@ -69,7 +69,7 @@ class Backends:
 async def check_copied(stores: Mapping[Environment, Store]) -> None:
     """Raises OperatorError for an unfinished copy, which is incomplete and must not be changed."""
     for store in stores.values():
-        unfinished = await store.copying_from()
+        unfinished = await store.transfer.copying_from()
         if unfinished is not None:
             raise OperatorError(UNFINISHED_COPY.format(unfinished))
 
@@ -122,17 +122,16 @@ def open_gate_for(settings: Settings) -> Gate:
 
 
 def open_stores_for(
-    settings: Settings, gate: Gate | None, *, serving: bool = False, limits: StoreLimits | None = None
+    settings: Settings, gate: Gate | None, *, serving: bool = False, bounds: Bounds | None = None
 ) -> dict[Environment, Store]:
-    """Stores that announce every commit to the gate. Raises OperatorError."""
+    """Stores that announce to the gate what each commit changes. Raises OperatorError."""
 
-    async def announce(environment: Environment, subject: Subject) -> None:
+    async def announce(environment: Environment, changes: Collection[Change]) -> None:
         if gate is not None:
-            changes: tuple[Change, ...] = ("keys",) if subject == "keys" else ("added", "edited")
             await gate.announce(environment, changes)
 
-    limits = (limits or StoreLimits())._replace(usage_days=settings.usage_days)
-    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, limits)
+    bounds = (bounds or Bounds())._replace(usage_days=settings.usage_days)
+    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, bounds)
     return open_stores(settings.store, settings.data, policy, lambda environment: partial(announce, environment))
 
 

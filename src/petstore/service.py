@@ -41,7 +41,6 @@ from petstore.web.client_address import is_in, networks
 from petstore.web.requests import FIELDS
 
 FLUSH_EVERY = 5  # seconds between two writes of usage to the store
-TIDY_EVERY = 60  # seconds between two looks for interrupted imports
 COLLECT_ALL_EVERY = 300  # seconds between two looks for admissions that another node has left, which take 20 µs per key
 DESCRIPTORS_MAX = 65_536
 DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
@@ -64,7 +63,6 @@ class Service:
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # what a killed worker has left, too
-        self._tidying = asyncio.create_task(self._tidy_stores())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
         # Everything that is loaded by now stays loaded, so the garbage collector need not scan it again.
         gc.collect()
@@ -80,7 +78,6 @@ class Service:
         with contextlib.suppress(asyncio.CancelledError):
             await self._housekeeping
         await self._flushing
-        await self._tidying
         self.app.settle(math.inf)
         await self._flush_usage(of_all=True)
         await self._backends.close()
@@ -110,8 +107,6 @@ class Service:
                 await self._backends.gate.sweep(self._clock())
             if tick % FLUSH_EVERY == 0 and self._flushing.done():
                 self._flushing = asyncio.create_task(self._flush_usage(of_all=tick % COLLECT_ALL_EVERY == 0))
-            if tick % TIDY_EVERY == 0 and self._tidying.done():
-                self._tidying = asyncio.create_task(self._tidy_stores())
 
     async def _flush_usage(self, *, of_all: bool) -> None:
         """First what was admitted, of which the counters then move errors to their own class."""
@@ -121,11 +116,6 @@ class Service:
         for counters in self.app.counters:
             with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
                 await counters.flush(self._clock())
-
-    async def _tidy_stores(self) -> None:
-        for store in self._backends.stores.values():
-            with bugs_logged(), contextlib.suppress(Unavailable):  # the next time comes in a minute
-                await store.tidy()
 
 
 def measure_node(settings: Settings) -> None:

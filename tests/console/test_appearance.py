@@ -42,15 +42,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
         for i, name in enumerate(KEYS):
             limits = Limits(50, 5000) if plans[i] == "enterprise" else None
             key = new_key("live", plans[i], now=now - 100 * i, name=name, limits=limits)
-            await live.add_key(
+            await live.keys.add(
                 key, digest_of(mint("live")), AuditEntry(key.created, "ada", "create key", key.id, key.plan)
             )
             keys.append(key)
-        await live.revoke_key(keys[5].id, AuditEntry(now, "grace (command line)", "revoke key", keys[5].id))
+        await live.keys.revoke(keys[5].id, AuditEntry(now, "grace (command line)", "revoke key", keys[5].id))
         for hour in range(700, 0, -7):
             start = int(now) - hour * 3600
             rows = [OperationUsage(key.id, start, "ok", 900 - 100 * i, "listPets") for i, key in enumerate(keys)]
-            await live.add_usage(
+            await live.usage.add(
                 [
                     *rows,
                     OperationUsage(keys[2].id, start, "refused", 40, "getPet"),
@@ -58,12 +58,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
                 ],
                 {},
             )
-        await live.add_errors(
+        await live.usage.add_errors(
             [RecentError(key.id, now - 70 * n, f"{n:032x}", "createPet", 429) for key in keys for n in range(6)]
         )
         for minute in range(60):
             rows = [OperationUsage(key.id, int(now) - 60 * minute, "ok", 60 - minute, "getPet") for key in keys]
-            await live.add_usage(
+            await live.usage.add(
                 [*rows, OperationUsage(keys[2].id, int(now) - 60 * minute, "banned", 5, "listPets")], {keys[0].id: now}
             )
         at = int(now * 1000)

@@ -104,7 +104,7 @@ def test_the_plot_shows_values_of_a_bar_and_refreshes(page: Page, server: Server
 
     def use(requests: int) -> None:
         rows = [OperationUsage(key.id, start, "refused", requests, "listPets")]
-        server.act(lambda backends: backends.stores["staging"].add_usage(rows, {}))
+        server.act(lambda backends: backends.stores["staging"].usage.add(rows, {}))
 
     use(4_000)
     page.goto(f"{console.origin}/staging/keys/{key.id}?span=month")

@@ -25,7 +25,7 @@ def callers(server: Server) -> Iterator[tuple[Key, Key, Key]]:
         OperationUsage(seldom.id, now - 90 * DAY, "ok", 1_000, "getPet"),
         OperationUsage(never.id, now, "ok", 9_000, "listPets"),
     ]
-    server.act(lambda backends: backends.stores["staging"].add_usage(rows, {}))
+    server.act(lambda backends: backends.stores["staging"].usage.add(rows, {}))
     yield often, seldom, never
 
 

@@ -132,7 +132,7 @@ def test_a_key_that_expired_while_it_was_suspended_is_resumed_as_expired(
     server: Server, operator: ConsoleClient
 ) -> None:
     key = server.key(expires=time.time() - 1)
-    server.act(lambda backends: backends.stores["live"].update_key(key.id, KeyChanges(suspended=1.0), ENTRY))
+    server.act(lambda backends: backends.stores["live"].keys.update(key.id, KeyChanges(suspended=1.0), ENTRY))
     page = text_of(operator.submit(f"/live/keys/{key.id}/resume"))
     assert "no longer suspended" in page and "expired" in page and "active again" not in page
 
@@ -142,7 +142,7 @@ def test_keys_are_filtered_by_plan_and_state_and_sorted(server: Server, operator
     ids = {name: operator.create_key("staging", name=f"{mark} {name}", plan=plan)[0]
            for name, plan in (("c", "free"), ("a", "pro"), ("b", "free"))}  # fmt: skip
     operator.submit(f"/staging/keys/{ids['b']}/revoke")
-    server.act(lambda backends: backends.stores["staging"].add_usage(
+    server.act(lambda backends: backends.stores["staging"].usage.add(
         [OperationUsage(ids["c"], int(time.time()), "ok", 1, "listPets")], {ids["c"]: time.time()}))  # fmt: skip
 
     def shown(query: str) -> list[str]:

@@ -50,7 +50,7 @@ def created(server: Server, client: httpx.Client, key: Key, **members: Any) -> d
 
 def change_status(server: Server, pet_id: int, status: PetStatus) -> None:
     """What the operator does."""
-    server.act(lambda backends: backends.stores["live"].set_status([pet_id], status, ENTRY))
+    server.act(lambda backends: backends.stores["live"].pets.set_status([pet_id], status, ENTRY))
 
 
 def message_of(response: httpx.Response, code: str) -> str:

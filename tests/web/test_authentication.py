@@ -274,7 +274,7 @@ def test_a_new_key_works_at_once(server: Server, client: httpx.Client) -> None:
     unknown = {"Authorization": f"Bearer {secret}"}
     assert client.get(server.url("/pets"), headers=unknown).status_code == 401
     record = new_key("live", "free", now=time.time())
-    server.act(lambda backends: backends.stores["live"].add_key(record, digest_of(secret), ENTRY))
+    server.act(lambda backends: backends.stores["live"].keys.add(record, digest_of(secret), ENTRY))
     assert client.get(server.url("/pets"), headers=unknown).status_code == 200
 
 
@@ -286,9 +286,9 @@ def test_white_space_around_the_credential_is_not_part_of_it(server: Server, key
 def rotated(server: Server, key: Key, old_until: float) -> Key:
     secret = mint(key.record.environment)
     store = key.record.environment
-    server.act(lambda backends: backends.stores[store].rotate_key(key.id, digest_of(secret), old_until, ENTRY))
+    server.act(lambda backends: backends.stores[store].keys.rotate(key.id, digest_of(secret), old_until, ENTRY))
     return Key(key.record, secret)
 
 
 def revoke(server: Server, key: Key) -> None:
-    server.act(lambda backends: backends.stores[key.record.environment].revoke_key(key.id, ENTRY))
+    server.act(lambda backends: backends.stores[key.record.environment].keys.revoke(key.id, ENTRY))

@@ -235,7 +235,7 @@ def test_usage_in_the_store_equals_the_metrics(fresh: Server) -> None:
     asking(fresh.port, 6, own.headers)
     assert scrape(fresh).value("petstore_requests_total", operation="listPets", plan="enterprise") == 6
     fresh.stop()
-    rows = fresh.act(lambda backends: backends.stores["live"].usage_of([own.id], HOUR, [began, began + HOUR]))
+    rows = fresh.act(lambda backends: backends.stores["live"].usage.of_keys([own.id], HOUR, [began, began + HOUR]))
     assert {row.response: row.requests for row in rows} == {"ok": 4, "refused": 2}
 
 

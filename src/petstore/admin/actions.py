@@ -3,22 +3,24 @@
 Each action writes an audit entry with its actor. A running service obeys from the next request on.
 """
 
-import asyncio
+import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from petstore.admin.pet_files import Checked, PetFile
 from petstore.audit import AuditEntry
-from petstore.errors import InvalidBody, OperatorError
+from petstore.errors import InvalidBody, OperatorError, PetstoreError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_name, digest_of, limits_of, mint, new_key
 from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
 from petstore.pets import Import, NewPet, Pet, PetChanges, PetStatus, Undone, new_pet
 from petstore.plans import Limits, Plan
 from petstore.store import Store
+from petstore.store.imports import Claim
 
 PETS_MAX = 1_000  # in one action
 
@@ -49,7 +51,7 @@ class Admin:
         environment = self._store.environment
         key = new_key(environment, plan, now=now, name=name, scopes=scopes, limits=limits, expires=expires)
         secret = mint(environment)
-        await self._store.add_key(key, digest_of(secret), self._entry("create key", key.id, plan))
+        await self._store.keys.add(key, digest_of(secret), self._entry("create key", key.id, plan))
         return key, secret
 
     async def update_key(self, key_id: str, changes: KeyChanges) -> ApiKey:
@@ -80,10 +82,10 @@ class Admin:
 
     async def identify_key(self, secret: str) -> tuple[ApiKey, float | None] | None:
         """The key with this secret, and the end of the secret itself. None when no key of this environment has it."""
-        found = await self._store.find_key(digest_of(secret))
+        found = await self._store.keys.find(digest_of(secret))
         if found is None:
             return None
-        await self._store.record(self._entry("identify key", found.id))
+        await self._store.audit.record(self._entry("identify key", found.id))
         key = await self.key(found.id)
         return key, found.expires if found.expires != key.expires else None
 
@@ -99,7 +101,7 @@ class Admin:
             "rotate key", key_id, f"old secret until {_moment(until)}" if overlap else "old secret ended at once"
         )
         # Without an overlap 0, not `now`: a node whose clock is behind would accept the old secret for a while.
-        await self._store.rotate_key(key_id, digest_of(secret), until if overlap else 0.0, entry)
+        await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
 
     async def last_rotation(self, key_id: str) -> AuditEntry | None:
@@ -111,7 +113,7 @@ class Admin:
         if key.revoked is not None:
             raise OperatorError(f"{key_id} is revoked already")
         before = key.state(self._clock())
-        await self._store.revoke_key(key_id, self._entry("revoke key", key_id, f"{before} → revoked"))
+        await self._store.keys.revoke(key_id, self._entry("revoke key", key_id, f"{before} → revoked"))
         return await self.key(key_id)
 
     async def lift_ban(self, key_id: str) -> None:
@@ -120,11 +122,11 @@ class Admin:
         (windows,) = await self._gate.windows([key.id])
         if not windows.bans:
             raise OperatorError(f"{key_id} is not banned")
-        await self._store.record(self._entry("lift ban", key_id))
+        await self._store.audit.record(self._entry("lift ban", key_id))
         await self._gate.lift(key_id)
 
     async def key(self, key_id: str) -> ApiKey:
-        key = await self._store.key(key_id)
+        key = await self._store.keys.get(key_id)
         if key is None:
             raise OperatorError(f"no key has the id {key_id}")
         return key
@@ -132,7 +134,7 @@ class Admin:
     # Animals
 
     async def add_pet(self, new: NewPet) -> Pet:
-        return await self._store.add_by_hand(new, self._entry("add animal", ""))
+        return await self._store.pets.add_by_hand(new, self._entry("add animal", ""))
 
     async def update_pet(self, pet_id: int, changes: PetChanges) -> Pet:
         pet = await self._pet(pet_id)
@@ -146,7 +148,7 @@ class Admin:
         if not differences:
             return pet
         entry = self._entry("update animal", str(pet_id), _before_and_after(differences))
-        changed = await self._store.update_pet(pet_id, changes, entry)
+        changed = await self._store.pets.update(pet_id, changes, entry)
         if changed is None:  # another operator has removed it since
             raise OperatorError(f"no animal has the id {pet_id} in {self._store.environment}")
         return changed
@@ -154,89 +156,119 @@ class Admin:
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
         """Those of the animals that exist, with this status. Each that had another status gets an audit entry."""
         _check_count(pet_ids)
-        return await self._store.set_status(pet_ids, status, self._entry("set status", ""))
+        return await self._store.pets.set_status(pet_ids, status, self._entry("set status", ""))
 
     async def remove_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
         """The removed animals: the ones of these ids that existed."""
         _check_count(pet_ids)
         if len(pet_ids) == 1:
             await self._pet(pet_ids[0])
-        return await self._store.remove_pets(pet_ids, self._entry("remove animal", ""))
+        return await self._store.pets.remove(pet_ids, self._entry("remove animal", ""))
 
     async def restore_pets(self, pets: Sequence[Pet]) -> list[Pet]:
         """Undo a removal: the restored animals have their ids and values again."""
-        return await self._store.restore_pets(pets, self._entry("restore animal", ""))
+        return await self._store.pets.restore(pets, self._entry("restore animal", ""))
 
     async def import_pets(
-        self, name: str, batches: AsyncIterator[list[NewPet]], sha256: Callable[[], str] = lambda: ""
+        self,
+        name: str,
+        file: PetFile,
+        *,
+        reading: Callable[[int], None] = lambda position: None,
+        adding: Callable[[int, int], None] = lambda added, total: None,
+        waiting: Callable[[Import], Awaitable[None]] | None = None,
     ) -> Import:
-        """The import, which has added all animals. `name` is the file's, `sha256` that of its bytes after the last.
+        """Check the file whole, then add its animals; go on with an interrupted import of the same bytes.
 
-        When the task is cancelled, either nothing was added and CancelledError is raised, or the import is returned.
+        `reading` is called with the number of bytes that were checked, `adding` with how many animals of how many were
+        added, `waiting` again and again while another process seems to import the same bytes: without it that is an
+        OperatorError. When this fails or is cancelled after the check, the import is `interrupted`.
         """
+        checked = await file.check(reading)
+        imports = self._store.imports
         shown = name.encode(errors="replace").decode()  # a file's name need not be UTF-8
-        entry = self._entry("import", shown)
+        claim, place = await self._claim_import(shown, checked, waiting)
         try:
-            return await self._store.import_pets(batches, entry, sha256)
-        except asyncio.CancelledError:
-            for added in await self._store.imports(limit=10):
-                if (added.at, added.actor, added.name) == (entry.at, entry.actor, shown):
-                    return added
+            adding(place, checked.animals)
+            async for chunk in file.chunks(checked, place, self._store.database.bounds.import_chunk):
+                await imports.add_chunk(claim, place, chunk, self._clock())
+                place += len(chunk)
+                adding(place, checked.animals)
+            await imports.finish(claim, self._clock())
+        except BaseException as error:
+            with contextlib.suppress(Unavailable):  # then it is `interrupted` a minute later
+                await imports.release(claim)
+            if isinstance(error, PetstoreError):
+                raise _interrupted(claim.import_id, place, checked.animals, error) from error
             raise
+        return await self._import(claim.import_id)
+
+    async def _claim_import(
+        self, name: str, checked: Checked, waiting: Callable[[Import], Awaitable[None]] | None
+    ) -> tuple[Claim, int]:
+        """The right to add, and how many animals are there already."""
+        imports = self._store.imports
+        found = await imports.of_file(checked.sha256, self._clock())
+        while found is not None and found.state != "done":
+            claim = await imports.take_over(found.id, self._clock())
+            if claim is not None:  # only now: nobody else adds any more
+                return claim, (await self._import(found.id)).added
+            if waiting is None:
+                raise OperatorError(f"another process imports the same file as {found.id}; try again in a minute")
+            await waiting(found)
+            found = await imports.of_file(checked.sha256, self._clock())
+        return await imports.begin(checked.sha256, checked.animals, self._entry("import", name)), 0
 
     async def earlier_import(self, sha256: str) -> Import | None:
         """The last import of a file with this digest, unless it was undone."""
-        before: tuple[float, str] | None = None
-        while page := await self._store.imports(before=before):
-            for found in page:
-                if found.sha256 == sha256 and found.state in ("moving", "done"):
-                    return found
-            before = (page[-1].at, page[-1].id)
-        return None
+        return await self._store.imports.of_file(sha256, self._clock())
 
     async def undo_import(self, import_id: str) -> Undone:
         """Remove the animals of an import that no operator has changed since; go on if that was interrupted."""
-        found = await self._store.find_import(import_id)
-        if found is None or found.state in ("loading", "discarded"):
+        found = await self._import(import_id)
+        entry = self._entry("undo import", import_id, found.name)
+        is_undone = found.state != "undone" and await self._store.imports.undo(import_id, entry)
+        counts = await self._store.imports.undone(import_id)
+        if not is_undone:
+            raise OperatorError(f"{import_id} is undone already: {counts.removed:,} removed, {counts.kept:,} kept")
+        return counts
+
+    async def _import(self, import_id: str) -> Import:
+        found = await self._store.imports.get(import_id, self._clock())
+        if found is None:
             raise OperatorError(f"no import has the id {import_id} in {self._store.environment}")
-        if found.state != "undone":
-            undone = await self._store.undo_import(import_id, self._entry("undo import", import_id, found.name))
-            if undone is not None:
-                return undone  # otherwise another operator, or the service, was faster
-        done = await self._store.undo_progress(import_id)
-        counts = f": {done.removed:,} removed, {done.kept:,} kept" if done else ""
-        raise OperatorError(f"{import_id} is undone already{counts}")
+        return found
 
     # Operators
 
     async def add_operator(self, name: str, role: Role = "operator") -> tuple[Operator, str]:
         """The operator and the token, of which only the hash is stored."""
         operator, token = new_operator(name, self._clock(), role), mint_token()
-        if not await self._store.add_operator(operator, digest_of(token), self._entry("add operator", name, role)):
+        if not await self._store.operators.add(operator, digest_of(token), self._entry("add operator", name, role)):
             raise OperatorError(f"the operator {name} exists already; revoke that one first")
         return operator, token
 
     async def set_role(self, name: str, role: Role) -> None:
-        operator = await self._store.operator(name) if is_operator_name(name) else None
+        operator = await self._store.operators.get(name) if is_operator_name(name) else None
         if operator is None:
             raise OperatorError(f"there is no operator {name}")
         entry = self._entry("set role", name, f"{operator.role} → {role}")
-        if not await self._store.set_role(name, role, entry):
+        if not await self._store.operators.set_role(name, role, entry):
             raise OperatorError(f"there is no operator {name}")
 
     async def revoke_operator(self, name: str) -> None:
         entry = self._entry("revoke operator", name)
-        if not is_operator_name(name) or not await self._store.revoke_operator(name, entry):
+        if not is_operator_name(name) or not await self._store.operators.revoke(name, entry):
             raise OperatorError(f"no operator {name} can be revoked")
 
     async def _pet(self, pet_id: int) -> Pet:
-        pet = await self._store.pet(pet_id)
+        pet = await self._store.pets.get(pet_id)
         if pet is None:
             raise OperatorError(f"no animal has the id {pet_id} in {self._store.environment}")
         return pet
 
     async def _change_key(self, key_id: str, changes: KeyChanges, action: str, detail: str) -> ApiKey:
-        changed = await self._store.update_key(key_id, changes, self._entry(action, key_id, detail))
+        changed = await self._store.keys.update(key_id, changes, self._entry(action, key_id, detail))
         if changed is None:
             raise OperatorError(f"no key has the id {key_id}")
         return changed
@@ -251,11 +283,18 @@ class Admin:
         return AuditEntry(self._clock(), self._actor, action, subject, detail)
 
 
+def _interrupted(import_id: str, added: int, total: int, error: PetstoreError) -> OperatorError:
+    return OperatorError(
+        f"{error}; {added:,} of {total:,} animals were added by {import_id}: import the same file again to go on,"
+        f" or remove them with petstore pets undo-import {import_id}"
+    )
+
+
 async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
     """The newest entry that `Store.find_entries` finds. Raises Unavailable."""
     before, more = None, True
     while more:
-        found, before, more = await store.find_entries(before=before, limit=1, **wanted)
+        found, before, more = await store.audit.find(before=before, limit=1, **wanted)
         if found:
             return found[0][1]
     return None

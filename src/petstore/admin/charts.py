@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from petstore.operations import OperationName
-from petstore.store import UsageStore
+from petstore.store.usage import Usage
 from petstore.usage import RESPONSE_CLASSES, ResponseClass, Span
 
 
@@ -23,18 +23,18 @@ class Bars(NamedTuple):
         return sum(sum(self.requests[each]) for each in classes or RESPONSE_CLASSES)
 
 
-async def total_bars(usage_store: UsageStore, span: Span, now: float) -> Bars:
+async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
     """The requests of all keys, and those without a valid key. Raises Unavailable."""
-    rows = await usage_store.total_usage(interval=span.total_interval, since=span.since(now))
+    rows = await usage.totals(interval=span.total_interval, since=span.since(now))
     return bars_of(rows, span.bars(now, span.bar), span.bar)
 
 
 async def key_bars(
-    usage_store: UsageStore, key_ids: Sequence[str], span: Span, now: float, operation: OperationName | None = None
+    usage: Usage, key_ids: Sequence[str], span: Span, now: float, operation: OperationName | None = None
 ) -> dict[str, Bars]:
     """The requests of each of these keys, or those for one operation. Raises Unavailable."""
     starts = span.bars(now, span.usage_interval)
-    found = await usage_store.usage_of(key_ids, span.usage_interval, starts, operation)
+    found = await usage.of_keys(key_ids, span.usage_interval, starts, operation)
     rows: dict[str, list[tuple[int, ResponseClass, int]]] = {key_id: [] for key_id in key_ids}
     for key_id, start, response, requests in found:
         rows[key_id].append((start, response, requests))

@@ -3,12 +3,17 @@
 The data are the same each time, apart from the ids and the secrets of keys. The times count back from now.
 """
 
+import csv
+import io
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from petstore.admin.actions import Admin, newest_entry
+from petstore.admin.pet_files import IMPORTED, PetFile, format_of
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
 from petstore.operations import OperationName
@@ -72,8 +77,8 @@ NO_KEY = _Key("", "free", 0, 40, {("listPets", "unauthorized"): 0.9, ("other", "
 
 async def has_data(store: Store) -> bool:
     """Raises Unavailable."""
-    keys, found = await store.keys(limit=1), await store.newest_pets(limit=1)
-    return bool(keys or found.pets or (await store.find_entries(limit=1)).entries)
+    keys, found = await store.keys.page(limit=1), await store.pets.newest(limit=1)
+    return bool(keys or found.pets or (await store.audit.find(limit=1)).entries)
 
 
 async def is_demo(store: Store) -> bool:
@@ -83,7 +88,7 @@ async def is_demo(store: Store) -> bool:
 
 async def content_of(store: Store) -> dict[Table, list[Row]]:
     """All rows of a store that `fill` has filled, for `put_all` of another. Raises Unavailable."""
-    return {table: await store.rows(table, None, CONTENT_MAX) for table in (*TABLES, COUNTERS)}
+    return {table: await store.transfer.rows(table, None, CONTENT_MAX) for table in (*TABLES, COUNTERS)}
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
@@ -102,8 +107,8 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         callers = {ANONYMOUS: NO_KEY, **{ids[key.name]: key for key in KEYS}}
         rows = [row for start, seconds in _intervals(now) for row in _usage(start, seconds, callers, share, now)]
         used = {row.key_id: float(row.start) for row in rows if row.key_id != ANONYMOUS}
-        await store.add_usage(rows, used)
-        await store.add_errors([_error(row) for row in rows if row.key_id in used and row.response in STATUSES])
+        await store.usage.add(rows, used)
+        await store.usage.add_errors([_error(row) for row in rows if row.key_id in used and row.response in STATUSES])
         _, secrets_made[environment] = await admin(0, ACTOR).create_key("free", name="first key")
     return secrets_made
 
@@ -122,12 +127,18 @@ async def _add_keys(admin: Callable[[float], Admin]) -> dict[str, str]:
 
 
 async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
-    async def batch(first: int, end: int) -> AsyncIterator[list[NewPet]]:
-        yield [_animal(number, count) for number in range(first, end)]
+    def file(name: str, first: int, end: int) -> PetFile:
+        animals = [_animal(number, count) for number in range(first, end)]
+        content = io.StringIO()
+        if format_of(name) == "csv":
+            csv.writer(content).writerows([IMPORTED, *((pet.name, pet.category_id, pet.status) for pet in animals)])
+        else:
+            content.writelines(f"{msgspec.json.encode(pet).decode()}\n" for pet in animals)
+        return PetFile(name, io.BytesIO(content.getvalue().encode()))
 
     share = count // len(FILES)
     for number, name in enumerate(FILES):
-        await admin(28 - 13 * number).import_pets(name, batch(number * share, (number + 1) * share))
+        await admin(28 - 13 * number).import_pets(name, file(name, number * share, (number + 1) * share))
     added = await admin(1.6).add_pet(NewPet("Biscuit", 1))
     await admin(1.5).update_pet(added.id, PetChanges(name="Biscuit the Brave"))
     await admin(1.2).set_status([added.id - 1, added.id - 2, added.id - 3], "sold")

@@ -8,7 +8,7 @@ from petstore.keys import ApiKey, KeyQuery, KeySort
 from petstore.pets import INT64_MAX
 from petstore.plans import Plan
 from petstore.rate_limits import SECOND, used
-from petstore.store import KeyStore
+from petstore.store import Store
 
 BATCH = 1_000  # keys that the gate is asked for at once
 
@@ -50,7 +50,7 @@ async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeySt
 
 
 async def list_keys(
-    stores: Sequence[KeyStore], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeyOrder,
+    stores: Sequence[Store], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeyOrder,
     limit: int, before: ApiKey | None, now: float,
 ) -> list[KeyStatus]:  # fmt: skip
     """Up to `limit` keys; `before` is the last key of the previous page. Raises Unavailable."""
@@ -61,9 +61,9 @@ async def list_keys(
     keys: list[ApiKey] = []
     for store in stores:
         if sort == "usage":  # the gate has it, so every key is read
-            keys += await store.find_keys(query, now=now, after=before, limit=INT64_MAX)
+            keys += await store.keys.search(query, now=now, after=before, limit=INT64_MAX)
         else:
-            keys += await store.find_keys(query, now=now, sort=sort, after=before, limit=limit)
+            keys += await store.keys.search(query, now=now, sort=sort, after=before, limit=limit)
     keys.sort(key=lambda key: (key.created, key.id), reverse=True)
     batches = [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
     found = [status for batch in batches for status in await statuses(gate, batch, now)]

@@ -5,7 +5,7 @@ import csv
 import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -31,56 +31,78 @@ def format_of(name: str) -> Format:
     raise OperatorError(f"{name}: the name must end in .jsonl, .ndjson or .csv")
 
 
+class Checked(NamedTuple):
+    """What the first reading of a file has found: that every row is good."""
+
+    animals: int
+    sha256: str  # of its bytes
+
+
 class PetFile:
-    """The rows of a file, which are read once, from its beginning to its end."""
+    """The rows of a file that can be read twice: first it is checked whole, then its animals are added."""
 
     def __init__(self, name: str, source: IO[bytes]) -> None:
         """Raises OperatorError for a name that does not tell the format."""
         self._name = name
         self._rows_of = {"jsonl": _jsonl_rows, "csv": _csv_rows}[format_of(name)]
-        self._lines = _Lines(source)
+        self._source = source
 
-    def sha256(self) -> str:
-        """Of the bytes that were read: of all bytes after the last row."""
-        return self._lines.digest.hexdigest()
-
-    async def rows(self) -> AsyncIterator[Row]:
+    async def rows(self, lines: "_Lines | None" = None) -> AsyncIterator[Row]:
         """Each row with its line, good or bad."""
-        for count, row in enumerate(self._rows_of(self._lines)):
+        self._source.seek(0)
+        for count, row in enumerate(self._rows_of(lines or _Lines(self._source))):
             if count % 200 == 0:
                 await asyncio.sleep(0)  # other tasks of the event loop go on
             yield row
 
-    async def batches(self, progress: Callable[[int], None] = lambda position: None) -> AsyncIterator[list[NewPet]]:
-        """The animals in batches. `progress` is called with the number of bytes read so far.
+    async def check(self, progress: Callable[[int], None] = lambda position: None) -> Checked:
+        """Read all of the file. `progress` is called with the number of bytes read so far.
 
-        Raises OperatorError after the last row if any row is bad, or if there is no row. The message lists up to
-        BAD_ROWS_MAX bad rows.
+        Raises OperatorError if any row is bad, or if there is no row. The message lists up to BAD_ROWS_MAX bad rows.
         """
-        batch: list[NewPet] = []
+        lines = _Lines(self._source)
         bad: list[str] = []
-        faults = good = 0
-        async for number, row in self.rows():
+        rows = 0
+        async for rows, (number, row) in _counted(self.rows(lines)):
             if isinstance(row, str):
-                faults += 1
-                if faults <= BAD_ROWS_MAX:
-                    bad.append(f"\n  line {number}: {row}")
-                continue
-            batch.append(row)
-            good += 1
-            if len(batch) == BATCH:
-                progress(self._lines.bytes)
-                if not bad:
-                    yield batch
-                batch = []
+                bad.append(f"\n  line {number}: {row}" if len(bad) < BAD_ROWS_MAX else "")
+            if rows % BATCH == 0:
+                progress(lines.bytes)
         if bad:
-            rows = "row" if faults == 1 else "rows"
-            more = f"\n  and {faults - BAD_ROWS_MAX:,} more" if faults > BAD_ROWS_MAX else ""
-            raise OperatorError(f"{self._name}: {faults:,} bad {rows}, so nothing was imported" + "".join(bad) + more)
-        if not good:
+            more = f"\n  and {len(bad) - BAD_ROWS_MAX:,} more" if len(bad) > BAD_ROWS_MAX else ""
+            counted = f"{len(bad):,} bad {'row' if len(bad) == 1 else 'rows'}"
+            raise OperatorError(f"{self._name}: {counted}, so nothing was imported" + "".join(bad) + more)
+        if not rows:
             raise OperatorError(f"no animals in {self._name}")
-        yield batch
-        progress(self._lines.bytes)
+        progress(lines.bytes)
+        return Checked(rows, lines.digest.hexdigest())
+
+    async def chunks(self, checked: Checked, after: int, size: int) -> AsyncIterator[list[NewPet]]:
+        """The animals that follow the first `after`, in chunks. Raises OperatorError when the file has changed."""
+        lines = _Lines(self._source)
+        chunk: list[NewPet] = []
+        async for count, (_, row) in _counted(self.rows(lines)):
+            if isinstance(row, str):
+                raise self._changed()
+            if count > after:
+                chunk.append(row)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+        if lines.digest.hexdigest() != checked.sha256:
+            raise self._changed()
+        if chunk:
+            yield chunk
+
+    def _changed(self) -> OperatorError:
+        return OperatorError(f"{self._name} has changed while it was imported")
+
+
+async def _counted(rows: AsyncIterator[Row]) -> AsyncIterator[tuple[int, Row]]:
+    count = 0
+    async for row in rows:
+        count += 1
+        yield count, row
 
 
 async def write_pets(
@@ -111,7 +133,7 @@ async def write_pets(
 
 
 class _Lines:
-    """The lines of a file, and the number and the digest of the bytes read: not every source can be read again.
+    """The lines of a file, and the number and the digest of the bytes read.
 
     A line that is too long is cut after LINE_MAX + 1 bytes.
     """

@@ -20,12 +20,12 @@ from petstore.cli.output import Output, program
 from petstore.errors import OperatorError
 from petstore.keys import ApiKey, Environment
 from petstore.settings import Settings, without_password
-from petstore.store.limits import StoreLimits
+from petstore.store.bounds import Bounds
 
 T = TypeVar("T")
 
 # An operator waits longer than a client, for whom the defaults are: the machine may be busy, or a migration may run.
-OPERATOR_LIMITS = StoreLimits(
+OPERATOR_BOUNDS = Bounds(
     request_timeout=20.0, commit_timeout=5.0, busy_timeout=16.0, statement_timeout=18.0, connect_timeout=8.0
 )
 
@@ -83,7 +83,7 @@ async def open_data(settings: Settings, *, create: bool = False) -> AsyncIterato
         locked = settings.data.is_dir()
     if not locked:  # all data are on servers: there is nothing to lock, and no file to count in while Redis is away
         settings = msgspec.structs.replace(settings, gate_outage="refuse")
-    async with Backends(settings, locked=locked, limits=OPERATOR_LIMITS) as backends:
+    async with Backends(settings, locked=locked, bounds=OPERATOR_BOUNDS) as backends:
         await check_copied(backends.stores)
         yield backends
 
@@ -121,7 +121,7 @@ async def key_of(backends: Backends, key_id: str) -> ApiKey:
     # PostgreSQL refuses a text with U+0000 or a lone surrogate: such a text is not looked up.
     if key_id.isascii() and key_id.isprintable():
         for store in backends.stores.values():
-            key = await store.key(key_id)
+            key = await store.keys.get(key_id)
             if key is not None:
                 return key
     raise OperatorError(f"no key has the id {key_id}; {program()} keys list shows the ids")

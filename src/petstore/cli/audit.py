@@ -34,7 +34,7 @@ async def audit(
     found: list[tuple[int, AuditEntry]] = []
     start, more = before, True
     while more and len(found) < limit:
-        some, start, more = await backends.stores[environment].find_entries(
+        some, start, more = await backends.stores[environment].audit.find(
             before=start, limit=limit - len(found), actor=who, action=what or "", text=text
         )
         found += some

@@ -30,7 +30,7 @@ def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
         return [
             CompletionItem(key.id, help=key.name)
             for store in backends.stores.values()
-            for key in await store.find_keys(KeyQuery(incomplete), now=time.time(), limit=ITEMS_MAX)
+            for key in await store.keys.search(KeyQuery(incomplete), now=time.time(), limit=ITEMS_MAX)
             if key.id.lower().startswith(start) or key.name.lower().startswith(start)
         ]
 

@@ -22,7 +22,7 @@ from petstore.backends import (
     prepare,
     recover_gate,
 )
-from petstore.cli.admin import OPERATOR_LIMITS, check_data, entry
+from petstore.cli.admin import OPERATOR_BOUNDS, check_data, entry
 from petstore.cli.options import Command, data_options, settings_from
 from petstore.cli.output import Output, Table, counted, program, progress
 from petstore.errors import OperatorError
@@ -97,13 +97,13 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = without_password(source.store) if source.store else str(source.data.resolve())
     # The exclusive lock: animals that a service adds during the copy would be missing.
     async with (
-        Backends(source, alone=source.store is None, limits=OPERATOR_LIMITS) as backends,
+        Backends(source, alone=source.store is None, bounds=OPERATOR_BOUNDS) as backends,
         _opened(target) as (stores, gate),
     ):
         await check_copied(backends.stores)
         # What a service was killed before it could collect, as the next start would.
         await collect_admissions(backends.gate, backends.stores, time.time())
-        again = name in [await store.copying_from() for store in stores.values()]
+        again = name in [await store.transfer.copying_from() for store in stores.values()]
         if gate is not None and not again:
             await copying.check_gate(gate)
         with progress("Copying", await copying.size_of(backends.stores)) as bar:
@@ -112,7 +112,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
             copied.append(await copying.copy_quotas(backends.gate, gate))
         await copying.finish(stores)
         for store in stores.values():
-            await store.record(entry("copy", name, counted(sum(each.rows for each in copied), "row")))
+            await store.audit.record(entry("copy", name, counted(sum(each.rows for each in copied), "row")))
         return copied
 
 
@@ -127,7 +127,7 @@ async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Sto
         if target.gate is not None or target.store is None:
             gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))
             opened.push_async_callback(gate.close)
-        stores = open_stores_for(target, gate, limits=OPERATOR_LIMITS)
+        stores = open_stores_for(target, gate, bounds=OPERATOR_BOUNDS)
         opened.push_async_callback(close_stores, stores.values())
         yield stores, gate
 

@@ -51,7 +51,7 @@ async def add(backends: Backends, name: str, role: Role) -> Output:
 @on_data
 async def list_(backends: Backends) -> Output:
     """List operators."""
-    found = await backends.stores["live"].operators()
+    found = await backends.stores["live"].operators.all()
     rows = [[o.name, o.role, when(o.created), when(o.revoked) if o.revoked else ""] for o in found]
     empty = f"No operators yet: {program()} operators add NAME"
     return Output(found, Table(["name", "role", "since", "revoked"], rows, empty))

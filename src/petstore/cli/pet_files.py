@@ -1,22 +1,25 @@
-"""`petstore pets import`, `undo-import` and `export`: animals from and to files."""
+"""`petstore pets import`, `imports`, `undo-import` and `export`: animals from and to files."""
 
 import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import click
 
 from petstore import data_dir
 from petstore.admin.pet_files import BATCH, PetFile, format_of, write_pets
 from petstore.backends import Backends
-from petstore.cli.admin import act, admin, check_data
-from petstore.cli.options import Command, confirm, data_options, env_option, settings_from, yes_option
-from petstore.cli.output import Output, counted, printable, program, progress, use_utf8, when
+from petstore.cli.admin import act, admin, check_data, on_data
+from petstore.cli.options import Command, confirm, data_options, env_option, limit_option, settings_from, yes_option
+from petstore.cli.output import Output, Table, counted, printable, program, progress, use_utf8, when
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
@@ -39,41 +42,70 @@ def import_(file: Path, environment: Environment, dry_run: bool, yes: bool, as_j
     .csv has a header line:        name,categoryId,status
     Ids in the file are ignored: the catalogue assigns new ones.
 
-    A file that was imported before is recognised by its content, and the command asks first. The import has an id;
-    pets undo-import takes it. With --dry-run the exit code is 1 when FILE has bad rows.
+    FILE is checked whole first. Its animals are then visible as they are added, and creates go on meanwhile. After an
+    interruption give the same command again: it goes on where it ended. A file that was imported before is recognised
+    by its content, and the command asks first. pets imports lists the imports, pets undo-import removes one again.
+    With --dry-run the exit code is 1 when FILE has bad rows.
     """
     format_of(str(file))
-    earlier = _earlier_import(where, environment, file)
-    if dry_run:
-        _dry_run(file, earlier, as_json)
-        return
-    if earlier is not None:
-        confirm(f"{file} was imported before: {_described(earlier)}. Import it again?", yes)
+    with _spooled(file) as source:
+        earlier = _earlier_import(where, environment, source)
+        if dry_run:
+            _dry_run(file, source, earlier, as_json)
+            return
+        if earlier is not None and earlier.state == "done":
+            confirm(f"{file} was imported before: {_described(earlier)}. Import it again?", yes)
 
-    size = file.stat().st_size
+        async def work(backends: Backends) -> Import:
+            with progress("Checking", os.fstat(source.fileno()).st_size) as check_bar, contextlib.ExitStack() as bars:
+                bar: Any = None
 
-    async def work(backends: Backends) -> Import:
-        with file.open("rb") as source, progress("Importing", size) as bar:
-            pets = PetFile(str(file), source)
-            batches = pets.batches(lambda position: bar.update(position - bar.pos))
-            return await admin(backends, environment).import_pets(file.name, batches, pets.sha256)
+                def adding(added: int, total: int) -> None:
+                    nonlocal bar
+                    if bar is None:
+                        bar = bars.enter_context(progress("Importing", total))
+                    bar.update(added - bar.pos)
 
-    try:
-        added = act(where, work, create=True)
-    except KeyboardInterrupt:
-        click.echo("\nInterrupted: nothing was added.", err=True)
-        raise
-    data = {"added": added.count, "import": added.id, "environment": environment}
-    Output(data, f"{counted(added.count, 'animal')} added to {environment} by import {added.id}.").print(as_json)
+                return await admin(backends, environment).import_pets(
+                    file.name,
+                    PetFile(str(file), source),
+                    reading=lambda position: check_bar.update(position - check_bar.pos),
+                    adding=adding,
+                    waiting=_wait,
+                )
+
+        try:
+            imported = act(where, work, create=True)
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted: give the same command again to go on.", err=True)
+            raise
+    data = {"added": imported.added, "import": imported.id, "environment": environment}
+    Output(data, f"{counted(imported.added, 'animal')} added to {environment} by import {imported.id}.").print(as_json)
 
 
-def _earlier_import(where: Mapping[str, Any], environment: Environment, file: Path) -> Import | None:
-    """An import of the same content. A pipe can be read only once: its content is not known before."""
+async def _wait(running: Import) -> None:
+    """While another process seems to import the same file. One that was killed gives no sign of life any more."""
+    click.echo(f"{running.id} imports the same file and gave a sign of life within a minute: waiting …", err=True)
+    await asyncio.sleep(5)
+
+
+@contextlib.contextmanager
+def _spooled(file: Path) -> Iterator[BinaryIO]:
+    """The file, open for reading more than once: what can be read only once is copied first."""
+    with data_dir.os_errors_of(file), file.open("rb") as source:
+        if source.seekable():
+            yield source
+            return
+        with tempfile.TemporaryFile() as copy:
+            shutil.copyfileobj(source, copy)
+            copy.seek(0)
+            yield copy
+
+
+def _earlier_import(where: Mapping[str, Any], environment: Environment, source: BinaryIO) -> Import | None:
+    """An import of the same content."""
     settings = settings_from(where)
-    if not file.is_file():
-        return None
-    with file.open("rb") as source:
-        digest = hashlib.file_digest(source, "sha256").hexdigest()
+    digest = hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
     try:
         asyncio.run(check_data(settings))
     except OperatorError:  # there are no data yet
@@ -82,23 +114,22 @@ def _earlier_import(where: Mapping[str, Any], environment: Environment, file: Pa
 
 
 def _described(earlier: Import) -> str:
-    return f"{earlier.id}, {counted(earlier.count, 'animal')}, {when(earlier.at)}"
+    return f"{earlier.id}, {counted(earlier.added, 'animal')}, {when(earlier.at)}"
 
 
-def _dry_run(file: Path, earlier: Import | None, as_json: bool) -> None:
+def _dry_run(file: Path, source: BinaryIO, earlier: Import | None, as_json: bool) -> None:
     """Prints each bad row as it is found: there may be millions."""
 
     async def work() -> tuple[int, int, list[dict[str, Any]]]:
         good, rows, bad = 0, 0, []
-        with file.open("rb") as source:
-            async for line, row in PetFile(str(file), source).rows():
-                rows += 1
-                if not isinstance(row, str):
-                    good += 1
-                elif as_json:
-                    bad.append({"line": line, "reason": row})
-                else:
-                    click.echo(f"line {line}: {row}")
+        async for line, row in PetFile(str(file), source).rows():
+            rows += 1
+            if not isinstance(row, str):
+                good += 1
+            elif as_json:
+                bad.append({"line": line, "reason": row})
+            else:
+                click.echo(f"line {line}: {row}")
         return good, rows - good, bad
 
     good, faults, bad = asyncio.run(work())
@@ -114,13 +145,28 @@ def _dry_run(file: Path, earlier: Import | None, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
+@click.command(cls=Command, short_help="List the imports, the newest first.")
+@env_option
+@limit_option(20)
+@on_data
+async def imports(backends: Backends, environment: Environment, limit: int) -> Output:
+    """List the imports, the newest first. An interrupted one is finished by importing the same file again."""
+    found = await backends.stores[environment].imports.page(time.time(), limit=limit)
+    rows = [
+        [each.id, printable(each.name), each.state, f"{each.added:,}", f"{each.total:,}", when(each.at), each.actor]
+        for each in found
+    ]
+    table = Table(["id", "file", "state", "added", "of", "when", "by"], rows, f"No imports in {environment}.")
+    return Output(found, table)
+
+
 class _Undoing(NamedTuple):
     """An import, and how far it is undone."""
 
     environment: Environment
     imported: Import
     counts: Undone
-    kept_ids: list[int]  # the first of them; of an import that is undone
+    kept_ids: list[int]  # the first of them
 
 
 @click.command(name="undo-import", cls=Command, short_help="Remove the animals that an import has added.")
@@ -130,11 +176,10 @@ class _Undoing(NamedTuple):
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     """Remove the animals that an import has added, but for those that were changed since.
 
-    IMPORT is the import's id, which the import has printed; petstore audit --what import shows it too. After an
-    interruption the same command goes on.
+    IMPORT is the import's id, as pets imports shows it. After an interruption the same command goes on.
     """
     before = act(where, lambda backends: _undoing(backends, import_id))
-    if before.imported.state in ("moving", "done", "undoing"):
+    if before.imported.state != "undone":
         confirm(_question(before), yes)
 
     async def work(backends: Backends) -> _Undoing:
@@ -144,7 +189,7 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     try:
         after = act(where, work)
     except KeyboardInterrupt:
-        click.echo("\nInterrupted: run the same command again to go on; a running service goes on by itself.", err=True)
+        click.echo("\nInterrupted: give the same command again to go on.", err=True)
         raise
     removed, kept, _ = after.counts
     data = {
@@ -162,15 +207,12 @@ async def _undoing(backends: Backends, import_id: str) -> _Undoing:
     """Raises OperatorError for an unknown import."""
     # PostgreSQL refuses a text with U+0000 or a lone surrogate: such a text is not looked up.
     for environment, store in backends.stores.items() if import_id.isascii() and import_id.isprintable() else ():
-        found, counts = await store.find_import(import_id), await store.undo_progress(import_id)
-        if found is None or counts is None:
-            continue
-        ids: list[int] = []
-        if found.state == "undone" and counts.kept:
-            page = await store.page(after=(found.first_id or 0) - 1, limit=KEPT_IDS_MAX, status=None)
-            ids = [pet.id for pet in page.pets if pet.id <= (found.last_id or 0)]
-        return _Undoing(environment, found, counts, ids)
-    raise OperatorError(f"no import has the id {import_id}; {program()} audit --what import shows them")
+        found = await store.imports.get(import_id, time.time())
+        if found is not None:
+            counts = await store.imports.undone(import_id)
+            ids = await store.imports.kept_ids(import_id, KEPT_IDS_MAX) if counts.kept else []
+            return _Undoing(environment, found, counts, ids)
+    raise OperatorError(f"no import has the id {import_id}; {program()} pets imports shows them")
 
 
 def _question(undoing: _Undoing) -> str:
@@ -194,9 +236,9 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
 
     async def write(backends: Backends, target: IO[str]) -> int:
         store = backends.stores[environment]
-        with progress("Exporting", sum((await store.count()).values())) as bar:
+        with progress("Exporting", sum((await store.pets.count()).values())) as bar:
             return await write_pets(
-                lambda after: store.page(after=after, limit=BATCH, status=None), written_as, target,
+                lambda after: store.pets.page(after=after, limit=BATCH, status=None), written_as, target,
                 lambda count: bar.update(count - bar.pos),
             )  # fmt: skip
 

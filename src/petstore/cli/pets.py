@@ -10,7 +10,7 @@ from petstore.backends import Backends
 from petstore.cli.admin import act, admin, on_data
 from petstore.cli.options import Group, Int64, confirm, data_options, env_option, limit_option, yes_option
 from petstore.cli.output import Output, Table, counted, printable, program
-from petstore.cli.pet_files import export, import_, undo_import
+from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.errors import InvalidBody, OperatorError
 from petstore.keys import Environment
 from petstore.pets import STATUSES, Pet, PetChanges, PetStatus, new_pet
@@ -24,6 +24,7 @@ def pets() -> None:
 
 
 pets.add_command(import_)
+pets.add_command(imports)
 pets.add_command(undo_import)
 pets.add_command(export)
 
@@ -48,9 +49,9 @@ async def list_(
     found: list[Pet] = []
     start, more = after, True
     if not text:
-        found, more = await store.page(after=after, limit=limit, status=status)
+        found, more = await store.pets.page(after=after, limit=limit, status=status)
     while text and more and len(found) < limit:
-        some, start, more = await store.search(text, after=start, limit=limit - len(found), status=status)
+        some, start, more = await store.pets.search(text, after=start, limit=limit - len(found), status=status)
         found += some
     rows = [[str(p.id), p.name, str(p.category_id), p.status] for p in found]
     empty = f"No animals: {program()} pets add, or {program()} pets import FILE"
@@ -154,7 +155,7 @@ def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_jso
 
 async def _existing(backends: Backends, environment: Environment, pet_ids: Sequence[int]) -> list[Pet]:
     """The animals, each once. Raises OperatorError when one of them does not exist: then nothing is changed."""
-    found = {pet_id: await backends.stores[environment].pet(pet_id) for pet_id in pet_ids}
+    found = {pet_id: await backends.stores[environment].pets.get(pet_id) for pet_id in pet_ids}
     missing = [str(pet_id) for pet_id, pet in found.items() if pet is None]
     if missing:
         named = ", ".join(missing[:NAMED_MAX]) + (" …" if len(missing) > NAMED_MAX else "")

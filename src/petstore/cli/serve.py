@@ -20,7 +20,7 @@ from petstore import data_dir, service
 from petstore.admin import demo as demo_data
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
-from petstore.cli.admin import OPERATOR_LIMITS
+from petstore.cli.admin import OPERATOR_BOUNDS
 from petstore.cli.banner import print_banner
 from petstore.cli.options import Command, F, backend_options, check_settings, settings_from
 from petstore.cli.output import printing_secret, program
@@ -177,7 +177,7 @@ async def _check_reload(settings: Settings) -> None:
             with _required("store", settings.store if "store" in new else None):
                 await _wait_for_schema(backends)
                 for store in backends.stores.values():
-                    await store.ping()
+                    await store.database.ping()
             if "gate" in new:
                 with _required("gate", settings.gate):
                     await backends.gate.keys_version("live")
@@ -214,7 +214,7 @@ async def _wait_for_schema(backends: Backends) -> None:
     log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
         for store in backends.stores.values():
-            await store.rows(COUNTERS, None, 1)  # has no timeout, as requests have
+            await store.transfer.rows(COUNTERS, None, 1)  # has no timeout, as requests have
         await check_copied(backends.stores)
     finally:
         log_line.cancel()
@@ -226,16 +226,16 @@ def _log_opening() -> None:
 
 async def _first_key(settings: Settings) -> dict[Environment, str]:
     """The secret of a new free key when there is no key yet: the first request can be sent at once."""
-    async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
+    async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         await _wait_for_schema(backends)
         for store in backends.stores.values():
-            if await store.keys(limit=1):
+            if await store.keys.page(limit=1):
                 return {}
         key = new_key("live", "free", now=time.time(), name="first key")
         secret = mint("live")
         entry = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")
         # Of several nodes that start at once, one adds the key.
-        is_added = await backends.stores["live"].add_key(key, digest_of(secret), entry, only_first=True)
+        is_added = await backends.stores["live"].keys.add(key, digest_of(secret), entry, only_first=True)
         return {"live": secret} if is_added else {}
 
 
@@ -246,7 +246,7 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
     start leaves an empty store, and of several nodes that start at once, one adds the data.
     Raises OperatorError when there are other data, and Unavailable.
     """
-    async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
+    async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         await _wait_for_schema(backends)
         empty = [name for name, store in backends.stores.items() if not await demo_data.has_data(store)]
         for name, store in backends.stores.items():
@@ -257,10 +257,10 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
             return {}
         added: dict[Environment, str] = {}
         with _demo_directory(settings.data) as path:
-            async with Backends(Settings(data=path), limits=OPERATOR_LIMITS) as made:
+            async with Backends(Settings(data=path), bounds=OPERATOR_BOUNDS) as made:
                 secrets = await demo_data.fill(made.stores, made.gate, time.time())
                 for name in empty:
-                    if await backends.stores[name].put_all(await demo_data.content_of(made.stores[name])):
+                    if await backends.stores[name].transfer.put_all(await demo_data.content_of(made.stores[name])):
                         added[name] = secrets[name]
         return added
 

@@ -94,14 +94,14 @@ async def _busiest(
     if after:
         await key_of(backends, after)
     await _collect(backends)
-    totals = await store.busiest(
+    totals = await store.usage.busiest(
         interval=span.interval, since=span.since(end), until=int(end) + 1, limit=limit + 1, after=after,
         operation=operation,
     )  # fmt: skip
     shown = totals[:limit]
     ids = [total.key_id for total in shown]
-    keys = await store.keys_by_id(ids)
-    bars = await key_bars(store, ids, span, end, operation)
+    keys = await store.keys.by_id(ids)
+    bars = await key_bars(store.usage, ids, span, end, operation)
     data: list[dict[str, Any]] = []
     for total in shown:
         key = keys.get(total.key_id)  # unknown again after a restore
@@ -118,7 +118,7 @@ async def _one(backends: Backends, key_id: str, period: Period, operation: Opera
     span, end, name, in_words = period
     key = await key_of(backends, key_id)
     await _collect(backends, [key_id])
-    bars = (await key_bars(backends.stores[key.environment], [key_id], span, end, operation))[key_id]
+    bars = (await key_bars(backends.stores[key.environment].usage, [key_id], span, end, operation))[key_id]
     (status,) = await statuses(backends.gate, [key], time.time())
     admitted = bars.sum_of("ok", "client_error", "server_error")
     steps = [

@@ -13,7 +13,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
     if action not in ACTIONS:
         action = ""
     before = request.number("before") or None
-    found = await request.store.find_entries(before=before, limit=PAGE_SIZE, actor=actor, action=action, text=text)
+    found = await request.store.audit.find(before=before, limit=PAGE_SIZE, actor=actor, action=action, text=text)
     return {
         "actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None,
         "actions": ACTIONS, "pet_actions": PET_ACTIONS,

@@ -47,7 +47,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
 
 async def _callers(request: ConsoleRequest, totals: Sequence[KeyTotal]) -> list[tuple[ApiKey, KeyTotal]]:
     """In the order of the totals. Raises Unavailable."""
-    keys = await request.store.keys_by_id([total.key_id for total in totals])
+    keys = await request.store.keys.by_id([total.key_id for total in totals])
     return [(keys[total.key_id], total) for total in totals if total.key_id in keys]
 
 

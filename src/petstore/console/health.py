@@ -52,7 +52,7 @@ class Node:
     async def content(self) -> dict[str, Any]:
         """What the health page shows."""
         *stores, gate = await asyncio.gather(
-            *(_timed(store.ping()) for store in self._stores.values()), _timed(self._gate.keys_version("live"))
+            *(_timed(store.database.ping()) for store in self._stores.values()), _timed(self._gate.keys_version("live"))
         )
         if not gate.error and self._gate.degraded():
             gate = gate._replace(error="Redis does not respond: each node counts for itself")

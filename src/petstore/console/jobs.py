@@ -42,6 +42,9 @@ class Job(msgspec.Struct):
     def advance(self, done: int) -> None:
         self.done = done
 
+    def advance_of(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
 
 class Jobs:
     """A context manager: its end cancels running jobs and deletes their files."""

@@ -103,12 +103,12 @@ def _update(form: Form, now: float) -> KeyChanges:
 
 
 async def _content(request: ConsoleRequest, key: ApiKey) -> dict[str, Any]:
-    bars = (await key_bars(request.store, [key.id], SPANS[request.span], request.now))[key.id]
+    bars = (await key_bars(request.store.usage, [key.id], SPANS[request.span], request.now))[key.id]
     (status,) = await statuses_of(request, [key])
     return {
         "key": key,
         "span": request.span,
         "bars": bars,
         "status": status,
-        "errors": await request.store.recent_errors(key.id),
+        "errors": await request.store.usage.recent_errors(key.id),
     }

@@ -72,10 +72,10 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
         bans = await request.state.bans[request.environment].latest(first_timeout=BANS_TIMEOUT)
         banned = [ban.key_id for ban, _ in bans.value] if bans else []
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
-    found = await request.store.find_keys(query, now=request.now, sort=sort, after=after, limit=PAGE_SIZE + 1)
+    found = await request.store.keys.search(query, now=request.now, sort=sort, after=after, limit=PAGE_SIZE + 1)
     keys = found[:PAGE_SIZE]
     found_statuses = await statuses_of(request, keys)
-    bars = await key_bars(request.store, [key.id for key in keys], SPANS["day"], request.now)
+    bars = await key_bars(request.store.usage, [key.id for key in keys], SPANS["day"], request.now)
     return {
         "q": text,
         "plan": plan or "",

@@ -45,7 +45,7 @@ async def _change(request: ConsoleRequest, name: str, action: Callable[[], Await
 
 
 async def page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
-    found = await request.state.stores["live"].operators()  # if this fails, the tokens are shown by the next page
+    found = await request.state.stores["live"].operators.all()  # if this fails, the tokens are shown by the next page
     secrets = request.session.new_secrets if request.http.method == "GET" else {}
     tokens = {
         name.removeprefix("operator "): secrets.pop(name) for name in list(secrets) if name.startswith("operator ")

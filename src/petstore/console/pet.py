@@ -47,7 +47,7 @@ async def remove(request: ConsoleRequest) -> Response:
 
 async def page(request: ConsoleRequest, form: Form | None = None, error: Exception | None = None) -> Response:
     (status, message), pet_id = describe(error), _pet_id(request)
-    pet = await request.store.pet(pet_id)
+    pet = await request.store.pets.get(pet_id)
     found = await _history(request, pet_id)
     if pet is None and not found.entries:
         raise HTTPException(404)
@@ -59,7 +59,7 @@ async def page(request: ConsoleRequest, form: Form | None = None, error: Excepti
 
 async def _history(request: ConsoleRequest, pet_id: int) -> FoundEntries:
     before = request.number("before") or None
-    found = await request.store.find_entries(before=before, limit=HISTORY_SIZE, subject=str(pet_id))
+    found = await request.store.audit.find(before=before, limit=HISTORY_SIZE, subject=str(pet_id))
     # An operator's name may look like an id.
     return found._replace(entries=[each for each in found.entries if each[1].action in PET_ACTIONS])
 

@@ -26,10 +26,11 @@ async def start_import(request: ConsoleRequest) -> Response:
 
     async def work(job: Job) -> str:
         with source:
-            file = PetFile(name, source)
-            done = await request.admin.import_pets(name, file.batches(job.advance), file.sha256)
+            done = await request.admin.import_pets(
+                name, PetFile(name, source), reading=job.advance, adding=job.advance_of
+            )
         request.pets_changed()
-        added = f"{done.count:,} {'animal was' if done.count == 1 else 'animals were'} added"
+        added = f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added"
         return f"{added} to {request.environment}. To remove them again: petstore pets undo-import {done.id}"
 
     return _start(request, Job(request.environment, f"Importing {name}", upload.size or 0, name), work)
@@ -46,15 +47,15 @@ async def start_export(request: ConsoleRequest) -> Response:
 
     async def page_after(after: int) -> Page:
         if not text:
-            return await request.store.page(after=after, limit=BATCH, status=wanted)
+            return await request.store.pets.page(after=after, limit=BATCH, status=wanted)
         while True:  # one step of a search may find nothing
-            found = await request.store.search(text, after=after, limit=BATCH, status=wanted)
+            found = await request.store.pets.search(text, after=after, limit=BATCH, status=wanted)
             if found.pets or not found.more:
                 return Page(found.pets, found.more)
             after = found.searched_to
 
     async def work(job: Job) -> str:
-        job.total = sum((await request.store.count()).values())
+        job.total = sum((await request.store.pets.count()).values())
         with request.state.jobs.new_file(job).open("w", encoding="utf-8", newline="") as target:
             count = await write_pets(page_after, chosen, target, job.advance)
         return f"{count:,} {'animal is' if count == 1 else 'animals are'} ready."

@@ -105,9 +105,9 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
     """The newest animals first. `hits` counts the rows of the pages before: a search may find none for many pages."""
     text, before = request.parameter("q").strip(), request.number("before")
     status = chosen if is_status(chosen := request.parameter("status")) else None
-    found = await request.store.newest_pets(before=before or None, limit=PAGE_SIZE, status=status, text=text)
+    found = await request.store.pets.newest(before=before or None, limit=PAGE_SIZE, status=status, text=text)
     if not before and is_id(text):  # a number may be an id, or a part of a name
-        pet = await request.store.pet(int(text))
+        pet = await request.store.pets.get(int(text))
         if pet is not None and pet not in found.pets and status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
     hits = request.number("hits") + len(found.pets)

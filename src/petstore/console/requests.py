@@ -106,7 +106,7 @@ class ConsoleRequest:
 
     async def find_key(self, key_id: str) -> ApiKey | None:
         """Raises Unavailable. A text with other characters than an id has is not looked up: PostgreSQL rejects some."""
-        return await self.store.key(key_id) if key_id.isascii() and key_id.isprintable() else None
+        return await self.store.keys.get(key_id) if key_id.isascii() and key_id.isprintable() else None
 
 
 Handler = Callable[[ConsoleRequest], Awaitable[Response]]

@@ -23,7 +23,7 @@ async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> 
     """The session of a cookie with its operator's present role, unless the operator was revoked. Raises Unavailable."""
     session = state.sessions.find(cookie, automatic=automatic)
     if session is not None and session.name is not None:
-        operator = await state.stores["live"].operator(session.name)
+        operator = await state.stores["live"].operators.get(session.name)
         # A revoked name may be given to another person: that operator was created later.
         if operator is None or operator.revoked is not None or operator.created != session.operator_created:
             state.sessions.end(cookie)
@@ -82,7 +82,7 @@ async def _authenticate(state: ConsoleState, token: str) -> tuple[bool, Operator
     A sign-in that cannot be recorded in the audit log fails.
     """
     if could_be_token(token):
-        operator = await state.stores["live"].find_operator(digest_of(token))
+        operator = await state.stores["live"].operators.find(digest_of(token))
         if operator is None:
             return False, None
         await state.record(operator.name, "sign in", operator.name, "token")

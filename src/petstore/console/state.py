@@ -44,7 +44,7 @@ class ConsoleState:
         self.renderer = Renderer()
         self.node = Node(settings, stores, gate)
         self.bans = {each: BackgroundValue(partial(self._bans, store)) for each, store in stores.items()}
-        self.pet_counts = {each: BackgroundValue(store.count) for each, store in stores.items()}
+        self.pet_counts = {each: BackgroundValue(store.pets.count) for each, store in stores.items()}
         self.busiest: dict[tuple[Environment, SpanName], BackgroundValue[list[KeyTotal]]] = {
             (each, span): BackgroundValue(partial(self._busiest, store, span))
             for each, store in stores.items()
@@ -64,22 +64,24 @@ class ConsoleState:
 
     async def record(self, actor: str, action: str, subject: str, detail: str = "") -> None:
         """Record an action in the audit log of live, which also has the sign-ins. Raises Unavailable."""
-        await self.stores["live"].record(AuditEntry(self.clock(), actor, action, subject, detail))
+        await self.stores["live"].audit.record(AuditEntry(self.clock(), actor, action, subject, detail))
 
     async def deprecated_totals(self, environment: Environment, limit: int) -> list[KeyTotal]:
         """The keys that called the deprecated operation in the last days, the most calls first. Raises Unavailable."""
         since = int(self.clock()) // DAY * DAY - (DEPRECATED_DAYS - 1) * DAY
-        return await self.stores[environment].busiest(interval=DAY, since=since, limit=limit, operation=DEPRECATED)
+        return await self.stores[environment].usage.busiest(
+            interval=DAY, since=since, limit=limit, operation=DEPRECATED
+        )
 
     async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
         """The bans of one environment's keys, the longest first."""
         if not await self.gate_responds():
             raise Unavailable("the gate does not respond")
         bans = await bans_in_force(self.gate, self.clock())
-        keys = await store.keys_by_id([ban.key_id for ban in bans])
+        keys = await store.keys.by_id([ban.key_id for ban in bans])
         found = [(ban, keys[ban.key_id]) for ban in bans if ban.key_id in keys]
         return sorted(found, key=lambda each: each[0].until, reverse=True)
 
     async def _busiest(self, store: Store, span: SpanName) -> list[KeyTotal]:
         chosen = SPANS[span]
-        return await store.busiest(interval=chosen.interval, since=chosen.since(self.clock()), limit=BUSIEST)
+        return await store.usage.busiest(interval=chosen.interval, since=chosen.since(self.clock()), limit=BUSIEST)

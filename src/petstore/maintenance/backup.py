@@ -29,8 +29,10 @@ from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import archive
 from petstore.maintenance.archive import Manifest, Member, Progress
 from petstore.settings import Settings, without_password
+from petstore.store.schema import NEWEST_SCHEMA
 from petstore.store.sqlite.backup import Snapshot, record_entry, take_over_ids
-from petstore.store.sqlite.doctor import NEWEST_SCHEMA, check_file
+from petstore.store.sqlite.doctor import check_file
+from petstore.store.sqlite.migrations import migrate
 
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # called with the number of bytes
 STORES = [f"{environment}.db" for environment in ENVIRONMENTS]
@@ -266,6 +268,7 @@ def _prepare(source: Path, path: Path, replaced: Path, entry: AuditEntry) -> boo
     if path.name == GATE_FILE:
         renew_versions(path)
         return True
+    migrate(path)
     record_entry(path, entry)
     return not replaced.exists() or take_over_ids(path, replaced)
 

@@ -26,7 +26,7 @@ class Copied(NamedTuple):
 
 async def size_of(source: Stores) -> int:
     """The number of animals, for the progress bar: the other tables are small. Raises Unavailable."""
-    return sum([sum((await store.count()).values()) for store in source.values()])
+    return sum([sum((await store.pets.count()).values()) for store in source.values()])
 
 
 async def copy_stores(source: Stores, target: Stores, name: str, progress: Progress) -> list[Copied]:
@@ -37,12 +37,12 @@ async def copy_stores(source: Stores, target: Stores, name: str, progress: Progr
     """
     await _check_target(target, name)
     for store in target.values():
-        await store.set_copying_from(name)
+        await store.transfer.set_copying_from(name)
     copied = []
     for environment, store in source.items():
         for table in TABLES:
             await _copy(store, target[environment], table, progress)
-        await target[environment].put_rows(COUNTERS, await store.rows(COUNTERS, None, BATCH))
+        await target[environment].transfer.put_rows(COUNTERS, await store.transfer.rows(COUNTERS, None, BATCH))
         copied += [await _compare(store, target[environment], environment, table) for table in TABLES]
     return copied
 
@@ -50,7 +50,7 @@ async def copy_stores(source: Stores, target: Stores, name: str, progress: Progr
 async def finish(target: Stores) -> None:
     """Mark the target as complete: a service may start on it."""
     for store in target.values():
-        await store.set_copying_from(None)
+        await store.transfer.set_copying_from(None)
 
 
 async def check_gate(target: Gate) -> None:
@@ -73,21 +73,21 @@ async def copy_quotas(source: Gate, target: Gate) -> Copied:
 
 
 async def _check_target(target: Stores, name: str) -> None:
-    unfinished = {await store.copying_from() for store in target.values()}
+    unfinished = {await store.transfer.copying_from() for store in target.values()}
     if name in unfinished:
         return
     for other in unfinished - {None}:
         raise OperatorError(f"the target has an unfinished copy of {other}: finish that one, or empty the target")
     for environment, store in target.items():
         for table in TABLES:
-            if await store.last_row(table) is not None:
+            if await store.transfer.last_row(table) is not None:
                 raise OperatorError(f"the target has {table.name} in {environment} already: choose an empty one")
 
 
 async def _copy(source: Store, target: Store, table: Table, progress: Progress) -> None:
-    last = await target.last_row(table)
-    while rows := await source.rows(table, table.key_of(last) if last else None, BATCH):
-        await target.put_rows(table, rows)
+    last = await target.transfer.last_row(table)
+    while rows := await source.transfer.rows(table, table.key_of(last) if last else None, BATCH):
+        await target.transfer.put_rows(table, rows)
         progress(len(rows) if table.name == "pets" else 0)
         last = rows[-1]
 
@@ -96,7 +96,7 @@ async def _compare(source: Store, target: Store, environment: Environment, table
     digest, count = hashlib.sha256(), 0
     after: Row | None = None
     while True:
-        rows, written = await source.rows(table, after, BATCH), await target.rows(table, after, BATCH)
+        rows, written = await source.transfer.rows(table, after, BATCH), await target.transfer.rows(table, after, BATCH)
         if rows != written:
             raise _changed(f"{table.name} of {environment}")
         if not rows:

@@ -56,7 +56,8 @@ async def findings(
 async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
     if settings.store is not None:
         return await _postgresql(settings, settings.store, clocks)
-    from petstore.store.sqlite.doctor import NEWEST_SCHEMA, check_file
+    from petstore.store.schema import NEWEST_SCHEMA
+    from petstore.store.sqlite.doctor import check_file
 
     found = []
     for environment in ENVIRONMENTS:

@@ -78,7 +78,7 @@ class Site:
 
     async def _look(self) -> None:
         for store in self._stores.values():
-            await store.ping()
+            await store.database.ping()
         await self._gate.keys_version("live")
 
     def _may_scrape(self, request: Request) -> bool:
