@@ -7,6 +7,7 @@ the record of a key, and totals in a second record. Redis had the totals in a ha
 import asyncio
 import contextlib
 import logging
+import os
 import struct
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -43,13 +44,13 @@ def _upgraded(windows: bytes, environment: int, epoch: int, totals: Sequence[int
 
 def needs_upgrade(path: Path) -> bool:
     """Whether the file is of version 1.1."""
-    if not path.exists():
+    if not os.access(path, os.R_OK):
         return False
     try:
         with lmdb.open(str(path), subdir=False, readonly=True, mode=0o600) as env, env.begin() as txn:
             return len(txn.get(b"v" + ENVIRONMENTS[0].encode(), b"")) == _VERSIONS_SIZE
     except lmdb.Error:
-        return False  # whoever opens the file to use it reports the error
+        return False  # the gate reports the error when it opens the file
 
 
 def upgrade(path: Path) -> None:
