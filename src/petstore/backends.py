@@ -11,6 +11,7 @@ from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
+from petstore.gate.upgrade_from_1_1 import needs_upgrade, upgrade
 from petstore.keys import Environment
 from petstore.observability import multiprocess
 from petstore.rate_limits import SECOND, BanPolicy
@@ -89,18 +90,22 @@ def prepare(settings: Settings) -> None:
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Set a gate file that cannot be used aside; `thoroughly`: read all of it. Raises OperatorError."""
+    """Set a gate file that cannot be used aside, and upgrade one of 1.1; `thoroughly`: read all of it.
+
+    Raises OperatorError, and Unavailable.
+    """
     path = gate_file(settings.gate, settings.data)
-    if is_clean(path) and not thoroughly:
+    if is_clean(path) and not thoroughly and not needs_upgrade(path):
         return
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             with exclusive_lock(settings.data):
                 recover(path)
+                upgrade(path)
             return
         except InUse:
-            if is_clean(path, in_use=True):
+            if is_clean(path, in_use=True) and not needs_upgrade(path):
                 return  # the process that uses the file has checked it
             if time.monotonic() > deadline:
                 raise

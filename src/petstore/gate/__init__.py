@@ -131,10 +131,11 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     try:
         from petstore.gate.redis import RedisGate
         from petstore.gate.redis_url import open_link
+        from petstore.gate.upgrade_from_1_1 import UpgradedLink
     except ImportError as error:
         raise MissingPackage(f"--gate {scheme}", error.name, "cluster") from None
 
-    shared = RedisGate(open_link(url), policy)
+    shared = RedisGate(UpgradedLink(open_link(url)), policy)
     if policy.outage == "refuse":
         return shared
     from petstore.gate.fallback import FallbackGate

@@ -7,6 +7,7 @@ import lmdb
 
 from petstore.errors import Unavailable
 from petstore.gate.lmdb import INITIAL_SIZE, VERSION, new_versions
+from petstore.gate.upgrade_from_1_1 import upgrade
 from petstore.keys import ENVIRONMENTS
 
 
@@ -21,6 +22,7 @@ def copy_out(path: Path, target: Path) -> None:
 
 def renew_versions(path: Path) -> None:
     """Give a file from a backup versions that no worker has seen. Raises Unavailable."""
+    upgrade(path)
     try:
         with _open_offline(path, readonly=False) as env, env.begin(write=True) as txn:
             for environment in ENVIRONMENTS:

@@ -60,9 +60,8 @@ class ClusterLink:
         return versions, await self._run_on_records(now, bans, versions, calls)
 
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        await self._ensure_slots()
-        for server in filter(None, set(self._owners)):
-            async for names in self._link(server).names(pattern):
+        for link in (await self.servers()).values():
+            async for names in link.names(pattern):
                 yield names
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
