@@ -11,14 +11,16 @@ from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
-from petstore.gate.upgrade_from_1_1 import needs_upgrade, upgrade
-from petstore.keys import Environment
+from petstore.gate.upgrade_from_1_1 import needs_upgrade as gate_needs_upgrade
+from petstore.gate.upgrade_from_1_1 import upgrade as upgrade_gate
+from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability import multiprocess
 from petstore.rate_limits import SECOND, BanPolicy
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.bounds import Bounds
 from petstore.store.schema import UNFINISHED_COPY
+from petstore.store.sqlite.migrations import migrate, needs_upgrade
 
 
 class Backends:
@@ -42,6 +44,7 @@ class Backends:
         with contextlib.ExitStack() as lock:
             if locked:
                 recover_gate(settings)
+                upgrade_data(settings)
                 lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
             self.gate = open_gate_for(settings)
             try:
@@ -90,26 +93,44 @@ def prepare(settings: Settings) -> None:
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Set a gate file that cannot be used aside, and upgrade one of 1.1; `thoroughly`: read all of it.
-
-    Raises OperatorError, and Unavailable.
-    """
+    """Set a gate file that cannot be used aside; `thoroughly`: read all of it. Raises OperatorError."""
     path = gate_file(settings.gate, settings.data)
-    if is_clean(path) and not thoroughly and not needs_upgrade(path):
+    if is_clean(path) and not thoroughly:
         return
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             with exclusive_lock(settings.data):
                 recover(path)
-                upgrade(path)
             return
         except InUse:
-            if is_clean(path, in_use=True) and not needs_upgrade(path):
+            if is_clean(path, in_use=True):
                 return  # the process that uses the file has checked it
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
+
+
+def upgrade_data(settings: Settings) -> None:
+    """Bring the files of release 1.1 up to date, while no other process uses them. Raises OperatorError, Unavailable.
+
+    PostgreSQL and Redis are upgraded when they are first used.
+    """
+    gate = gate_file(settings.gate, settings.data)
+    files = [settings.data / f"{each}.db" for each in ENVIRONMENTS] if settings.store is None else []
+    if not (gate_needs_upgrade(gate) or any(map(needs_upgrade, files))):
+        return
+    try:
+        with exclusive_lock(settings.data):
+            upgrade_gate(gate)
+            for path in files:
+                if needs_upgrade(path):
+                    migrate(path)
+    except InUse:
+        raise InUse(
+            f"--data {settings.data}: was written by Petstore 1.1, and a service or a command of it still works there;"
+            " stop it, then start this version"
+        ) from None
 
 
 def mark_gate_clean(settings: Settings) -> None:

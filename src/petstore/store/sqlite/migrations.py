@@ -13,7 +13,7 @@ RESTORE = "bring a backup back with petstore restore FILE --force, which keeps w
 
 
 def needs_upgrade(path: Path) -> bool:
-    """Whether release 1.1 has written the file. Changes nothing; False for a file that cannot be read."""
+    """Whether release 1.1 has written the file. False for a file that is not there, or cannot be read."""
     try:
         with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
             version: int = connection.pragma("user_version")
