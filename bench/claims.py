@@ -13,14 +13,14 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from petstore.audit import AuditEntry
 from petstore.backends import Backends
 from petstore.keys import digest_of, mint, new_key
-from petstore.pets import STATUSES, NewPet
+from petstore.pets import STATUSES
 from petstore.plans import Limits
 from petstore.settings import Settings
 
@@ -119,12 +119,10 @@ def serving(data: Path) -> Iterator[tuple[int, float]]:
 
 
 async def fill(data: Path, count: int) -> None:
-    async def batches() -> AsyncIterator[list[NewPet]]:
-        for first in range(0, count, 1000):
-            yield [NewPet(f"Pet {i}", i % 50, STATUSES[i % 3]) for i in range(first, min(first + 1000, count))]
-
     async with Backends(Settings(data=data)) as backends:
-        await backends.stores["live"].import_pets(batches(), ENTRY)
+        for first in range(0, count, 1000):
+            rows = [(i + 1, f"Pet {i}", i % 50, STATUSES[i % 3], 0) for i in range(first, min(first + 1000, count))]
+            await backends.stores["live"].transfer.put_rows(PETS, rows)
 
 
 async def page_cost(data: Path, after: int) -> float:

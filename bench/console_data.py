@@ -3,20 +3,18 @@
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 from claims import PLENTY
 
-from petstore.audit import AuditEntry
 from petstore.backends import Backends
 from petstore.keys import ApiKey, digest_of, mint, new_key
-from petstore.pets import STATUSES, NewPet
+from petstore.pets import STATUSES
 from petstore.plans import Plan
 from petstore.rate_limits import Windows
 from petstore.settings import Settings
-from petstore.store.schema import TABLES, row_of
+from petstore.store.schema import TABLES, key_row
 from petstore.usage import DAY, HOUR
 
 ANIMALS, KEYS, ENTRIES = 1_000_000, 10_000, 100_000
@@ -32,7 +30,10 @@ async def fill(settings: Settings) -> tuple[str, str]:
     now = time.time()
     async with Backends(settings) as backends:
         store = backends.stores["live"]
-        await store.import_pets(_animals(), AuditEntry(now, "bench", "import", "bench.jsonl"))
+        for first in range(0, ANIMALS, 5_000):
+            numbers = range(first, first + 5_000)
+            rows = [(i + 1, f"{NAMES[i % 10]} {i}", i % 50, STATUSES[i % 3], 0) for i in numbers]
+            await store.transfer.put_rows(PETS, rows)
         keys = [_key(number, now) for number in range(KEYS)]
         secret = mint("live")
         for name, rows in _history(keys, secret, int(now)).items():
@@ -62,16 +63,11 @@ def _key(number: int, now: float) -> ApiKey:
     )
 
 
-async def _animals() -> AsyncIterator[list[NewPet]]:
-    for first in range(0, ANIMALS, 5_000):
-        yield [NewPet(f"{NAMES[i % 10]} {i}", i % 50, STATUSES[i % 3]) for i in range(first, first + 5_000)]
-
-
 def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[Any, ...]]]:
     """Rows by table: a month of days and hours in which some keys were active, an hour of minutes in which all were."""
     ids = sorted(key.id for key in keys)
     history: dict[str, list[tuple[Any, ...]]] = {
-        "keys": sorted((row_of(key) for key in keys), key=lambda row: row[0]),
+        "keys": sorted((key_row(key) for key in keys), key=lambda row: row[0]),
         "suspensions": sorted((key.id, key.suspended) for key in keys if key.suspended is not None),
         "secrets": [(digest_of(secret), keys[0].id, None)],
     }

@@ -13,7 +13,7 @@ import msgspec
 
 from petstore.admin.actions import Admin
 from petstore.backends import Backends, open_stores_for
-from petstore.cli.admin import OPERATOR_LIMITS
+from petstore.cli.admin import OPERATOR_BOUNDS
 from petstore.keys import KeyChanges
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
@@ -95,8 +95,8 @@ async def one_for_each_worker(servers: Sequence[Server], secret: str, stack: con
 async def live_admin(server: Server, *, plant: bool) -> AsyncIterator[Admin]:
     """What commands act with. With `plant`, changes are not announced to the service."""
     settings = Settings(data=server.data, store=server.store, gate=server.gate)
-    async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
-        stores = open_stores_for(settings, None, limits=OPERATOR_LIMITS) if plant else backends.stores
+    async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
+        stores = open_stores_for(settings, None, bounds=OPERATOR_BOUNDS) if plant else backends.stores
         try:
             yield Admin(stores["live"], backends.gate, "the proof", time.time)
         finally:
@@ -204,12 +204,10 @@ class Removal:
 async def removed_under_traversals(servers: Sequence[Server], secret: str, admin: Admin, scale: Scale) -> Removal:
     """Raises Broken."""
 
-    async def animals() -> AsyncIterator[list[NewPet]]:
-        yield [NewPet(f"Pet {number}", 1) for number in range(2 * scale.trials)]
-
-    added = await admin.import_pets("animals", animals())
-    assert added.first_id is not None and added.last_id is not None
-    removal = Removal(added.first_id, added.last_id)
+    first = await admin.add_pet(NewPet("Pet 0", 1))
+    for number in range(1, 2 * scale.trials):
+        last = await admin.add_pet(NewPet(f"Pet {number}", 1))
+    removal = Removal(first.id, last.id)
     watching = (removal.watch(servers[number % len(servers)], secret) for number in range(TRAVERSALS))
     await asyncio.gather(*watching, removal.run(admin))
     return removal

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -12,14 +12,16 @@ import apsw
 import asyncpg
 
 from petstore.audit import AuditEntry
+from petstore.changes import Change
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
-from petstore.pets import NewPet
-from petstore.store import Store, StorePolicy, Subject, close_stores, open_stores
-from petstore.store.limits import StoreLimits
+from petstore.pets import Import, NewPet
+from petstore.store import Store, StorePolicy, close_stores, open_stores, store_on
+from petstore.store.bounds import Bounds
+from petstore.store.freshness import Announce
 from petstore.store.postgres.pool import PostgresPool
-from petstore.store.sqlite import SqliteStore
 from petstore.store.sqlite.connection import connect
+from petstore.store.sqlite.database import SqliteDatabase
 from tests.backends import Postgres, shared
 
 T = TypeVar("T")
@@ -27,9 +29,18 @@ T = TypeVar("T")
 NOW = 1_800_000_000  # a whole hour
 ENTRY = AuditEntry(5.0, "a test", "test", "x")
 # A machine that stalls is no fault of the store's: only tests of timeouts use the usual ones.
-PATIENT = StoreLimits(request_timeout=30, busy_timeout=29, statement_timeout=29, connect_timeout=10)
+PATIENT = Bounds(request_timeout=30, busy_timeout=29, statement_timeout=29, connect_timeout=10)
 # A row that the tables refuse is a bug of the caller's, which gets the driver's own error.
 REFUSED_ROW = (apsw.ConstraintError, asyncpg.IntegrityConstraintViolationError)
+
+
+def _collecting(changes: list[Change] | None) -> Announce:
+    async def announce(announced: Collection[Change]) -> None:
+        if changes is not None:
+            for change in announced:
+                changes.append(change)
+
+    return announce
 
 
 class StorePlace(NamedTuple):
@@ -38,15 +49,11 @@ class StorePlace(NamedTuple):
 
     @asynccontextmanager
     async def open(
-        self, changes: list[Subject] | None = None, policy: StorePolicy | None = None
+        self, changes: list[Change] | None = None, policy: StorePolicy | None = None
     ) -> AsyncIterator[Store]:
-        """The live environment's store, when it answers; `changes` collects what `on_commit` is called with."""
-
-        async def on_commit(subject: Subject) -> None:
-            if changes is not None:
-                changes.append(subject)
-
-        stores = open_stores(self.url, self.data, policy or StorePolicy(limits=PATIENT), lambda _: on_commit)
+        """The live environment's store, when it answers; `changes` collects what it announces."""
+        announce = _collecting(changes)
+        stores = open_stores(self.url, self.data, policy or StorePolicy(bounds=PATIENT), lambda _: announce)
         try:
             await _answering(stores["live"])
             yield stores["live"]
@@ -56,7 +63,7 @@ class StorePlace(NamedTuple):
     def use(
         self,
         work: Callable[[Store], Awaitable[T]],
-        changes: list[Subject] | None = None,
+        changes: list[Change] | None = None,
         policy: StorePolicy | None = None,
     ) -> T:
         async def inside() -> T:
@@ -105,32 +112,27 @@ class WatchedConnection(apsw.Connection):
 @asynccontextmanager
 async def sqlite_store(
     data: Path,
-    limits: StoreLimits | None = None,
+    bounds: Bounds | None = None,
     kind: type[apsw.Connection] = apsw.Connection,
-    changes: list[Subject] | None = None,
+    changes: list[Change] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> AsyncIterator[SqliteStore]:
-    """The live environment's store on SQLite, with limits, connections and a clock of the test's own."""
-
-    async def on_commit(subject: Subject) -> None:
-        if changes is not None:
-            changes.append(subject)
-
+) -> AsyncIterator[Store]:
+    """The live environment's store on SQLite, with bounds, connections and a clock of the test's own."""
     connecting = partial(connect, kind=kind)
-    store = SqliteStore(data / "live.db", "live", on_commit, limits or PATIENT, connecting, clock)
+    database = SqliteDatabase(data / "live.db", "live", _collecting(changes), bounds or PATIENT, connecting, clock)
     try:
-        yield store
+        yield store_on(database)
     finally:
-        await store.database.close()
+        await database.close()
 
 
 @asynccontextmanager
 async def postgres_pool(
-    place: StorePlace, size: int = 1, limits: StoreLimits | None = None, *, pgbouncer: bool = False
+    place: StorePlace, size: int = 1, bounds: Bounds | None = None, *, pgbouncer: bool = False
 ) -> AsyncIterator[PostgresPool]:
     """Connections to the same place, for statements of the test's own."""
     assert place.url is not None
-    pool = PostgresPool(place.url, [], StorePolicy(size, pgbouncer, limits=limits or PATIENT))
+    pool = PostgresPool(place.url, [], StorePolicy(size, pgbouncer, bounds=bounds or PATIENT))
     try:
         yield pool
     finally:
@@ -139,21 +141,24 @@ async def postgres_pool(
 
 async def nobody_is_connected(place: StorePlace) -> None:
     """Returns when no process has a connection of the store's to this place. Raises TimeoutError."""
-    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore 2' AND datname = current_database()"
     other = await asyncpg.connect(place.url)
     async with asyncio.timeout(10):  # the server notices when it comes to it
         while await other.fetchval(sql) > 0:
             await asyncio.sleep(0.01)
-    await other.database.close()
+    await other.close()
 
 
-async def batches(*names: str) -> AsyncIterator[list[NewPet]]:
-    for name in names:
-        yield [NewPet(name, 1)]
-
-
-async def batch(*pets: NewPet) -> AsyncIterator[list[NewPet]]:
-    yield list(pets)
+async def imported(store: Store, *pets: NewPet, entry: AuditEntry = ENTRY, sha256: str = "") -> Import:
+    """An import of these animals, in chunks of the usual size."""
+    claim = await store.imports.begin(sha256, len(pets), entry)
+    size = store.database.bounds.import_chunk
+    for place in range(0, len(pets), size):
+        await store.imports.add_chunk(claim, place, pets[place : place + size], entry.at)
+    await store.imports.finish(claim, entry.at)
+    found = await store.imports.get(claim.import_id, entry.at)
+    assert found is not None
+    return found
 
 
 async def names(store: Store) -> list[str]:

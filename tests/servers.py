@@ -18,7 +18,7 @@ import httpx
 
 from petstore.audit import AuditEntry
 from petstore.backends import Backends
-from petstore.cli.admin import OPERATOR_LIMITS
+from petstore.cli.admin import OPERATOR_BOUNDS
 from petstore.data_dir import UMASK
 from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
@@ -26,6 +26,7 @@ from petstore.plans import Limits, Plan
 from petstore.settings import Settings
 from petstore.store.schema import COUNTERS
 from tests.backends import Postgres, Redis, free_port, shared
+from tests.places import imported
 from tests.starting import Running, launched
 
 # Our own HTTP server on the embedded files and on PostgreSQL and Redis, and another host of the same app.
@@ -177,7 +178,7 @@ class Server:
 
         async def inside() -> T:
             settings = Settings(data=self.data, store=self.store, gate=self.gate)
-            async with Backends(settings, limits=OPERATOR_LIMITS) as backends:
+            async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
                 return await work(backends)
 
         before = os.umask(UMASK)  # as every command has it
@@ -224,11 +225,7 @@ class Server:
         """Add animals named Pet 1, Pet 2, …; without a status, the three in turn."""
         statuses = [status] if status else STATUSES
         pets = [NewPet(f"Pet {i + 1}", i, statuses[i % len(statuses)]) for i in range(count)]
-
-        async def batches() -> Any:
-            yield pets
-
-        self.act(lambda backends: backends.stores[environment].import_pets(batches(), ENTRY))
+        self.act(lambda backends: imported(backends.stores[environment], *pets, entry=ENTRY))
 
     @contextlib.contextmanager
     def writes_held_up(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ import pytest
 
 from petstore.admin.actions import Admin
 from petstore.backends import Backends
-from petstore.cli.admin import OPERATOR_LIMITS
+from petstore.cli.admin import OPERATOR_BOUNDS
 from petstore.keys import KeyChanges
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
@@ -44,7 +44,7 @@ class Bench(NamedTuple):
 @asynccontextmanager
 async def bench(server: Server) -> AsyncIterator[Bench]:
     settings = Settings(data=server.data, store=server.store, gate=server.gate)
-    async with Backends(settings, limits=OPERATOR_LIMITS) as backends, AsyncExitStack() as stack:
+    async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends, AsyncExitStack() as stack:
         admin = Admin(backends.stores["live"], backends.gate, "ada", time.time)
         key, secret = await admin.create_key("enterprise", limits=PLENTY)
         headers = {"Authorization": f"Bearer {secret}"}

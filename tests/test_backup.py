@@ -70,7 +70,9 @@ async def _all_pets(backends: Backends) -> list[Pet]:
     found: list[Pet] = []
     more = True
     while more:
-        page, more = await backends.stores["live"].pets.page(after=found[-1].id if found else 0, limit=5_000, status=None)
+        page, more = await backends.stores["live"].pets.page(
+            after=found[-1].id if found else 0, limit=5_000, status=None
+        )
         found += page
     return found
 

@@ -256,7 +256,9 @@ def test_the_code_samples_work_as_they_stand(server: Server, samples: Page, lang
         )  # fmt: skip
         assert done.returncode == 0, sample + done.stderr
         assert "available" in done.stdout, sample + done.stdout
-    newest = server.act(lambda backends: backends.stores["staging"].pets.page(after=0, limit=1000, status=None)).pets[-1]
+    newest = server.act(lambda backends: backends.stores["staging"].pets.page(after=0, limit=1000, status=None)).pets[
+        -1
+    ]
     assert (newest.name, newest.category_id) == ("Grüße aus \"Bo''s\" Haus", 2**63 - 1)
 
 

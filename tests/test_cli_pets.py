@@ -263,7 +263,7 @@ def test_ctrl_c_in_an_import_says_that_nothing_was_added(petstore: Commands, tmp
 
 ONE_BY_ONE = (
     "from petstore.cli import admin, main;"
-    "admin.OPERATOR_LIMITS = admin.OPERATOR_LIMITS._replace(import_chunk=1); main()"
+    "admin.OPERATOR_BOUNDS = admin.OPERATOR_BOUNDS._replace(import_chunk=1); main()"
 )
 
 

@@ -35,7 +35,9 @@ BODY = {"name": "Rex 🐕", "categoryId": -7, "status": "pending"}
 async def everything(backends: Backends) -> dict[str, Any]:
     """Every row and every quota, without the audit entry of the copy."""
     found: dict[str, Any] = {
-        f"{environment} {table.name}": [row for row in await store.transfer.rows(table, None, 10**6) if "copy" not in row]
+        f"{environment} {table.name}": [
+            row for row in await store.transfer.rows(table, None, 10**6) if "copy" not in row
+        ]
         for environment, store in backends.stores.items()
         for table in TABLES
     }

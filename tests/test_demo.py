@@ -102,7 +102,10 @@ def test_two_demos_have_the_same_animals_and_usage(tmp_path: Path) -> None:
     async def content(backends: Backends) -> list[Any]:
         await fill(backends.stores, backends.gate, NOON)
         store = backends.stores["live"]
-        return [await store.usage.totals(interval=60, since=0), (await store.pets.page(after=0, limit=500, status=None)).pets]
+        return [
+            await store.usage.totals(interval=60, since=0),
+            (await store.pets.page(after=0, limit=500, status=None)).pets,
+        ]
 
     assert Server(tmp_path / "a").act(content) == Server(tmp_path / "b").act(content)
 

@@ -39,7 +39,7 @@ def test_import_during_which_the_store_fails_says_that_nothing_was_added(store_a
             await store.import_pets(failing(), IMPORT)
         assert await nothing_is_left(store)
 
-    store_at.use(work, policy=StorePolicy(limits=LIMITS))
+    store_at.use(work, policy=StorePolicy(bounds=LIMITS))
 
 
 def test_rows_of_an_import_are_removed_at_once_when_the_disk_is_full(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.pets import NewPet
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy
-from petstore.store.limits import StoreLimits
+from petstore.store.bounds import Bounds
 from petstore.store.postgres import migrations
 from petstore.store.postgres.pool import PostgresPool, each_host, pool_options
 from tests.backends import Postgres
@@ -64,7 +64,7 @@ def test_host_that_swallows_packets_leaves_time_for_the_next(postgres: Postgres,
 def test_host_that_answered_is_asked_first_from_then_on(postgres: Postgres, tmp_path: Path) -> None:
     async def work() -> None:
         # A longer timeout than usual: a machine that stalls is no fault of the pool's.
-        limits = StoreLimits(request_timeout=20, connect_timeout=4)
+        limits = Bounds(request_timeout=20, connect_timeout=4)
         async with postgres_pool(StorePlace(tmp_path, with_first_host(deaf, postgres.url())), 3, limits) as pool:
             await pool.run(lambda connection: connection.fetchval("SELECT 1"))
             assert tries(deaf) == 1
@@ -102,7 +102,10 @@ def test_requests_that_meet_a_newer_schema_get_an_outage(place: StorePlace) -> N
 
     async def work() -> None:
         async with Backends(Settings(data=place.data, store=place.url), serving=True) as backends:
-            for call in (backends.stores["live"].database.ping(), backends.stores["live"].pets.add(NewPet("Rex", 1), NOW)):
+            for call in (
+                backends.stores["live"].database.ping(),
+                backends.stores["live"].pets.add(NewPet("Rex", 1), NOW),
+            ):
                 with pytest.raises(Unavailable, match="newer"):
                     await call
 
@@ -118,7 +121,7 @@ def test_migration_may_take_longer_than_a_request_waits(
 
     async def work() -> None:
         assert place.url is not None
-        policy = StorePolicy(1, limits=StoreLimits(connect_timeout=10))
+        policy = StorePolicy(1, bounds=Bounds(connect_timeout=10))
         pool = PostgresPool(place.url, ["petstore_live"], policy)
         with pytest.raises(Unavailable):
             await pool.run(lambda connection: connection.fetchval("SELECT 1"), 0.2)
@@ -141,9 +144,7 @@ def test_first_connection_that_goes_silent_does_not_keep_the_store_from_opening(
     monkeypatch.setattr(migrations, "check_encoding", checked)
 
     async def work() -> None:
-        async with postgres_pool(
-            place, limits=StoreLimits(), pgbouncer=True
-        ) as pool:  # so without a timeout on the server
+        async with postgres_pool(place, limits=Bounds(), pgbouncer=True) as pool:  # so without a timeout on the server
             with pytest.raises(Unavailable):
                 await pool.run(lambda connection: connection.fetchval("SELECT 1"))
             assert await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20) == 1
@@ -160,7 +161,7 @@ def test_database_whose_encoding_cannot_hold_all_names_is_refused(postgres: Post
 
 def test_connection_settings_reach_the_server(place: StorePlace) -> None:
     async def work() -> list[str]:
-        async with postgres_pool(place, limits=StoreLimits()) as pool:
+        async with postgres_pool(place, limits=Bounds()) as pool:
             limits = ("statement_timeout", "idle_in_transaction_session_timeout", "application_name")
             return [await pool.run(lambda c, limit=limit: c.fetchval(f"SHOW {limit}"), 20) for limit in limits]  # type: ignore[misc]  # of this turn
 

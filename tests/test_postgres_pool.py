@@ -16,9 +16,9 @@ from petstore.observability import health as health_module
 from petstore.observability.health import Health
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
-from petstore.store.limits import StoreLimits
-from petstore.store.postgres.database import watched
+from petstore.store.bounds import Bounds
 from petstore.store.postgres.pool import PostgresPool, long_transaction, terminate_at
+from petstore.store.postgres.writer import watched
 from tests.backends import Postgres, running
 from tests.places import NOW, PATIENT, StorePlace, nobody_is_connected, postgres_pool
 
@@ -44,7 +44,9 @@ def test_nobody_waits_longer_for_a_connection_than_the_timeout(place: StorePlace
         async with table_locked(place):
             began = time.monotonic()
             outcomes = await asyncio.gather(
-                *(store.pets.get(number) for number in range(20)), store.pets.add(NewPet("Rex", 1), NOW), return_exceptions=True
+                *(store.pets.get(number) for number in range(20)),
+                store.pets.add(NewPet("Rex", 1), NOW),
+                return_exceptions=True,
             )
             assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
             assert time.monotonic() - began < 10  # 1.5 s, and some for a busy machine
@@ -68,7 +70,7 @@ def test_an_answer_that_comes_with_the_deadline_is_no_bug(postgres: Postgres) ->
 
 
 def test_nobody_waits_longer_behind_a_batch_than_the_timeout(place: StorePlace) -> None:
-    limits = StoreLimits(check_interval=0.01, batch=1, request_timeout=0.6, commit_timeout=20, statement_timeout=30)
+    limits = Bounds(check_interval=0.01, batch=1, request_timeout=0.6, commit_timeout=20, statement_timeout=30)
 
     async def work(store: Store) -> None:
         async with table_locked(place):
@@ -82,11 +84,11 @@ def test_nobody_waits_longer_behind_a_batch_than_the_timeout(place: StorePlace) 
         await asyncio.wait([slow])
         assert sum((await store.pets.count()).values()) <= 1
 
-    place.use(work, policy=StorePolicy(limits=limits))
+    place.use(work, policy=StorePolicy(bounds=limits))
 
 
 def test_add_that_is_refused_with_little_time_left_is_not_added_when_the_lock_is_free(place: StorePlace) -> None:
-    limits = StoreLimits(request_timeout=1.3)  # less than a connection's statements have
+    limits = Bounds(request_timeout=1.3)  # less than a connection's statements have
 
     async def work(store: Store) -> None:
         async with table_locked(place):
@@ -102,7 +104,7 @@ def test_add_that_is_refused_with_little_time_left_is_not_added_when_the_lock_is
         assert [each.replayed for each in added] == [False, True]
         assert sum((await store.pets.count()).values()) == 1
 
-    place.use(work, policy=StorePolicy(limits=limits))
+    place.use(work, policy=StorePolicy(bounds=limits))
 
 
 def test_queue_for_connections_is_finite(place: StorePlace) -> None:
@@ -130,7 +132,7 @@ def test_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace) 
             for number, pet in enumerate(found, 1):
                 assert isinstance(pet, asyncio.CancelledError) or getattr(pet, "category_id", None) == number
 
-    place.use(work, policy=StorePolicy(pool_size=2, limits=PATIENT))
+    place.use(work, policy=StorePolicy(pool_size=2, bounds=PATIENT))
 
 
 # Faults
@@ -227,7 +229,7 @@ def test_transaction_ends_although_the_server_hangs(tmp_path: Path) -> None:
                 server.hang()
                 await connection.fetchval("SELECT 1")
 
-        async with postgres_pool(StorePlace(tmp_path, server.url()), limits=StoreLimits()) as pool:
+        async with postgres_pool(StorePlace(tmp_path, server.url()), limits=Bounds()) as pool:
             await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20)
             with pytest.raises(Unavailable):
                 await asyncio.wait_for(pool.run(hang), 10)
@@ -273,12 +275,12 @@ def test_closed_store_has_closed_its_connections(place: StorePlace) -> None:
 
 def test_store_that_is_closed_first_answers_what_was_asked(place: StorePlace) -> None:
     async def work() -> None:
-        async with place.open(policy=StorePolicy(pool_size=1, limits=PATIENT._replace(batch=3))) as store:
+        async with place.open(policy=StorePolicy(pool_size=1, bounds=PATIENT._replace(batch=3))) as store:
             adds = [asyncio.ensure_future(store.pets.add(NewPet(f"Pet {n}", n), NOW)) for n in range(10)]
             await asyncio.sleep(0)
         assert [added.pet.category_id for added in await asyncio.gather(*adds)] == list(range(10))
 
-        async with place.open(policy=StorePolicy(pool_size=1, limits=PATIENT)) as store:
+        async with place.open(policy=StorePolicy(pool_size=1, bounds=PATIENT)) as store:
             reads = [asyncio.create_task(store.pets.count()) for _ in range(5)]  # one of them at a time
             await asyncio.sleep(0)
         assert [counts["available"] for counts in await asyncio.gather(*reads)] == [10] * 5

@@ -21,7 +21,7 @@ import pytest
 from petstore.cli import serve as serve_command
 from petstore.service import AsgiService
 from petstore.settings import Settings
-from petstore.store.limits import StoreLimits
+from petstore.store.bounds import Bounds
 from petstore.store.postgres import migrations
 from tests.backends import free_port
 from tests.certificates import self_signed
@@ -186,7 +186,7 @@ def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow = tmp_path / "9999_slow.sql"
-    slow.write_text(f"SELECT pg_sleep({0.6 * StoreLimits().request_timeout})")  # for each of the two schemas
+    slow.write_text(f"SELECT pg_sleep({0.6 * Bounds().request_timeout})")  # for each of the two schemas
     monkeypatch.setattr(migrations, "MIGRATIONS", [*migrations.MIGRATIONS, slow])
     monkeypatch.setattr(serve_command, "OPENING_LOGGED_AFTER", 0.1)
     with caplog.at_level("INFO", "petstore"):

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from petstore import settings
+from petstore.changes import Change
 from petstore.errors import IdempotencyConflict, IdempotencyMismatch, OperatorError
 from petstore.keys import digest_of, mint, new_key
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.settings import Settings
-from petstore.store import Store, StorePolicy, Subject, check_url, close_stores, open_stores
+from petstore.store import Store, StorePolicy, check_url, close_stores, open_stores
 from petstore.usage import OperationUsage
 from tests.places import ENTRY, NOW, REFUSED_ROW, StorePlace, names
 
@@ -83,7 +84,7 @@ def test_latest_change_is_raised_by_operators_and_not_by_clients(store_at: Store
 
 
 def test_change_is_announced_before_the_caller_hears_of_it(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         await store.pets.add(NewPet("Rex", 1), NOW)
@@ -97,8 +98,8 @@ def test_change_is_announced_before_the_caller_hears_of_it(store_at: StorePlace)
 
 
 def test_when_announcing_fails_the_caller_gets_the_error(store_at: StorePlace) -> None:
-    class Broken(list[Subject]):
-        def append(self, subject: Subject) -> None:
+    class Broken(list[Change]):
+        def append(self, subject: Change) -> None:
             raise ValueError(f"cannot announce the {subject}")
 
     async def work(store: Store) -> None:
@@ -140,7 +141,9 @@ def test_status_outside_the_enumeration_is_refused_by_the_tables(store_at: Store
 def test_closing_the_store_first_writes_what_waits(store_at: StorePlace) -> None:
     async def work() -> list[Added]:
         async with store_at.open() as store:
-            adding = [asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW)) for i in range(1_200)]  # several batches
+            adding = [
+                asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW)) for i in range(1_200)
+            ]  # several batches
             await asyncio.sleep(0)
         return await asyncio.gather(*adding)
 
@@ -148,13 +151,15 @@ def test_closing_the_store_first_writes_what_waits(store_at: StorePlace) -> None
 
 
 def test_closing_both_stores_first_writes_what_waits_in_either(store_at: StorePlace) -> None:
-    async def on_commit(_: Subject) -> None: ...
+    async def on_commit(_: Change) -> None: ...
 
     async def work() -> list[Added]:
         stores = open_stores(store_at.url, store_at.data, StorePolicy(pool_size=1), lambda _: on_commit)
         await asyncio.gather(*(store.database.ping() for store in stores.values()))
         adding = [
-            asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW)) for i in range(1_200) for store in stores.values()
+            asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW))
+            for i in range(1_200)
+            for store in stores.values()
         ]
         await asyncio.sleep(0)
         await close_stores(stores.values())
@@ -186,7 +191,9 @@ def test_idempotency_key_is_free_again_after_exactly_a_day(store_at: StorePlace)
         idempotency_key = IdempotencyKey("key_a", "token", b"digest")
         first = await store.pets.add(NewPet("Rex", 1), NOW, idempotency_key)
         await store.pets.add(NewPet("Max", 1), NOW + 86_370, IdempotencyKey("key_a", "another", b"digest"))
-        assert (await store.pets.add(NewPet("Rex", 1), NOW + 86_399.9, idempotency_key)) == Added(first.pet, replayed=True)
+        assert (await store.pets.add(NewPet("Rex", 1), NOW + 86_399.9, idempotency_key)) == Added(
+            first.pet, replayed=True
+        )
         assert not (await store.pets.add(NewPet("Rex", 1), NOW + 86_400, idempotency_key)).replayed
 
     store_at.use(work)
@@ -207,7 +214,7 @@ def test_second_request_while_the_first_is_in_flight_is_a_conflict(store_at: Sto
 
 
 def test_replayed_request_is_not_announced_again(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         for replayed in (False, True):

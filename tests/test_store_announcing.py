@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from petstore.changes import Change
 from petstore.errors import Unavailable
 from petstore.pets import IdempotencyKey, NewPet, PetChanges
-from petstore.store import Store, Subject
+from petstore.store import Store
 from tests.places import ENTRY, NOW, StorePlace, batches
 
 Change = Callable[[Store], Awaitable[object]]
@@ -42,7 +43,7 @@ async def second_animal(store: Store) -> object:
 def test_change_of_another_process_is_announced_before_it_is_shown(
     store_at: StorePlace, change: Change, read: Callable[[Store], Awaitable[object]]
 ) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         for i in range(2):
@@ -69,7 +70,7 @@ def test_change_of_another_process_is_announced_before_it_is_shown(
     ids=["create", "by hand", "import"],
 )
 def test_animal_of_another_process_is_announced_before_it_is_shown(store_at: StorePlace, add: Change) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         await store.pets.page(after=0, limit=9, status=None)
@@ -85,7 +86,7 @@ def test_animal_of_another_process_is_announced_before_it_is_shown(store_at: Sto
 
 
 def test_link_to_the_next_page_is_announced_before_it_is_shown(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         await store.pets.add(NewPet("Rex", 1), NOW)
@@ -100,7 +101,7 @@ def test_link_to_the_next_page_is_announced_before_it_is_shown(store_at: StorePl
 
 
 def test_replayed_animal_of_another_process_is_announced_before_it_is_shown(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         async with store_at.open() as other:
@@ -112,7 +113,7 @@ def test_replayed_animal_of_another_process_is_announced_before_it_is_shown(stor
 
 
 def test_own_changes_are_announced_once(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         await store.pets.page(after=0, limit=9, status=None)
@@ -131,7 +132,7 @@ def test_own_changes_are_announced_once(store_at: StorePlace) -> None:
 
 
 def test_traversal_announces_once_and_not_page_by_page(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         async with store_at.open() as other:
@@ -145,10 +146,10 @@ def test_traversal_announces_once_and_not_page_by_page(store_at: StorePlace) -> 
 
 
 def test_change_that_cannot_be_announced_is_not_shown(store_at: StorePlace) -> None:
-    class GateAway(list[Subject]):
+    class GateAway(list[Change]):
         away = True
 
-        def append(self, subject: Subject) -> None:
+        def append(self, subject: Change) -> None:
             if self.away:
                 raise Unavailable("the gate does not answer")
             super().append(subject)

@@ -11,15 +11,16 @@ from typing import Any
 import apsw
 import pytest
 
+from petstore.changes import Change
 from petstore.errors import OperatorError
 from petstore.observability.metrics import STORE_OUTAGES
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store import Store, StorePolicy, Subject, open_stores
+from petstore.store import Store, StorePolicy, open_stores
 from petstore.store.postgres.pool import PostgresPool
 from tests.places import NOW, PATIENT, StorePlace, WatchedConnection, names, opened, sqlite_store
 
 
-async def on_commit(_: Subject) -> None: ...
+async def on_commit(_: Change) -> None: ...
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_bug_in_a_batch_on_postgresql_does_not_fail_those_who_wait_behind_it(
         assert isinstance(mia, Added) and isinstance(bo, Added)
         assert len(await names(store)) == (3 if isinstance(rex, Added) else 2)
 
-    place.use(work, policy=StorePolicy(limits=PATIENT._replace(batch=2)))
+    place.use(work, policy=StorePolicy(bounds=PATIENT._replace(batch=2)))
 
 
 def test_stores_that_fail_to_open_leave_nothing_open(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from petstore.audit import AuditEntry
+from petstore.changes import Change
 from petstore.errors import OperatorError, Unavailable
 from petstore.pets import STATUSES, Import, NewPet, Pet, PetChanges, Undone
-from petstore.store import Store, StorePolicy, Subject
+from petstore.store import Store, StorePolicy
 from petstore.store.schema import COUNTERS, IMPORT_ROWS, IMPORTS, Row
 from tests.places import ENTRY, NOW, PATIENT, StorePlace, WatchedConnection, batch, batches, names, sqlite_store
 
-SMALL_CHUNKS = StorePolicy(limits=PATIENT._replace(import_chunk=10))
+SMALL_CHUNKS = StorePolicy(bounds=PATIENT._replace(import_chunk=10))
 IMPORT = AuditEntry(NOW, "ada", "import", "animals.jsonl")
 
 
@@ -33,7 +34,7 @@ async def left_behind(store: Store) -> tuple[int, int]:
 
 
 def test_import_adds_all_animals_and_is_known_by_its_id(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         await store.pets.add(NewPet("Rex", 1), NOW)
@@ -78,7 +79,7 @@ def test_imports_come_newest_first_page_by_page(store_at: StorePlace) -> None:
 
 
 def test_import_that_fails_leaves_nothing(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def broken() -> AsyncIterator[list[NewPet]]:
         yield [NewPet("Rex", 1)] * 55

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from petstore.audit import AuditEntry
+from petstore.changes import Change
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, digest_of, new_key
 from petstore.plans import Limits
-from petstore.store import Store, Subject
-from petstore.store.schema import TABLES, row_of
+from petstore.store import Store
+from petstore.store.schema import TABLES, key_row
 from petstore.usage import OperationUsage
 from tests.places import NOW, StorePlace
 
@@ -34,7 +35,7 @@ async def entries(store: Store) -> list[AuditEntry]:
 
 def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> None:
     added = key(expires=NOW + 50, scopes=("read",))
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         await store.keys.add(added, FIRST, entry("create key"))
@@ -95,7 +96,7 @@ def test_of_several_first_keys_at_once_one_is_added(store_at: StorePlace) -> Non
 def test_old_secret_expires_after_the_overlap_or_with_its_key(
     store_at: StorePlace, own_end: float | None, as_found: float
 ) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         await store.keys.add(key(expires=own_end), FIRST, entry("create key"))
@@ -136,7 +137,7 @@ def test_further_rotation_never_lengthens_an_old_secrets_life(store_at: StorePla
 
 
 def test_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         await store.keys.add(key(), FIRST, entry("create key"))
@@ -151,7 +152,7 @@ def test_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
 
 
 def test_update_changes_the_given_fields_of_one_key(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
     pro = key(name="Another", plan="pro", per_minute=300, per_day=10_000)
     own_limits = KeyChanges(
         name="", plan="enterprise", per_minute=5, per_day=50, scopes=("read", "write"), expires=None
@@ -232,7 +233,7 @@ def test_hundred_keys_are_listed_by_default(store_at: StorePlace) -> None:
     (table,) = [table for table in TABLES if table.name == "keys"]
 
     async def work(store: Store) -> None:
-        await store.transfer.put_rows(table, [row_of(key(number)) for number in range(101)])
+        await store.transfer.put_rows(table, [key_row(key(number)) for number in range(101)])
         assert await store.keys.search(KeyQuery(), now=NOW) == [key(number) for number in range(100, 0, -1)]
 
     store_at.use(work)

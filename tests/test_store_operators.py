@@ -202,7 +202,7 @@ def test_entries_are_found_by_actor_action_and_text(store_at: StorePlace) -> Non
         assert await found(actor="\x00") == []
         assert len(await found()) == 35
 
-    store_at.use(work, policy=StorePolicy(limits=PATIENT._replace(search_step=10)))
+    store_at.use(work, policy=StorePolicy(bounds=PATIENT._replace(search_step=10)))
 
 
 def test_search_of_entries_knows_whether_more_can_be_found(store_at: StorePlace) -> None:

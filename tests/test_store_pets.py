@@ -6,11 +6,12 @@ from typing import cast
 import pytest
 
 from petstore.audit import AuditEntry
+from petstore.changes import Change
 from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetStatus, Undone
-from petstore.store import Store, StorePolicy, Subject
+from petstore.store import Store, StorePolicy
 from tests.places import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, batch, names
 
-SHORT_STEPS = StorePolicy(limits=PATIENT._replace(search_step=10))
+SHORT_STEPS = StorePolicy(bounds=PATIENT._replace(search_step=10))
 
 
 async def found_names(
@@ -107,7 +108,7 @@ def test_newest_animals_come_first_without_a_text(store_at: StorePlace) -> None:
 
 
 def test_animal_is_added_together_with_its_audit_entry_or_not_at_all(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         rex = await store.pets.add_by_hand(NewPet("Rex", 7, "sold"), AuditEntry(9.0, "ada", "add animal", ""))
@@ -124,12 +125,14 @@ def test_animal_is_added_together_with_its_audit_entry_or_not_at_all(store_at: S
 
 
 def test_statuses_change_together_with_an_audit_entry_for_each(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         ids = [(await store.pets.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(3)]
         changes.clear()
-        changed = await store.pets.set_status([ids[2], 999_999, ids[0]], "sold", AuditEntry(9.0, "ada", "set status", ""))
+        changed = await store.pets.set_status(
+            [ids[2], 999_999, ids[0]], "sold", AuditEntry(9.0, "ada", "set status", "")
+        )
         assert [pet.id for pet in changed] == [ids[0], ids[2]]
         assert {pet.status for pet in changed} == {"sold"}
         assert changes == ["catalogue"]
@@ -156,7 +159,7 @@ def test_status_that_an_animal_has_already_is_no_change_of_it(store_at: StorePla
 
 
 def test_update_changes_the_given_fields_and_leaves_the_others(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
     entry = AuditEntry(9.0, "ada", "update animal", "", "Rex → Max")
 
     async def work(store: Store) -> None:
@@ -174,7 +177,7 @@ def test_update_changes_the_given_fields_and_leaves_the_others(store_at: StorePl
 
 
 def test_removed_animals_are_gone_and_their_ids_are_never_used_again(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         ids = [(await store.pets.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(4)]

@@ -16,9 +16,9 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.observability.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
-from petstore.store.postgres.database import lock_pet_ids
 from petstore.store.postgres.errors import is_gone, translate
 from petstore.store.postgres.migrations import MIGRATIONS
+from petstore.store.postgres.writer import lock_pet_ids
 from petstore.store.sql.pets import page_sql
 from petstore.usage import OperationUsage
 from tests.backends import ANONYMOUS, Postgres, Process, missing, running
@@ -107,7 +107,7 @@ def test_ids_are_drawn_and_committed_in_the_same_order(place: StorePlace) -> Non
         assert min(added.pet.id, by_hand.id, imported.first_id or 0) > first
         await other.database.close()
 
-    place.use(work, policy=StorePolicy(limits=PATIENT))
+    place.use(work, policy=StorePolicy(bounds=PATIENT))
 
 
 def test_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytest.Mo
         assert STORE_ERRORS.cells["live", "write"] == errors + 20
         assert (batches, queues) == ([4, 4, 2], [10, 6, 2, 0])
 
-    place.use(work, policy=StorePolicy(limits=PATIENT._replace(queued_writes=10, batch=4)))
+    place.use(work, policy=StorePolicy(bounds=PATIENT._replace(queued_writes=10, batch=4)))
 
 
 # Idempotency records
@@ -153,7 +153,7 @@ def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(place: 
         assert [row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token")] == ["f", "g", "h"]
         await other.database.close()
 
-    place.use(work, policy=StorePolicy(limits=PATIENT._replace(pruned_records=2)))
+    place.use(work, policy=StorePolicy(bounds=PATIENT._replace(pruned_records=2)))
 
 
 def test_two_nodes_answer_one_idempotency_key_with_one_animal(place: StorePlace) -> None:

@@ -14,12 +14,11 @@ from petstore.observability import health
 from petstore.observability.metrics import STORE_DOWN
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store
-from petstore.store.limits import StoreLimits
+from petstore.store.bounds import Bounds
 from petstore.store.sqlite.backup import Snapshot
 from petstore.store.sqlite.catalogue import PAGE, PAGE_BY_STATUS, PAGE_BY_STATUS_WHILE_MOVING, PAGE_WHILE_MOVING
-from petstore.store.sqlite.connection import FILE_PRAGMAS, PRAGMAS, WAL_PAGES, connect
+from petstore.store.sqlite.connection import FILE_PRAGMAS, PRAGMAS, WAL_PAGES, connect, translate
 from petstore.store.sqlite.doctor import FileReport, check_file
-from petstore.store.sqlite.errors import translate
 from petstore.store.sqlite.migrations import MIGRATIONS, migrate
 from petstore.store.sqlite.writer import WAL_MAX
 from tests.places import ENTRY, NOW, PATIENT, StorePlace, WatchedConnection, batch, opened, sqlite_store
@@ -76,7 +75,7 @@ def test_files_are_durable_and_use_a_write_ahead_log(tmp_path: Path) -> None:
 
 
 def test_timeouts_and_sizes_fit_together() -> None:
-    limits = StoreLimits()
+    limits = Bounds()
     assert limits.busy_timeout < limits.request_timeout
     assert limits.request_timeout + limits.commit_timeout + limits.check_interval < 2  # seconds to a 503
     assert WAL_MAX == 2 * WAL_PAGES * 4096  # only then the writer insists

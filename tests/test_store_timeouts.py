@@ -15,12 +15,12 @@ from petstore.errors import Unavailable
 from petstore.observability import metrics
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store
-from petstore.store.limits import StoreLimits
+from petstore.store.bounds import Bounds
 from petstore.store.schema import TABLES
 from petstore.store.sqlite.connection import connect
 from tests.places import NOW, WatchedConnection, names, sqlite_store
 
-LIMITS = StoreLimits(request_timeout=100, commit_timeout=10, check_interval=0.01, busy_timeout=30)
+LIMITS = Bounds(request_timeout=100, commit_timeout=10, check_interval=0.01, busy_timeout=30)
 
 
 class Disk(WatchedConnection):

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
+from petstore.changes import Change
 from petstore.keys import new_key
 from petstore.pets import NewPet
-from petstore.store import Store, Subject
-from petstore.store.schema import COUNTERS, TABLES, Row, Table, row_of
+from petstore.store import Store
+from petstore.store.schema import COUNTERS, TABLES, Row, Table, key_row
 from tests.places import NOW, REFUSED_ROW, StorePlace
 
 
@@ -81,7 +82,7 @@ def test_unfinished_copy_is_remembered(store_at: StorePlace) -> None:
 
 def test_all_rows_are_put_into_an_empty_store_only(store_at: StorePlace) -> None:
     rows: dict[Table, list[Row]] = {table("pets"): [(3, "Rex", 1, "sold")], COUNTERS: [("pets", 9), ("deeds", 2)]}
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         assert await store.transfer.put_all(rows)
@@ -113,7 +114,7 @@ def test_of_several_at_once_one_puts_all_rows(store_at: StorePlace) -> None:
 def test_a_store_with_a_row_is_not_filled(store_at: StorePlace, name: str) -> None:
     row = {
         "pets": (1, "Rex", 1, "sold"),
-        "keys": row_of(new_key("live", "free", now=NOW)),
+        "keys": key_row(new_key("live", "free", now=NOW)),
         "deeds": (1, NOW, "a test", "test", "", ""),
     }[name]
 
@@ -128,7 +129,9 @@ def test_a_store_with_a_row_is_not_filled(store_at: StorePlace, name: str) -> No
 def test_rows_that_cannot_be_put_leave_the_store_empty(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         with pytest.raises(REFUSED_ROW):
-            await store.transfer.put_all({table("pets"): [(1, "Rex", 1, "sold")], table("usage"): 2 * [("key_1", 0, "ok", 1)]})
+            await store.transfer.put_all(
+                {table("pets"): [(1, "Rex", 1, "sold")], table("usage"): 2 * [("key_1", 0, "ok", 1)]}
+            )
         assert await store.transfer.last_row(table("pets")) is None
 
     store_at.use(work)

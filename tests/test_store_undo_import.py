@@ -6,15 +6,16 @@ import msgspec
 import pytest
 
 from petstore.audit import AuditEntry
+from petstore.changes import Change
 from petstore.pets import NewPet, PetChanges, Undone
-from petstore.store import Store, Subject
+from petstore.store import Store
 from petstore.store.schema import IMPORTS
 from tests.places import ENTRY, NOW, StorePlace, batch, names
 from tests.test_store_imports import IMPORT, SMALL_CHUNKS, everything, import_row
 
 
 def test_undo_removes_what_nobody_has_changed_since(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
     entry = AuditEntry(NOW + 9, "ada", "undo import", "x", "animals.jsonl")
 
     async def work(store: Store) -> None:
@@ -56,7 +57,7 @@ def test_undo_that_was_interrupted_is_finished(store_at: StorePlace) -> None:
 
 
 def test_undo_that_is_cancelled_goes_on_and_returns_the_totals(store_at: StorePlace) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work(store: Store) -> None:
         added = await store.import_pets(batch(*[NewPet("x", 1)] * 500), IMPORT)

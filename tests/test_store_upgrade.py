@@ -11,10 +11,11 @@ import apsw
 import asyncpg
 import pytest
 
+from petstore.changes import Change
 from petstore.keys import ENVIRONMENTS, Environment, digest_of
 from petstore.operators import Operator
 from petstore.pets import Added, IdempotencyKey, NewPet, Undone
-from petstore.store import Store, StorePolicy, Subject, close_stores, open_stores
+from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.schema import COUNTERS, TABLES, Row
 from petstore.store.sqlite.connection import connect
 from petstore.store.sqlite.doctor import NEWEST_SCHEMA
@@ -57,7 +58,7 @@ def row_of_json(row: list[Any]) -> Row:
     )
 
 
-async def on_commit(_: Subject) -> None: ...
+async def on_commit(_: Change) -> None: ...
 
 
 def test_every_row_is_still_there_after_the_upgrade(released: StorePlace) -> None:

@@ -10,14 +10,14 @@ import apsw
 import pytest
 
 from petstore.audit import AuditEntry
+from petstore.changes import Change
 from petstore.errors import Unavailable
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store import Store, Subject
-from petstore.store.limits import StoreLimits
+from petstore.store import Store
+from petstore.store.bounds import Bounds
 from petstore.store.schema import TABLES
 from petstore.store.sqlite import writer as writer_module
-from petstore.store.sqlite.connection import connect
-from petstore.store.sqlite.write_lock import WriteLock
+from petstore.store.sqlite.connection import WriteLock, connect
 from petstore.usage import OperationUsage
 from tests.places import ENTRY, NOW, PATIENT, StorePlace, WatchedConnection, names, opened, sqlite_store
 
@@ -80,7 +80,7 @@ def test_write_that_may_take_long_has_a_transaction_of_its_own(tmp_path: Path) -
 
 
 def test_full_disk_fails_the_whole_batch_and_nothing_is_announced(tmp_path: Path) -> None:
-    changes: list[Subject] = []
+    changes: list[Change] = []
 
     async def work() -> list[object]:
         async with sqlite_store(tmp_path, kind=Watched, changes=changes) as store:
@@ -127,7 +127,7 @@ def test_write_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
 
 def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) -> None:
     async def work() -> None:
-        async with sqlite_store(tmp_path, StoreLimits(), Watched) as store:
+        async with sqlite_store(tmp_path, Bounds(), Watched) as store:
             await store.pets.add(NewPet("Rex", 1), NOW)
             assert (writers_connection().pragma("busy_timeout"), writers_connection().pragma("cache_size")) == (
                 0,

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from petstore.keys import Environment
-from petstore.store.limits import StoreLimits
+from petstore.store.bounds import Bounds
 from tests.commands import Commands
 from tests.consoles import Console, ConsoleClient, cells, next_rows, text_of
 from tests.servers import Server
@@ -97,7 +97,7 @@ def test_animals_are_listed_newest_first_and_filtered_by_status(server: Server, 
 def test_a_search_without_hits_ends_with_a_message_also_after_many_steps(
     server: Server, operator: ConsoleClient
 ) -> None:
-    server.fill(StoreLimits().search_step + 10, "staging")
+    server.fill(Bounds().search_step + 10, "staging")
     page = operator.get("/staging/animals?q=no such name")
     assert cells(page, "Id") == [] and "Searched down to id" in text_of(page)
     while (rows := next_rows(operator, page)) is not None:
