@@ -119,7 +119,7 @@ class Keys:
         def transaction() -> Transaction[ApiKey | None]:
             assignments = ", ".join(f"{column} = ${place}" for place, column in enumerate(changed, 2))
             rows = yield Statement(
-                f"UPDATE {self._db.schema}.keys AS k SET {assignments} WHERE k.id = $1 RETURNING {KEY_COLUMNS}",
+                f"UPDATE {self._db.schema}.keys SET {assignments} WHERE id = $1 RETURNING {', '.join(KEYS.columns)}",
                 (key_id, *changed.values()),
             )
             if not rows:
