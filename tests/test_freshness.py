@@ -77,6 +77,8 @@ class World:
         for name in ("Ada", "Bea", "Cleo"):
             await self.dying.pets.add(NewPet(name, 1), NOW)
         self.key, self.other = await self.new_key(), await self.new_key()
+        for worker in (self.a, self.b):  # the check of this second is done: what follows is not found by that
+            await worker.ask(self.other, path="/v1/pets/1")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -208,7 +210,6 @@ def test_a_key_that_one_worker_has_refused_every_worker_refuses(
     world: World, change: Callable[[Store, ApiKey], Awaitable[object]]
 ) -> None:
     async def work(world: World) -> None:
-        await world.a.ask(world.other)  # the check of this second is done
         assert (await world.b.ask(world.key)).status == 200
         await change(world.dying, world.key.record)
         assert (await world.b.ask(world.key)).status == 200  # nobody knows it yet
@@ -220,7 +221,7 @@ def test_a_key_that_one_worker_has_refused_every_worker_refuses(
 
 def test_a_change_that_nobody_reads_is_seen_within_a_second(world: World) -> None:
     async def work(world: World) -> None:
-        for worker in (world.a, world.b, world.a):  # the first request of each worker announces everything
+        for worker in (world.a, world.b):
             assert await worker.names(world.key) == ["Ada", "Bea", "Cleo"]
         await world.dying.pets.remove([2], ENTRY)
         await world.dying.pets.add(NewPet("Dot", 1), NOW)
