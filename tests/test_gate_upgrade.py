@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import struct
 import zipfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, TypeVar
@@ -249,6 +249,32 @@ def test_an_upgrade_of_redis_that_fails_is_finished_later(url: str, calls: int) 
 
     asyncio.run(inside())
     assert names_of_1_1(url) == []
+
+
+def test_an_upgrade_of_redis_goes_on_when_its_callers_no_longer_wait(url: str) -> None:
+    begun = 0
+
+    async def inside() -> None:
+        link, may_go_on = FaultyLink(open_link(url)), asyncio.Event()
+        names = link.names
+
+        async def slow(pattern: str) -> AsyncIterator[list[bytes]]:
+            nonlocal begun
+            begun += 1
+            await may_go_on.wait()
+            async for some in names(pattern):
+                yield some
+
+        link.names = slow
+        gate = RedisGate(UpgradedLink(link), POLICY)
+        with pytest.raises(Unavailable):
+            await gate.windows(["key_a"])
+        may_go_on.set()
+        await check_all(gate, "redis.json")
+        await gate.close()
+
+    asyncio.run(inside())
+    assert begun == 4  # keys and totals, then the two lists of `check_all`
 
 
 def test_a_node_of_1_1_that_was_overlooked_changes_nothing(url: str, tmp_path: Path) -> None:

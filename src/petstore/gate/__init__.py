@@ -64,7 +64,7 @@ class Gate(Protocol):
     async def keys_version(self, environment: Environment) -> int: ...
 
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
-        """Raise the version of each change, in one step: values that a worker cached under older ones are stale."""
+        """Give each of these changes a new version, in one step: what a worker cached under older ones is stale."""
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         """Remember for 30 days, for all workers, that the key with this digest is valid; or forget it."""

@@ -36,7 +36,7 @@ local now = tonumber(ARGV[1]) or math.floor(microseconds / 1000)
 local ban_length, ban_ceiling, ban_threshold = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local reply = {}
 
--- A version is raised to the time at least. So a version that a failover or an eviction lost cannot come again.
+-- A new version is the time at least. So a version that a failover or an eviction lost cannot come again.
 local versions = { 0, 0, 0, 0, 0, 0 }
 local announced = tonumber(ARGV[5])
 local records_from = announced and 1 or 0
