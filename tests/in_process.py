@@ -91,6 +91,12 @@ class Wrapped:
         return getattr(self._real, name)
 
 
+def with_fault(store: Store, noun: str, **replaced: Any) -> Store:
+    """The store with some methods of one of its nouns replaced."""
+    fields: dict[str, Any] = {noun: Wrapped(getattr(store, noun), **replaced)}
+    return store._replace(**fields)
+
+
 class Slow:
     """An application whose answers wait until they may go."""
 

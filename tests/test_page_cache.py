@@ -1,21 +1,19 @@
 """The page cache: how much it keeps, for how long, and which requests share a read."""
 
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import Any
 
-import apsw
-import pytest
-
 from petstore.audit import AuditEntry
 from petstore.errors import Unavailable
+from petstore.gate import CatalogueVersion
 from petstore.observability import metrics
 from petstore.pets import NewPet, Page
 from petstore.store import Store
+from petstore.store.freshness import KEPT_SECONDS
 from petstore.web.page_cache import OVERHEAD, PageCache, Rendered
 from petstore.web.requests import ListQuery
-from tests.in_process import NOW, Clock, Running, Wrapped, use_app
+from tests.in_process import NOW, Running, use_app, with_fault
 
 
 class CountedReads:
@@ -32,7 +30,7 @@ class CountedReads:
 
             return work
 
-        return Wrapped(store, page=counted(store.page))
+        return with_fault(store, "pets", page=counted(store.pets.page))
 
 
 def test_pages_are_read_once_until_something_changes(tmp_path: Path) -> None:
@@ -76,182 +74,109 @@ def test_hits_and_misses_are_counted(tmp_path: Path) -> None:
     use_app(tmp_path, work)
 
 
+def query(number: int) -> ListQuery:
+    return ListQuery(number, None, 0)
+
+
 def test_the_cache_stays_within_its_bound() -> None:
-    async def latest_change() -> int:
-        return 1
-
-    async def work() -> None:
-        cache = PageCache(latest_change, bytes_max=3 * (2 + OVERHEAD))
-        held = []
-        for limit in range(1, 8):
-            token = await cache.refresh(7, NOW)
-            cache.put(ListQuery(limit, None, 0), Rendered("", b"[]", '"1"'), token)
-            held.append(sum(cache.get(ListQuery(each, None, 0), 7, NOW) is not None for each in range(1, 8)))
-        assert held == [1, 2, 3, 0, 1, 2, 3]
-
-    asyncio.run(work())
+    cache = PageCache(bytes_max=3 * (2 + OVERHEAD))
+    held = []
+    for number in range(1, 8):
+        cache.get(query(number), (7, 1), NOW)
+        cache.put(query(number), Rendered("", b"[]", '"1"'), (7, 1))
+        held.append(sum(cache.get(query(each), (7, 1), NOW) is not None for each in range(1, 8)))
+    assert held == [1, 2, 3, 0, 1, 2, 3]
 
 
 def test_a_page_that_many_requests_put_counts_once() -> None:
-    async def work() -> None:
-        changes = Changes()
-        cache = PageCache(changes.latest, bytes_max=3 * (4 + OVERHEAD))
-        for version in range(7, 20):
-            token = await cache.refresh(version, NOW)
-            for _ in range(10):
-                fill(cache, token)
-            assert kept(cache, version) == set(ALL)
-            changes.answers.clear()
-            asking = asyncio.create_task(cache.refresh(version, NOW + version))
-            await asyncio.sleep(0)
-            fill(cache, await cache.refresh(version, NOW + version))  # while the store is asked
-            changes.answers.set()
-            await asking
-
-    asyncio.run(work())
+    cache = PageCache(bytes_max=3 * (4 + OVERHEAD))
+    for added in range(7, 20):
+        assert kept(cache, (added, 1)) == ({PAGE} if added > 7 else set())
+        for _ in range(10):
+            fill(cache, (added, 1))
+        assert kept(cache, (added, 1)) == set(ALL)
 
 
 PAGE, LAST_PAGE = ListQuery(1, None, 0), ListQuery(1, None, 5)
 ALL = {PAGE: Rendered("", b"page", '"1"'), LAST_PAGE: Rendered("", b"last", '"2"', ends_list=True)}
 
 
-class Changes:
-    """The latest change, as a store tells it; it can be made to wait, and to fail."""
-
-    def __init__(self) -> None:
-        self.number = 1
-        self.answers = asyncio.Event()
-        self.answers.set()
-        self.fails = False
-
-    async def latest(self) -> int:
-        number = self.number
-        await self.answers.wait()
-        if self.fails:
-            raise Unavailable("a test")
-        return number
+def kept(cache: PageCache, version: CatalogueVersion, now: float = NOW) -> set[Any]:
+    return {name for name in ALL if cache.get(name, version, now)}
 
 
-def kept(cache: PageCache, version: int) -> set[Any]:
-    return {name for name in ALL if cache.get(name, version, NOW)}
-
-
-def fill(cache: PageCache, token: Any) -> None:
+def fill(cache: PageCache, version: CatalogueVersion) -> None:
     for name, rendered in ALL.items():
-        cache.put(name, rendered, token)
+        cache.put(name, rendered, version)
 
 
-def test_a_new_animal_drops_only_what_ends_a_list_and_a_change_drops_all() -> None:
-    async def work() -> None:
-        changes = Changes()
-        cache = PageCache(changes.latest)
-        fill(cache, await cache.refresh(7, NOW))
-        assert kept(cache, 7) == set(ALL)
-        await cache.refresh(8, NOW)
-        assert kept(cache, 8) == {PAGE}
-        changes.number = 2
-        await cache.refresh(9, NOW)
-        assert kept(cache, 9) == set()
+def filled(version: CatalogueVersion) -> PageCache:
+    cache = PageCache()
+    kept(cache, version)
+    fill(cache, version)
+    assert kept(cache, version) == set(ALL)
+    return cache
 
-    asyncio.run(work())
+
+def test_a_new_animal_drops_only_what_ends_a_list_and_an_edit_drops_all() -> None:
+    cache = filled((7, 1))
+    assert kept(cache, (8, 1)) == {PAGE}
+    assert kept(cache, (8, 2)) == set()
 
 
 def test_what_was_read_before_a_change_is_not_kept() -> None:
+    cache = PageCache()
+    kept(cache, (7, 1))
+    kept(cache, (8, 1))  # another request has seen a newer version
+    fill(cache, (7, 1))
+    assert kept(cache, (8, 1)) == set()
+
+
+def test_a_request_that_comes_late_makes_nothing_old_usable() -> None:
+    """It was admitted before a change, and looks into the cache after a request that was admitted later."""
+    cache = filled((7, 1))
+    assert kept(cache, (7, 2)) == set()
+    assert kept(cache, (7, 1)) == set()  # the late one turns the cache back
+    fill(cache, (7, 1))  # and may have read before the change
+    assert kept(cache, (7, 2)) == set()
+
+
+def test_versions_of_another_gate_count_as_a_change_whatever_their_order() -> None:
+    for version in ((6, 0), (-2, -2), (1, 9)):
+        assert kept(filled((7, 1)), version) == set()
+
+
+def test_nothing_is_kept_for_longer_than_a_minute() -> None:
+    cache = filled((7, 1))
+    assert kept(cache, (7, 1), NOW + KEPT_SECONDS - 0.1) == set(ALL)
+    assert kept(cache, (7, 1), NOW + KEPT_SECONDS) == set()
+    fill(cache, (7, 1))
+    assert kept(cache, (7, 1), NOW - 3600) == set()  # the clock was set back
+
+
+def test_requests_with_another_version_do_not_share_a_read() -> None:
     async def work() -> None:
-        changes = Changes()
-        cache = PageCache(changes.latest)
-        old = await cache.refresh(7, NOW)
-        await cache.refresh(8, NOW)  # another request has seen a newer version
-        fill(cache, old)
-        assert kept(cache, 8) == {PAGE}
-        older = await cache.refresh(8, NOW)
-        changes.number = 2
-        await cache.refresh(9, NOW)
-        fill(cache, older)
-        assert kept(cache, 9) == set()
+        cache, begun, may_go = PageCache(), 0, asyncio.Event()
+
+        async def read() -> Rendered:
+            nonlocal begun
+            begun += 1
+            number = begun
+            await may_go.wait()
+            return Rendered("", str(number).encode(), "")
+
+        async def ask(version: CatalogueVersion) -> bytes:
+            assert cache.get(PAGE, version, NOW) is None
+            return (await cache.share(PAGE, read)).body
+
+        asking = []
+        for version in ((7, 1), (7, 1), (8, 1), (8, 2), (8, 2)):
+            asking.append(asyncio.create_task(ask(version)))
+            await asyncio.sleep(0)
+        may_go.set()
+        assert await asyncio.gather(*asking) == [b"1", b"1", b"2", b"3", b"3"]
 
     asyncio.run(work())
-
-
-def test_nothing_is_used_while_the_store_is_asked_and_the_last_answer_decides() -> None:
-    async def work() -> None:
-        changes = Changes()
-        cache = PageCache(changes.latest)
-        fill(cache, await cache.refresh(7, NOW))
-        changes.answers.clear()
-        first = asyncio.create_task(cache.refresh(8, NOW))
-        await asyncio.sleep(0)
-        assert kept(cache, 8) == set()
-        fill(cache, await cache.refresh(8, NOW))  # a second request reads for itself meanwhile
-        assert kept(cache, 8) == set(ALL)
-        changes.number = 2
-        second = asyncio.create_task(cache.refresh(9, NOW))
-        await asyncio.sleep(0)
-        changes.answers.set()
-        await asyncio.gather(first, second)
-        assert kept(cache, 9) == set()
-
-    asyncio.run(work())
-
-
-def test_entries_survive_a_question_that_fails_and_are_used_after_the_next() -> None:
-    async def work() -> None:
-        changes = Changes()
-        cache = PageCache(changes.latest)
-        fill(cache, await cache.refresh(7, NOW))
-        changes.fails = True
-        with pytest.raises(Unavailable):
-            await cache.refresh(8, NOW)
-        assert kept(cache, 8) == set()
-        changes.fails = False
-        await cache.refresh(8, NOW)
-        assert kept(cache, 8) == {PAGE}
-
-    asyncio.run(work())
-
-
-def test_a_change_that_the_gate_does_not_know_is_seen_after_a_second(tmp_path: Path) -> None:
-    """As when a process died between its commit and the new version in the gate."""
-    clock = Clock()
-
-    async def work(running: Running) -> None:
-        async def ask(path: str) -> tuple[int, bytes]:
-            reply = await running.ask(path)
-            return reply.status, reply.body
-
-        def behind(statement: str) -> None:
-            with contextlib.closing(apsw.Connection(str(tmp_path / "live.db"))) as other:
-                other.execute(statement)
-                other.execute("UPDATE catalogue_changes SET number = number + 1")
-
-        pet_id = (await running.store.pets.add(NewPet("Rex", 1), NOW)).pet.id
-        await ask("/v1/pets")
-        clock.now += 5
-        listed = await ask("/v1/pets")
-        behind("UPDATE pets SET status = 'sold'")
-        clock.now = NOW + 5.999
-        assert await ask("/v1/pets") == listed
-        clock.now = NOW + 6
-        assert b"sold" in (await ask("/v1/pets"))[1]
-        clock.now = NOW + 7
-        behind("UPDATE pets SET status = 'pending'")
-        assert b"pending" in (await ask(f"/v1/pets/{pet_id}"))[1]
-        assert b"pending" in (await ask("/v1/pets"))[1]  # what one client has seen, every client sees
-        behind("UPDATE keys SET revoked = 1")
-        clock.now = NOW + 7.999  # the key was looked up at NOW + 7
-        assert (await ask("/v1/pets"))[0] == 200
-        clock.now = NOW + 8
-        assert (await ask("/v1/pets"))[0] == 401
-        behind("UPDATE keys SET revoked = NULL")
-        assert b"pending" in (await ask("/v1/pets"))[1]
-        behind("UPDATE pets SET status = 'sold'")
-        clock.now = NOW - 3600  # a clock that is set back does not make a second an hour
-        assert b"sold" in (await ask("/v1/pets"))[1]
-        behind("UPDATE keys SET revoked = 1")
-        clock.now = NOW - 7200
-        assert (await ask("/v1/pets"))[0] == 401
-
-    use_app(tmp_path, work, clock)
 
 
 def test_requests_share_a_slow_read_and_a_failed_one_is_not_kept(tmp_path: Path) -> None:
@@ -266,7 +191,7 @@ def test_requests_share_a_slow_read_and_a_failed_one_is_not_kept(tmp_path: Path)
                 raise Unavailable("a test")
             return await store.pets.page(**wanted)
 
-        return Wrapped(store, page=page, immediate=False)
+        return with_fault(store, "pets", page=page, immediate=False)
 
     async def work(running: Running) -> None:
         async def ask_together() -> list[int]:
