@@ -82,8 +82,8 @@ class Freshness:
 
     def knows(self, *, added: int = 0, edited: int = 0, keys: int = 0) -> bool:
         """Whether all changes up to these were announced, as far as this process knows. Otherwise `check` is due."""
-        announced = self._announced
-        return added <= announced.added and edited <= announced.edited and keys <= announced.keys
+        known_added, known_edited, known_keys = self._announced
+        return added <= known_added and edited <= known_edited and keys <= known_keys
 
     async def check(self) -> None:
         """Read the numbers, and announce what differs. Raises Unavailable.

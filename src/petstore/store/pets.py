@@ -38,22 +38,22 @@ class Pets:
         else:
             rows = await self._db.read(self._page_by_status_sql, after, limit + 1, status)
         # The last row is read even when it is not shown: it tells whether there is a next page.
-        await self._announce_seen(rows)
+        if not self._is_announced(rows):
+            await self._db.freshness.check()
         return Page(_pets_of(rows[:limit]), len(rows) > limit)
 
     async def get(self, pet_id: int) -> Pet | None:
         rows = await self._db.read(self._pet_sql, pet_id)
-        await self._announce_seen(rows)
+        if not self._is_announced(rows):
+            await self._db.freshness.check()
         return Pet(*rows[0][:-1]) if rows else None
 
-    async def _announce_seen(self, rows: Sequence[Row]) -> None:
-        """Rows in the order of their ids, each with the number of the latest edit at its end.
+    def _is_announced(self, rows: Sequence[Row]) -> bool:
+        """Of rows in the order of their ids, each with the number of the latest edit at its end.
 
-        Without rows the numbers are read afterwards: they cover whatever the first read has seen.
+        Nothing is known of a read without rows. The numbers are then read afterwards, and cover whatever it has seen.
         """
-        freshness = self._db.freshness
-        if not rows or not freshness.knows(added=rows[-1][0], edited=rows[0][-1]):
-            await freshness.check()
+        return bool(rows) and self._db.freshness.knows(added=rows[-1][0], edited=rows[0][-1])
 
     async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
         """Animals above the id `after` whose name contains `text`, ascending. One call reads `search_step` at most."""
