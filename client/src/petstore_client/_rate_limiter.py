@@ -1,7 +1,7 @@
 """Limits the requests of one client, of all its threads and tasks together, so that a pool earns no ban. No I/O.
 
 Two rules. After a 429 no call sends until the pause is over. No more requests are in flight than the last response said
-remain, at least one; before the first response, one. So one request is refused, and the others learn from it.
+remain, at least one; until a response has said a number, one. So one request is refused, and the others learn from it.
 """
 
 import math
