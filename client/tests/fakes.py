@@ -6,10 +6,11 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import httpx
+import msgspec
 
 from petstore_client import AsyncPetstore, Attempt, Page, Pet, Petstore, PetstoreError, RateLimit, Wait
 from petstore_client._events import Events
-from petstore_client._messages import Failure, Request, Response
+from petstore_client._messages import Failure, Request, Response, Timeouts
 from petstore_client._operations import Operations, Options
 from petstore_client._rate_limiter import RateLimiter
 
@@ -60,15 +61,20 @@ class SteppedSender:
         await _Step(Sleep(seconds))
 
 
+DEFAULTS = Options(2, Timeouts(30.0, 5.0, 30.0, 30.0, 30.0), 90.0, {})
+
+
+def options_with(**changes: Any) -> Options:
+    """The default options of a client, but for some. Raises ValueError if one is out of range."""
+    return msgspec.structs.replace(DEFAULTS, **changes)
+
+
 def operations(
-    clock: Callable[[], float], options: Options | None = None, events: Events | None = None, **replaced: Any
+    clock: Callable[[], float], options: Options = DEFAULTS, events: Events | None = None, **replaced: Any
 ) -> Operations:
     """Operations to be driven step by step. By default all random numbers are 0.5."""
     defaults: dict[str, Any] = {"wall_clock": lambda: 0.0, "random": lambda: 0.5, "random_key": lambda: "random"}
-    limiter = RateLimiter()
-    return Operations(
-        SteppedSender(), options or Options(), limiter, events or Events(), clock=clock, **(defaults | replaced)
-    )
+    return Operations(SteppedSender(), options, RateLimiter(), events or Events(), clock=clock, **(defaults | replaced))
 
 
 def response(status: int, body: object = None, **headers: object) -> Response:
@@ -202,18 +208,19 @@ class Client:
         return pet
 
     def list_pets(self, *args: Any, **options: Any) -> Iterator[Pet]:
-        pets: Iterator[Pet] = self._iterate(self.inner.list_pets(*args, **options))
+        pets: Iterator[Pet] = self.iterate(self.inner.list_pets(*args, **options))
         return pets
 
     def pages(self, *args: Any, **options: Any) -> Iterator[Page]:
-        pages: Iterator[Page] = self._iterate(self.inner.list_pets(*args, **options).pages())
+        pages: Iterator[Page] = self.iterate(self.inner.list_pets(*args, **options).pages())
         return pages
 
     def finish(self, result: Any) -> Any:
         """The result of a call: of the async client it has to be awaited."""
         return result if self._loop is None else self._loop.run_until_complete(result)
 
-    def _iterate(self, items: Any) -> Any:
+    def iterate(self, items: Any) -> Any:
+        """An iterator of the client; that of the async client is stepped."""
         return items if self._loop is None else _Stepped(items, self._loop)
 
 

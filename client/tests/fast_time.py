@@ -1,35 +1,40 @@
-"""Time for clients of real servers: short sleeps are slept, long waits are skipped, by client and service alike."""
+"""Time for clients of real servers: short sleeps are slept, long waits are skipped, by clients and service alike."""
 
-import threading
+import contextlib
+import fcntl
 import time
-
-from tests.servers import Server
+from pathlib import Path
 
 SKIPPED = 0.2  # seconds: shorter sleeps are polls for the responses to other requests, which come in real time
 
 
 class FastTime:
-    """A clock that all threads or tasks of a test share. It jumps to the end of each long wait."""
+    """A clock that the threads, tasks and processes of a test share: the machine's, plus the seconds in a file.
 
-    def __init__(self, server: Server | None = None) -> None:
-        """The clock of the server, if one is given, jumps too."""
-        self._server = server
-        self._lock = threading.Lock()
-        self._ahead = 0.0
+    It jumps to the end of each long wait. If the file is a service's `--clock-file`, the service's clock jumps too.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
 
     def clock(self) -> float:
-        return time.monotonic() + self._ahead
+        return time.monotonic() + self._ahead()
 
     def sleep(self, seconds: float) -> None:
         until = self.clock() + seconds
         time.sleep(min(seconds, 0.01))  # so that the other workers reach their waits too
-        while seconds >= SKIPPED and (left := until - self.clock()) > 0:
-            self._jump(until, left)
+        if seconds >= SKIPPED:
+            with self._file.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._jump(until - self.clock())
 
-    def _jump(self, until: float, left: float) -> None:
-        with self._lock:
-            if self.clock() < until:
-                # The server first: no client may be ahead of it.
-                if self._server is not None:
-                    self._server.move_clock(self._ahead + left)
-                self._ahead += left
+    def _jump(self, left: float) -> None:
+        if left > 0:
+            part = self._file.with_suffix(".part")
+            part.write_text(str(self._ahead() + left))
+            part.replace(self._file)
+
+    def _ahead(self) -> float:
+        with contextlib.suppress(FileNotFoundError):  # nobody has waited yet
+            return float(self._file.read_text())
+        return 0.0

@@ -1,6 +1,5 @@
 """A transport that keeps the times of requests and responses, to show that no request was sent too early."""
 
-import itertools
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -59,10 +58,3 @@ def sent_too_early(events: list[Event]) -> list[Event]:
         elif event.status is None and event.moment < forbidden_until:
             early.append(event)
     return early
-
-
-def first_after_pauses(events: list[Event]) -> list[float]:
-    """When the first request after each 429 was sent."""
-    return [
-        after.moment for before, after in itertools.pairwise(events) if before.status == 429 and after.status is None
-    ]

@@ -15,7 +15,7 @@ CREATES = int(os.environ.get("PETSTORE_TEST_CREATES", "800"))
 
 def test_creates_through_cut_connections_are_exactly_as_many_animals(tmp_path: Path) -> None:
     attempts: list[Attempt] = []
-    fast = FastTime()
+    fast = FastTime(tmp_path / "clock")
     with serving(tmp_path / "data") as server, CuttingProxy(server.port, most=4000, seed=5).running() as proxy:
         secret = server.key().secret
         with (

@@ -54,6 +54,15 @@ def test_list_as_json_is_one_array(shop: Server) -> None:
     assert run("list", "--status", "pending", key=key, server=shop).stdout == ""
 
 
+@pytest.mark.parametrize(("limit", "pages"), [(1, 1), (5, 1), (120, 2), (1000, 2)])
+def test_list_with_a_limit_prints_only_the_first_animals(shop: Server, limit: int, pages: int) -> None:
+    arguments = ["list", "--limit", str(limit), "--status", "sold"]
+    done = run(*arguments, "--verbose", key=shop.key().secret, server=shop)
+    assert [int(line.split()[0]) for line in done.stdout.splitlines()] == list(range(1, min(limit, 150) + 1))
+    requests = re.findall(r"^GET /pets\?limit=(\d+)", done.stderr, re.MULTILINE)
+    assert requests == [str(min(limit, 100))] * pages, "no page is requested that is not printed"
+
+
 def test_add_and_get_print_the_animal_and_get_warns_of_its_removal(server: Server, key: Key) -> None:
     added = run("add", "Rex", "7", "--status", "sold", "--json", key=key.secret, server=server)
     rex = json.loads(added.stdout)
@@ -84,7 +93,18 @@ def test_without_a_key_the_exit_code_is_2_and_the_variable_is_named(server: Serv
     assert "PETSTORE_API_KEY" in done.stderr
 
 
-@pytest.mark.parametrize("bad", [[], ["list", "--status", "lost"], ["add", "Rex"], ["get", "Rex"], ["sell"]])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [],
+        ["list", "--status", "lost"],
+        ["list", "--limit", "0"],
+        ["list", "--limit", "x"],
+        ["add", "Rex"],
+        ["get", "Rex"],
+        ["sell"],
+    ],
+)
 def test_bad_usage_is_exit_code_2(bad: list[str]) -> None:
     assert run(*bad, key="k").returncode == 2
 

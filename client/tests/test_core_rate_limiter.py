@@ -1,16 +1,14 @@
 """The rate limiter that the threads and tasks of a client share, rule by rule."""
 
-import itertools
+import math
 
 import pytest
 
-from fakes import REX, Clock, Run, Sleep, error, limits, operations, response
+from fakes import REX, Clock, Run, Sleep, error, limits, operations, options_with, response
 from petstore_client import KeyBanned, RateLimit, RateLimited, TimedOut, Wait
 from petstore_client._events import Events
-from petstore_client._messages import Failure, Request, Response
-from petstore_client._operations import PERMIT_TIMEOUT, Options
+from petstore_client._messages import Failure, Request, Response, Timeouts
 from petstore_client._rate_limiter import Hold, RateLimiter
-from petstore_client._retries import SLOT, SLOTS
 
 
 def state(remaining: int, limit: int = 60, reset: int = 5000) -> Response:
@@ -44,72 +42,17 @@ def test_no_more_requests_are_in_flight_than_the_last_response_said_remain(remai
     assert permits(limiter) == expected
 
 
-def starts_in_silence(limiter: RateLimiter, since: float, until: float) -> list[float]:
-    """When requests start that ask for a permit every tenth of a second, and get no response."""
-    moments = [since + tenth / 10 for tenth in range(round(10 * (until - since)))]
-    return [moment - since for moment in moments if limiter.acquire(moment) is None]
-
-
-def test_without_a_response_one_more_request_may_start_after_a_time_that_doubles() -> None:
-    assert starts_in_silence(RateLimiter(), 0.0, 100.0) == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0]
-
-
-def test_in_a_day_without_a_response_few_requests_start() -> None:
-    limiter = RateLimiter()
-    assert sum(1 for second in range(86_400) if limiter.acquire(float(second)) is None) <= 17
-
-
-def test_a_response_ends_the_doubling() -> None:
-    limiter = RateLimiter()
-    assert len(starts_in_silence(limiter, 0.0, 20.0)) == 5
-    limiter.release(15.0, state(0))
-    assert permits(limiter, 20.0) == 1, "one second counts again"
-
-
-def test_a_failure_does_not_end_the_doubling() -> None:
-    limiter = RateLimiter()
-    assert len(starts_in_silence(limiter, 0.0, 20.0)) == 5
-    limiter.release(15.0, Failure(OSError(), "no response"))
-    assert permits(limiter, 20.0) == 0
-    assert permits(limiter, 31.0) == 1
-
-
-def test_the_time_without_a_response_is_longer_for_a_low_limit() -> None:
+@pytest.mark.parametrize("outcome", [None, response(502), response(401), Failure(OSError(), "no response")])
+def test_an_outcome_that_does_not_tell_how_many_remain_changes_nothing(outcome: Response | Failure | None) -> None:
     limiter = RateLimiter()
     limiter.acquire(0.0)
-    limiter.release(0.0, state(0, limit=5))
-    assert permits(limiter, 20.0) == 1
-    assert permits(limiter, 33.1) == 0
-    assert permits(limiter, 33.2) == 1, "less often than five times a minute"
-    assert permits(limiter, 59.5) == 0
-
-
-@pytest.mark.parametrize("limit", [1, 2, 5, 6, 60, 300])
-@pytest.mark.parametrize("shown", ["the minute's limit", "the day's limit"])
-def test_in_silence_fewer_requests_start_in_a_minute_than_a_ban_takes(limit: int, shown: str) -> None:
-    """More than `limit` refusals in a row are a ban."""
-    limiter = RateLimiter()
-    for response_ in [state(0, limit), *([state(0, 100_000)] if shown == "the day's limit" else [])]:
-        limiter.acquire(0.0)
-        limiter.release(0.0, response_)
-    assert 1 <= len(starts_in_silence(limiter, 0.0, 60.0)) <= limit
-
-
-@pytest.mark.parametrize("outcome", [response(200), Failure(OSError(), "no connection", unsent=True)])
-def test_the_permits_double_with_each_outcome_that_met_no_rate_limit(outcome: Response | Failure) -> None:
-    limiter = RateLimiter()
-    for expected in (1, 2, 4, 8):
-        assert permits(limiter) == expected
-        limiter.release(0.0, outcome)
-        for _ in range(expected - 1):
-            limiter.release(0.0)
-
-
-def test_a_request_whose_fate_is_unknown_does_not_change_the_permits() -> None:
-    limiter = RateLimiter()
+    limiter.release(0.0, outcome)
+    assert limiter.acquire(0.0) is None
+    assert limiter.acquire(1e9) == Hold(), "one request, while no response has told more"
+    limiter.release(0.0, state(7))
     limiter.acquire(0.0)
-    limiter.release(0.0, Failure(OSError(), "the connection broke"))
-    assert permits(limiter) == 1
+    limiter.release(0.0, outcome)
+    assert permits(limiter) == 7
 
 
 def test_an_older_response_that_arrives_later_does_not_raise_the_remaining_requests() -> None:
@@ -132,28 +75,22 @@ def test_another_window_another_limit_and_a_lower_number_replace_the_state(new: 
 def test_a_pause_holds_all_calls_and_a_shorter_pause_does_not_shorten_it() -> None:
     limiter = RateLimiter()
     long = refusal(40.0)
-    end = limiter.pause(long, 0.0, 0.0)
-    assert 40.25 <= end <= 40.25 + SLOT * SLOTS
-    assert limiter.pause(refusal(10.0), 0.0, 0.0) == end
-    assert limiter.acquire(end - 0.1) == Hold(end, long)
-    assert limiter.acquire(end) is None
+    assert limiter.pause(long, 0.0, 0.0, 0.5) == 42
+    assert limiter.pause(refusal(10.0), 0.0, 0.0, 0.5) == 42
+    assert limiter.acquire(41.9) == Hold(42, long)
+    assert limiter.acquire(42) is None
 
 
 class Refusals:
-    """Refuses a request now and then, long after each pause, and tells whether the backoff has grown."""
+    """Refuses a request now and then, long after each pause, and tells the bound of the jitter."""
 
     def __init__(self) -> None:
-        self.limiter = RateLimiter(slot=0)
+        self.limiter = RateLimiter()
         self.now = 0.0
 
-    def has_grown(self) -> bool:
-        # Pauses of slot 0 end at multiples of 5 s. 9 s after this moment, only the first backoff of 0.5 s still ends
-        # before such a multiple.
+    def refuse(self) -> float:
         self.now += 1000
-        started = self.now + 190.25
-        end = self.limiter.pause(refusal(9.0), started, started, (1.0, 0.0))
-        assert end - self.now in (200, 205)
-        return end - self.now == 205
+        return self.limiter.pause(refusal(2.0), self.now, self.now, 1.0) - self.now - 2
 
     def admit(self) -> None:
         self.now += 1000
@@ -161,27 +98,21 @@ class Refusals:
         self.limiter.release(self.now, state(5))
 
 
-def test_the_backoff_grows_when_the_client_is_refused_again_and_starts_anew_after_a_success() -> None:
+def test_the_jitter_grows_when_the_client_is_refused_again_and_starts_anew_after_a_success() -> None:
     refusals = Refusals()
-    assert [refusals.has_grown() for _ in range(3)] == [False, True, True]
+    assert [refusals.refuse() for _ in range(3)] == [0.5, 1, 2]
     refusals.admit()
-    assert [refusals.has_grown() for _ in range(2)] == [False, True]
+    assert [refusals.refuse() for _ in range(2)] == [0.5, 1]
 
 
 def test_requests_that_are_refused_together_are_one_refusal() -> None:
     refusals = Refusals()
-    assert not refusals.has_grown()
-    started = refusals.now + 190.25
-    refusals.limiter.acquire(started)
-    refusals.limiter.release(started, state(5))  # sent before the pause: its success says nothing about later requests
+    assert refusals.refuse() == 0.5
+    refusals.limiter.acquire(refusals.now + 1000)
+    refusals.limiter.release(refusals.now, state(5))  # sent before the pause: its success tells nothing of later ones
     for _ in range(5):
-        refusals.limiter.pause(refusal(9.0), started, started)
-    assert refusals.has_grown()
-
-
-def test_clients_with_different_time_slots_return_at_different_times() -> None:
-    ends = sorted(RateLimiter(slot).pause(refusal(41.0), 0.0, 0.0, (0.5, 0.5)) for slot in range(SLOTS))
-    assert all(after - before >= SLOT - 1e-9 for before, after in itertools.pairwise(ends))
+        refusals.limiter.pause(refusal(2.0), refusals.now, refusals.now, 1.0)
+    assert refusals.refuse() == 1
 
 
 def test_a_call_during_a_pause_longer_than_max_wait_raises_without_sending() -> None:
@@ -194,9 +125,9 @@ def test_a_call_during_a_pause_longer_than_max_wait_raises_without_sending() -> 
     assert second.sent == []
     assert isinstance(second.error, KeyBanned)
     assert second.error.retry_after is not None
-    assert 90 < second.error.retry_after <= 90.5 + SLOT * SLOTS
+    assert second.error.retry_after == 94, "the rest of the pause, with its jitter of 4 of at most 8 s"
     assert (second.error.limit, second.error.request_id) == (60, "first")
-    clock.now += second.error.retry_after - 90
+    clock.now += 4
     third = Run(shared.create_pet("Ada", 7), [response(201, REX)], clock)
     assert third.waited == pytest.approx(90, abs=0.01), "exactly max_wait is not longer than max_wait"
     assert third.result is not None
@@ -228,19 +159,16 @@ def test_the_refused_call_is_sent_first_after_the_pause() -> None:
     other.close()
 
 
-def test_a_call_that_gets_no_permit_for_too_long_times_out() -> None:
+@pytest.mark.parametrize(("total", "pool"), [(30.0, 30.0), (math.inf, 30.0), (30.0, 60.0)])
+def test_a_call_that_gets_no_permit_within_its_timeout_is_timed_out(total: float, pool: float) -> None:
     clock = Clock()
-    shared = operations(clock)
+    shared = operations(clock, options_with(timeouts=Timeouts(total, 5.0, 60.0, 60.0, pool)))
     began = clock()
-    shared.limiter.acquire(clock())
-    call = shared.create_pet("Rex", 7)
-    with pytest.raises(TimedOut):
-        while True:
-            step = call.send(None)
-            assert isinstance(step, Sleep)
-            clock.now += step.seconds
-            shared.limiter.acquire(clock())  # another call always takes the permit first, and gets no response
-    assert PERMIT_TIMEOUT < clock() - began < PERMIT_TIMEOUT + 1
+    shared.limiter.acquire(clock())  # a request that gets no response
+    run = Run(shared.create_pet("Rex", 7), [], clock)
+    assert isinstance(run.error, TimedOut)
+    assert run.sent == []
+    assert 30 < clock() - began < 31
 
 
 def test_a_call_that_is_cancelled_while_it_is_sent_gives_its_permit_back() -> None:
@@ -256,7 +184,7 @@ def test_a_call_that_is_cancelled_while_it_is_sent_gives_its_permit_back() -> No
 def test_every_wait_is_reported_and_each_pause_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     waits: list[Wait] = []
     clock = Clock()
-    shared = operations(clock, Options(), Events(on_wait=waits.append))
+    shared = operations(clock, events=Events(on_wait=waits.append))
     refused, other = shared.create_pet("Rex", 7), shared.list_pets(limit=5)
     refused.send(None)
     refused.send(error(429, "rate_limit_exceeded", retry_after=41))
@@ -265,7 +193,7 @@ def test_every_wait_is_reported_and_each_pause_is_logged_once(caplog: pytest.Log
         ("POST", "/pets", "rate_limit"),
         ("GET", "/pets?limit=5", "rate_limit"),
     ]
-    assert all(41.25 <= wait.seconds <= 41.5 + SLOT * SLOTS for wait in waits)
+    assert [wait.seconds for wait in waits] == [pytest.approx(43.05)] * 2
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert lines == [("WARNING", f"waiting {waits[0].seconds:.0f} s for the rate limit")]
     refused.close()

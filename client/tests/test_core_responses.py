@@ -118,8 +118,9 @@ def test_the_tree_of_errors_in_the_docstring_is_the_tree_of_the_classes() -> Non
 
 
 def test_an_error_shows_its_values_and_can_be_pickled() -> None:
-    raised = api_error("key_banned", "Wait.", 429, "r-1", 60.0, RateLimit(60, 0, 1794614400))
+    raised = api_error("key_banned", "Wait.", 429, {"x-request-id": "r-1"}, 60.0, RateLimit(60, 0, 1794614400))
     copy = pickle.loads(pickle.dumps(raised))
+    assert copy.headers == raised.headers == {"x-request-id": "r-1"}
     for shown in (raised, copy):
         assert isinstance(shown, KeyBanned)
         assert repr(shown) == "<KeyBanned: Wait. (key_banned, status 429, request r-1)>"
@@ -210,7 +211,7 @@ def test_a_page_has_its_animals_its_etag_and_the_next_cursor() -> None:
 def test_a_304_returns_the_given_page_as_not_modified() -> None:
     known = Page((Pet(1, "Rex", 7, PetStatus.SOLD),), "abc", '"v1"')
     run = list_page(response(304, b"", etag='"v1"'), if_none_match=known)
-    assert run.sent[0][1].headers == {"If-None-Match": '"v1"'}
+    assert run.sent[0][1].headers == {"if-none-match": '"v1"'}
     assert run.parsed == Page(known.pets, "abc", '"v1"', not_modified=True)
 
 
@@ -220,7 +221,7 @@ def test_a_304_for_an_etag_alone_has_no_animals_and_leads_to_the_next_page() -> 
         (), "abc", '"v1"', not_modified=True
     )
     run = list_page(response(304, b""), if_none_match='"v1"')
-    assert run.sent[0][1].headers == {"If-None-Match": '"v1"'}
+    assert run.sent[0][1].headers == {"if-none-match": '"v1"'}
     assert run.parsed == Page((), None, '"v1"', not_modified=True)
 
 
@@ -262,7 +263,7 @@ def test_each_attempt_is_reported_once_with_its_outcome() -> None:
     ]
     get(*outcomes, events=Events(on_attempt=attempts.append))
     assert attempts == [
-        Attempt("GET", "/pets/1", 1, 3, 0.0, 503, "unavailable", "a", 2.375),
+        Attempt("GET", "/pets/1", 1, 3, 0.0, 503, "unavailable", "a", 2.25),
         Attempt("GET", "/pets/1", 2, 3, 0.0, None, "connection_failed", None, 0.75),
         Attempt("GET", "/pets/1", 3, 3, 0.0, 200, None, None, None),
     ]
@@ -328,7 +329,7 @@ def test_iterating_follows_the_cursors_and_skips_empty_pages() -> None:
         Run(pets.__anext__(), [], clock)
     requests = [request for run in runs for _, request in run.sent]
     assert [(request.path, dict(request.headers)) for request in requests] == [
-        ("/pets?limit=2&status=available", {"If-None-Match": '"v1"'}),
+        ("/pets?limit=2&status=available", {"if-none-match": '"v1"'}),
         ("/pets?limit=2&status=available&cursor=a", {}),
         ("/pets?limit=2&status=available&cursor=b", {}),
     ]
@@ -341,6 +342,24 @@ def test_iterating_requests_the_same_page_again_after_an_error() -> None:
     again = Run(pages.__anext__(), [LAST_PAGE], clock)
     assert broken.error is not None
     assert [request.path for _, request in broken.sent + again.sent] == ["/pets?limit=100&cursor=a"] * 2
+
+
+def test_iterators_and_pages_show_where_they_are() -> None:
+    clock = Clock()
+    pets = operations(clock).iterate("sold", 2, None, None)
+    pages = pets.pages()
+    shown = [repr(pets), repr(pages)]
+    linked = response(200, [REX], link='</v1/pets?cursor=a>; rel="next"')
+    for page in (linked, LAST_PAGE):
+        shown += [repr(Run(pages.__anext__(), [page], clock).result), repr(pages)]
+    assert shown == [
+        "<AsyncPetIterator /pets?limit=2&status=sold>",
+        "<AsyncPageIterator /pets?limit=2&status=sold, next: the first page>",
+        "<Page len=1 next_cursor='a' not_modified=False>",
+        "<AsyncPageIterator /pets?limit=2&status=sold, next: cursor 'a'>",
+        "<Page len=1 next_cursor=None not_modified=False>",
+        "<AsyncPageIterator /pets?limit=2&status=sold, at the end>",
+    ]
 
 
 def test_a_pet_not_found_is_also_a_not_found() -> None:

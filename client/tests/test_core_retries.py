@@ -1,32 +1,32 @@
 """The rules on retrying and waiting, one by one, for one call on a fake clock."""
 
-import itertools
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from fakes import REX, Clock, Run, error, limits, operations, response
+from fakes import REX, Clock, Run, error, limits, operations, options_with, response
 from petstore_client import (
     ConnectionFailed,
     IdempotencyConflict,
     InvalidRequest,
     KeyBanned,
     PetNotFound,
+    PetstoreError,
     RateLimited,
     ServerError,
     TimedOut,
 )
-from petstore_client._messages import Failure, Response
-from petstore_client._operations import Options
-from petstore_client._retries import SLOT, SLOTS, backoff, delay_after, next_slot, retry_after, slot_of
+from petstore_client._messages import Failure, Response, Timeouts
+from petstore_client._operations import checked_headers
+from petstore_client._retries import delay_after, retry_after
 
 DATE = datetime(2026, 11, 14, 12, 0, tzinfo=UTC)
 
 
 def create(*outcomes: Response | Failure, **options: Any) -> tuple[Run, Clock]:
     clock = Clock()
-    return Run(operations(clock, Options(**options)).create_pet("Rex", 7), outcomes, clock), clock
+    return Run(operations(clock, options_with(**options)).create_pet("Rex", 7), outcomes, clock), clock
 
 
 def test_a_request_is_retried_twice_by_default() -> None:
@@ -36,30 +36,51 @@ def test_a_request_is_retried_twice_by_default() -> None:
     assert clock.slept == [0.375, 0.75], "half of the jitter of 0.5 s and of 1 s"
 
 
-def test_backoff_doubles_from_half_a_second_to_8_seconds_and_jitter_takes_up_to_half() -> None:
-    assert [backoff(number, 1.0) for number in range(1, 8)] == [0.5, 1, 2, 4, 8, 8, 8]
-    assert [backoff(number, 0.0) for number in range(1, 8)] == [0.25, 0.5, 1, 2, 4, 4, 4]
-    assert backoff(10**6, 1.0) == 8
+def refusal(retry_after: float | None) -> RateLimited:
+    refused = RateLimited("no", code="rate_limit_exceeded", status=429)
+    refused.retry_after = retry_after
+    return refused
 
 
-def test_the_delay_is_the_retry_after_plus_the_backoff() -> None:
-    refusal = RateLimited("no", code="rate_limit_exceeded", status=429)
-    assert delay_after(refusal, 1, 1.0) == 0.5
-    refusal.retry_after = 41.0
-    assert [delay_after(refusal, number, 1.0) for number in (1, 2, 3)] == [41.5, 42, 43]
-    assert delay_after(TimedOut("late", code="timed_out"), 1, 1.0) == 0.5
+def waits(error: PetstoreError, numbers: range) -> list[tuple[float, float]]:
+    """The shortest and the longest wait after each failure in a row."""
+    return [(delay_after(error, number, 0.0), delay_after(error, number, 1.0)) for number in numbers]
+
+
+def test_told_to_wait_2_seconds_a_client_waits_2_to_2_5_seconds() -> None:
+    waits = [delay_after(refusal(2.0), 1, thousandth / 1000) for thousandth in range(1001)]
+    assert (min(waits), max(waits)) == (2.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "jitter"), [(1, 0.5), (2, 0.5), (5, 0.5), (41, 4.1), (60, 6), (80, 8), (3600, 8), (86400, 8)]
+)
+def test_the_jitter_is_at_most_half_a_second_or_a_tenth_of_the_retry_after(asked: float, jitter: float) -> None:
+    ((shortest, longest),) = waits(refusal(asked), range(1, 2))
+    assert shortest == asked
+    assert longest == pytest.approx(asked + jitter)
+
+
+def test_the_bound_of_the_jitter_doubles_to_8_seconds_when_refused_again() -> None:
+    assert waits(refusal(2.0), range(1, 8)) == [(2, 2 + bound) for bound in (0.5, 1, 2, 4, 8, 8, 8)]
+    assert waits(refusal(60.0), range(1, 4)) == [(60, 60 + bound) for bound in (6, 8, 8)]
+    assert delay_after(refusal(2.0), 10**6, 1.0) == 10
+
+
+@pytest.mark.parametrize("error", [refusal(None), TimedOut("late", code="timed_out")])
+def test_without_a_retry_after_the_wait_is_half_to_all_of_a_backoff_that_doubles(error: PetstoreError) -> None:
+    assert waits(error, range(1, 8)) == [(bound / 2, bound) for bound in (0.5, 1, 2, 4, 8, 8, 8)]
 
 
 def test_a_429_is_retried_after_the_retry_after_plus_jitter() -> None:
     run, clock = create(error(429, "rate_limit_exceeded", retry_after=60), response(201, REX))
     assert run.parsed.name == "Rex"
-    (slept,) = clock.slept
-    assert 60.25 <= slept <= 60.5 + SLOT * SLOTS
+    assert clock.slept == [63]
 
 
 def test_a_503_is_retried_after_the_retry_after_plus_jitter() -> None:
     _, clock = create(error(503, "unavailable", retry_after=2), response(201, REX))
-    assert clock.slept == [2.375]
+    assert clock.slept == [2.25]
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "rate_limit_exceeded"), (503, "unavailable")])
@@ -71,41 +92,11 @@ def test_a_wait_longer_than_max_wait_is_raised_at_once(status: int, code: str) -
 
 
 def test_the_wait_grows_each_time_that_a_call_is_refused_again() -> None:
-    refusals = [error(429, "rate_limit_exceeded", retry_after=9, **limits(60, 0, 5))] * 6
+    refusals = [error(429, "rate_limit_exceeded", retry_after=2, **limits(60, 0, 5))] * 6
     clock = Clock()
-    call = operations(clock, Options(max_retries=6), random=lambda: 0.999).create_pet("Rex", 7)
-    run = Run(call, [*refusals, response(201, REX)], clock)
-    sent = [moment for moment, _ in run.sent]
-    waits = [after - before for before, after in itertools.pairwise(sent)]
-    assert len(waits) == 6
-    for number, wait in enumerate(waits, start=1):
-        longest = 9 + min(0.5 * 2 ** (number - 1), 8)
-        assert longest * 0.99 <= wait <= longest + SLOT * SLOTS
-
-
-@pytest.mark.parametrize("earliest", [0.0, 0.01, 4.999, 5.0, 123456.789, 1e9])
-@pytest.mark.parametrize("slot", [0, 1, SLOTS - 1])
-@pytest.mark.parametrize("fraction", [0.0, 0.5, 0.999])
-def test_a_pause_ends_in_the_time_slot_of_the_client_and_not_early(earliest: float, slot: int, fraction: float) -> None:
-    moment = next_slot(earliest, slot, fraction)
-    assert earliest <= moment <= earliest + SLOT * SLOTS
-    position = (moment + 1e-6) % (SLOT * SLOTS)
-    assert slot * SLOT <= position <= slot * SLOT + 0.05 + 1e-5
-
-
-def test_points_in_two_time_slots_are_at_least_0_15_seconds_apart() -> None:
-    moments = sorted(
-        next_slot(1000.0, slot, fraction) for slot in range(SLOTS) for fraction in (0.0, 1.0)
-    )  # both ends of each slot
-    gaps = [after - before for before, after in itertools.pairwise(moments)]
-    assert all(gap > 0.149 or abs(gap - 0.05) < 1e-6 for gap in gaps), "0.05 s lie between the ends of one slot"
-
-
-def test_neighbouring_processes_and_clients_of_one_process_have_different_time_slots() -> None:
-    assert len({slot_of(process, 0) for process in range(4000, 4000 + SLOTS)}) == SLOTS
-    assert len({slot_of(4000, client) for client in range(SLOTS)}) == SLOTS
-    slots = sorted(slot_of(process, 0) for process in range(4000, 4004))
-    assert min(after - before for before, after in itertools.pairwise(slots)) == 3
+    call = operations(clock, options_with(max_retries=6), random=lambda: 1.0).create_pet("Rex", 7)
+    Run(call, [*refusals, response(201, REX)], clock)
+    assert clock.slept == [2.5, 3, 4, 6, 10, 10]
 
 
 def test_rate_limited_has_all_values_of_the_response() -> None:
@@ -192,7 +183,44 @@ def test_an_idempotency_key_that_no_header_can_carry_is_not_sent(bad: str) -> No
         Run(operations(clock).create_pet("Rex", 7, idempotency_key=bad), [], clock)
 
 
-@pytest.mark.parametrize("bad", [{"max_retries": -1}, {"max_wait": -1}, {"timeout": 0}, {"max_wait": float("nan")}])
+@pytest.mark.parametrize("bad", [{"max_retries": -1}, {"max_wait": -1}, {"max_wait": float("nan")}])
 def test_an_option_out_of_range_is_a_value_error(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         operations(Clock()).with_options(**bad)
+
+
+@pytest.mark.parametrize("bad", [0, -1, float("nan")])
+def test_a_timeout_that_is_not_above_0_is_a_value_error(bad: float) -> None:
+    with pytest.raises(ValueError, match="more than 0"):
+        Timeouts(30, bad, 30, 30, 30)
+
+
+def test_the_headers_of_the_options_are_sent_but_those_of_the_call_go_first() -> None:
+    clock = Clock()
+    headers = checked_headers({"Prefer": "error=gone, delay=1", "X-Empty": "", "Content-Type": "text/plain"})
+    run = Run(operations(clock, options_with(headers=headers)).create_pet("Rex", 7), [response(201, REX)], clock)
+    assert run.sent[0][1].headers == {
+        "prefer": "error=gone, delay=1", "x-empty": "", "content-type": "application/json", "idempotency-key": "random",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("", "x", "not the name"),
+        ("X Team", "x", "not the name"),
+        ("X-Team:", "x", "not the name"),
+        ("X-Té", "x", "not the name"),
+        ("X-Team\n", "x", "not the name"),
+        ("AUTHORIZATION", "Bearer secret", "api_key"),
+        ("X-Team", "secret\r\nX-Evil: 1", "visible ASCII"),
+        ("X-Team", "secreté", "visible ASCII"),
+        ("X-Team", " secret", "visible ASCII"),
+    ],
+)
+def test_a_header_that_cannot_be_sent_is_a_value_error_that_does_not_show_its_value(
+    name: str, value: str, why: str
+) -> None:
+    with pytest.raises(ValueError, match=why) as raised:
+        checked_headers({name: value})
+    assert "secret" not in str(raised.value)

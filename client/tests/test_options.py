@@ -1,13 +1,15 @@
 """The options of both clients: key, base URL, timeouts, the caller's HTTP client or transport, `with_options`."""
 
 import asyncio
+import socket
+import time
 from typing import Any
 
 import httpx
 import pytest
 
-from fakes import KEY, REX, Client, Clock, Kind, Service, http_error, http_response
-from petstore_client import LIVE, STAGING, AsyncPetstore, Petstore, RateLimited, ServerError
+from fakes import KEY, REX, Client, Kind, Service, http_error, http_page, http_response
+from petstore_client import LIVE, STAGING, AsyncPetstore, InvalidRequest, Petstore, RateLimited, ServerError, TimedOut
 from tests.servers import Key, Server
 
 
@@ -48,7 +50,7 @@ def test_key_and_base_url_come_from_the_environment_variables_unless_given(
 
 @pytest.mark.parametrize(
     "bad", [{"base_url": "ftp://x"}, {"max_retries": -1}, {"max_wait": -1}, {"timeout": 0}, {"connect_timeout": 0},
-            {"max_wait": float("nan")}],
+            {"max_wait": float("nan")}, {"timeout": httpx.Timeout(5, read=0)}],
 )  # fmt: skip
 def test_an_argument_out_of_range_is_a_value_error(kind: Kind, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
@@ -131,11 +133,6 @@ def test_the_default_timeouts_are_5_seconds_to_connect_and_30_in_all(kind: Kind)
     assert all(25 < timeouts.get(phase) <= 30 for phase in ("read", "write", "pool"))
 
 
-def test_a_timeout_may_be_infinite(server: Server, key: Key) -> None:
-    with Petstore(key.secret, base_url=server.url(""), timeout=float("inf"), connect_timeout=float("inf")) as store:
-        assert store.create_pet("Rex", 1).name == "Rex"
-
-
 def test_with_options_sets_max_retries_timeout_and_max_wait_for_one_call(kind: Kind) -> None:
     failure = http_error(500, "internal_error")
     late = http_error(503, "unavailable", {"Retry-After": "3"})
@@ -176,18 +173,74 @@ def test_with_options_shares_connections_callbacks_and_the_pause(kind: Kind) -> 
         assert [wait.reason for wait in client.waits] == ["rate_limit"]
 
 
-@pytest.mark.parametrize("bad", [{"max_retries": -1}, {"max_wait": -0.5}, {"timeout": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"max_retries": -1}, {"max_wait": -0.5}, {"timeout": 0}, {"timeout": httpx.Timeout(0)}]
+)
 def test_with_options_out_of_range_is_a_value_error(kind: Kind, bad: dict[str, Any]) -> None:
     with Client(kind, Service()) as client, pytest.raises(ValueError, match="must be"):
         client.inner.with_options(**bad)
 
 
-def test_two_clients_of_one_process_do_not_return_together(kind: Kind) -> None:
-    returned = []
-    for _ in range(2):
-        clock = Clock()
-        service = Service(http_error(429, "rate_limit_exceeded", {"Retry-After": "41"}), http_response(201, REX))
-        with Client(kind, service, clock) as client:
-            client.create_pet("Rex", 7)
-        returned.append(clock.now)
-    assert abs(returned[0] - returned[1]) > 0.149
+def test_default_headers_are_sent_with_every_request_and_with_options_adds_its_own(kind: Kind) -> None:
+    service = Service(*[http_response(201, REX)] * 2, http_page(1))
+    with Client(kind, service, default_headers={"X-Team": "pets", "user-agent": "tour/1.0"}) as client:
+        client.create_pet("Rex", 7)
+        changed = client.inner.with_options(headers={"Prefer": "delay=1", "x-team": "vets"})
+        client.finish(changed.with_options(max_retries=0).create_pet("Rex", 7))
+        next(client.list_pets())
+    sent = [[request.headers.get(name) for name in ("X-Team", "Prefer")] for request in service.requests]
+    assert sent == [["pets", None], ["vets", "delay=1"], ["pets", None]]
+    assert {request.headers["User-Agent"] for request in service.requests} == {"tour/1.0"}
+    assert {request.headers["Authorization"] for request in service.requests} == {f"Bearer {KEY}"}
+
+
+@pytest.mark.parametrize("bad", [{"Authorization": "Bearer x"}, {"X-Team": "a\nb"}])
+def test_a_header_that_cannot_be_sent_is_a_value_error(kind: Kind, bad: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="header"):
+        make(kind, api_key=KEY, default_headers=bad)
+    with Client(kind, Service()) as client, pytest.raises(ValueError, match="header"):
+        client.inner.with_options(headers=bad)
+
+
+def timeouts_sent(kind: Kind, timeout: Any, **options: Any) -> list[dict[str, float]]:
+    """The timeouts of two requests: of a client with this timeout, and of one that gets it from `with_options`."""
+    service = Service(*[http_response(201, REX)] * 2)
+    with Client(kind, service, timeout=timeout, **options) as client:
+        client.create_pet("Rex", 7)
+    with Client(kind, service, **options) as client:
+        client.finish(client.inner.with_options(timeout=timeout).create_pet("Rex", 7))
+    return [dict(request.extensions["timeout"]) for request in service.requests]
+
+
+def test_an_httpx_timeout_is_for_each_phase(kind: Kind) -> None:
+    timeouts = timeouts_sent(kind, httpx.Timeout(connect=1, read=2, write=3, pool=None))
+    assert timeouts == [{"connect": 1, "read": 2, "write": 3, "pool": 1e6}] * 2
+
+
+def test_timeout_none_is_no_timeout_but_for_connecting(kind: Kind) -> None:
+    assert timeouts_sent(kind, None) == [{"connect": 5, "read": 1e6, "write": 1e6, "pool": 1e6}] * 2
+    assert timeouts_sent(kind, None, connect_timeout=None)[0]["connect"] == 1e6
+
+
+def test_with_options_without_a_timeout_keeps_it(kind: Kind) -> None:
+    service = Service(http_response(201, REX))
+    with Client(kind, service, timeout=2) as client:
+        client.finish(client.inner.with_options(max_retries=1).create_pet("Rex", 7))
+    assert service.requests[0].extensions["timeout"]["read"] <= 2
+
+
+def test_requests_with_each_kind_of_timeout_reach_the_service(kind: Kind, server: Server, key: Key) -> None:
+    with Client(kind, api_key=key.secret, base_url=server.url(""), connect_timeout=None) as client:
+        for timeout in (None, httpx.Timeout(None), httpx.Timeout(9, read=None), 9, float("inf")):
+            with pytest.raises(InvalidRequest):
+                client.finish(client.inner.with_options(timeout=timeout).create_pet("", 1))
+
+
+def test_an_httpx_timeout_ends_the_wait_for_a_server_that_does_not_respond(kind: Kind) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        with Client(kind, base_url=address, timeout=httpx.Timeout(None, read=0.3), max_retries=0) as client:
+            began = time.monotonic()
+            with pytest.raises(TimedOut):
+                client.create_pet("Rex", 7)
+            assert 0.25 < time.monotonic() - began < 5

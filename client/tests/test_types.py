@@ -1,4 +1,4 @@
-"""The package and every example pass mypy and pyright in their strict modes."""
+"""The package and every example pass mypy and pyright in their strict modes; every public name has a complete type."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import petstore_client
 from examples import CLIENT, EXAMPLES
 
 SOURCE = CLIENT / "src"
@@ -36,11 +37,18 @@ def pyright(project: Path) -> subprocess.CompletedProcess[str]:
     package = os.path.relpath(SOURCE, project)
     settings = {"include": [".", package], "extraPaths": [package], "typeCheckingMode": "strict"}
     (project / "pyrightconfig.json").write_text(json.dumps(settings))
+    return run_pyright("--warnings", "--pythonpath", sys.executable, "--project", str(project), cwd=project)
+
+
+def run_pyright(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Skips the test if pyright cannot run."""
+    # With --verifytypes, pyright takes the packages of the first python in PATH.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        [sys.executable, "-m", "pyright", "--warnings", "--pythonpath", sys.executable, "--project", project],
-        capture_output=True, text=True, timeout=300,
+        [sys.executable, "-m", "pyright", *arguments],
+        cwd=cwd, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    if not re.search(r"\d+ errors?, \d+ warning", done.stdout):
+    if not re.search(r"\d+ errors?, \d+ warning|completeness score", done.stdout):
         reason = f"pyright cannot run, it needs node: {done.stderr[-500:]}"
         if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
             pytest.fail(reason)
@@ -64,3 +72,12 @@ def test_pyright_reports_each_use_of_get_pet(checked: Path) -> None:
     done = pyright(checked)
     assert done.returncode == 1
     assert done.stdout.count("reportDeprecated") == done.stdout.count(" error: ") == 4, done.stdout
+
+
+def test_every_public_name_has_a_complete_type(tmp_path: Path) -> None:
+    """`--ignoreexternal`: httpx, whose types are among the arguments, is not complete itself."""
+    done = run_pyright("--verifytypes", "petstore_client", "--ignoreexternal", cwd=tmp_path)
+    assert "Type completeness score: 100%" in done.stdout, done.stdout
+    exported = re.search(r'exported by "petstore_client": (\d+)', done.stdout)
+    assert exported is not None
+    assert int(exported[1]) >= len(petstore_client.__all__), "and the package was found"

@@ -1,7 +1,7 @@
 """The Petstore client: typed, for threads and for asyncio. It waits and retries as the service asks."""
 
 from petstore_client._async_client import AsyncPetstore
-from petstore_client._base_client import LIVE, STAGING
+from petstore_client._base_client import LIVE, NOT_GIVEN, STAGING, NotGiven
 from petstore_client._client import PageIterator, PetIterator, Petstore
 from petstore_client._errors import (
     ApiError,
@@ -27,10 +27,11 @@ from petstore_client._models import Page, Pet, PetStatus, RateLimit, Status
 from petstore_client._pages import AsyncPageIterator, AsyncPetIterator
 from petstore_client._responses import RawResponse
 
-__version__ = "1.0.0"
+__version__ = "2.0.0"
 
 __all__ = [
     "LIVE",
+    "NOT_GIVEN",
     "STAGING",
     "ApiError",
     "AsyncPageIterator",
@@ -45,6 +46,7 @@ __all__ = [
     "InvalidRequest",
     "KeyBanned",
     "NotFound",
+    "NotGiven",
     "Page",
     "PageIterator",
     "Pet",

@@ -4,6 +4,7 @@ A key among the arguments would be in the shell's history, and every user could 
 """
 
 import argparse
+import itertools
 import logging
 import os
 import re
@@ -12,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 
 from petstore_client import LIVE, Pet, PetStatus, Petstore, PetstoreError, __version__
+from petstore_client._operations import PAGE_SIZE
 
 STATUSES = [status.value for status in PetStatus]
 
@@ -54,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(client: Petstore, options: argparse.Namespace) -> None:
     """Raises PetstoreError, ValueError for a name that cannot be sent, OSError for output that cannot be written."""
     if options.command == "list":
-        _print_all(client.list_pets(options.status), options.json)
+        pets = client.list_pets(options.status, limit=min(options.limit or PAGE_SIZE, PAGE_SIZE))
+        _print_all(itertools.islice(pets, options.limit), options.json)
     elif options.command == "add":
         _print_one(client.create_pet(options.name, options.category_id, status=options.status), options.json)
     else:
@@ -87,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
     list_command = commands.add_parser("list", parents=[common], help="list animals", description="List animals.")
     list_command.add_argument("--status", choices=STATUSES, help="only animals with this status")
+    list_command.add_argument("--limit", type=_count, metavar="N", help="only the first N animals; default: all")
 
     add = commands.add_parser("add", parents=[common], help="add an animal", description="Add an animal.")
     add.add_argument("name", help="the animal's name")
@@ -97,6 +101,13 @@ def _parser() -> argparse.ArgumentParser:
     get = commands.add_parser("get", parents=[common], help=about, description="Get one animal.")
     get.add_argument("id", type=int, help="the animal's id, the first number of its line in list")
     return parser
+
+
+def _count(text: str) -> int:
+    """Raises argparse.ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise argparse.ArgumentTypeError("N must be a whole number above 0")
+    return int(text)
 
 
 def _print_all(pets: Iterable[Pet], as_json: bool) -> None:

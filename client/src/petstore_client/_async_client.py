@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from typing_extensions import deprecated
@@ -10,7 +10,7 @@ from typing_extensions import deprecated
 from petstore_client._base_client import BaseClient, endpoint
 from petstore_client._events import Attempt, Events, Wait
 from petstore_client._models import Page, Pet, Status
-from petstore_client._operations import PAGE_SIZE, Operations, Options
+from petstore_client._operations import PAGE_SIZE, Operations
 from petstore_client._pages import AsyncPetIterator
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ class AsyncPetstore(BaseClient):
         *,
         base_url: str | None = None,
         max_retries: int = 2,
-        timeout: float = 30.0,
+        timeout: "float | httpx.Timeout | None" = 30.0,
         max_wait: float = 90.0,
-        connect_timeout: float = 5.0,
+        connect_timeout: float | None = 5.0,
+        default_headers: Mapping[str, str] | None = None,
         http_client: "httpx.AsyncClient | None" = None,
         transport: "httpx.AsyncBaseTransport | None" = None,
         on_attempt: Callable[[Attempt], object] | None = None,
@@ -45,10 +46,20 @@ class AsyncPetstore(BaseClient):
     ) -> None:
         from petstore_client._http import AsyncSender
 
-        options, events = Options(max_retries, timeout, max_wait), Events(on_attempt, on_wait)
-        target = endpoint(api_key, base_url, connect_timeout)
+        target = endpoint(api_key, base_url)
         self._sender: AsyncSender = AsyncSender(target, http_client, transport, sleep)
-        super().__init__(self._sender, target.base_url, options, events, clock, random)
+        super().__init__(
+            self._sender,
+            target.base_url,
+            Events(on_attempt, on_wait),
+            clock,
+            random,
+            max_retries=max_retries,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            max_wait=max_wait,
+            headers=default_headers,
+        )
 
     @property
     def with_raw_response(self) -> Operations:

@@ -1,20 +1,20 @@
 """What both clients share: the API key, the base URL, the options of a call."""
 
 import copy
-import itertools
 import os
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from petstore_client._events import Events
 from petstore_client._messages import Sender
 from petstore_client._models import RateLimit
-from petstore_client._operations import Operations, Options, is_visible_ascii
+from petstore_client._operations import Operations, Options, checked_headers, is_visible_ascii
 from petstore_client._rate_limiter import RateLimiter
-from petstore_client._retries import slot_of
 
 if TYPE_CHECKING:
+    import httpx
+
     from petstore_client._http import Endpoint
 
 LIVE = "http://127.0.0.1:8080/v1"
@@ -22,7 +22,16 @@ LIVE = "http://127.0.0.1:8080/v1"
 STAGING = "http://127.0.0.1:8080/staging/v1"
 """The staging environment of a local server: its own animals, keys and limits."""
 
-_client_numbers = itertools.count()
+
+class NotGiven:
+    """The type of `NOT_GIVEN`."""
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Final = NotGiven()
+"""The default of a `timeout` argument for which None has a meaning: no timeout."""
 
 
 class BaseClient:
@@ -32,15 +41,31 @@ class BaseClient:
         self,
         sender: Sender,
         base_url: str,
-        options: Options,
         events: Events,
         clock: Callable[[], float],
         random: Callable[[], float],
+        *,
+        max_retries: int,
+        timeout: "float | httpx.Timeout | None",
+        connect_timeout: float | None,
+        max_wait: float,
+        headers: Mapping[str, str] | None,
     ) -> None:
+        from petstore_client._http import timeouts_of
+
         self._base_url = base_url
-        limiter = RateLimiter(slot_of(os.getpid(), next(_client_numbers)))
+        self._connect_timeout = connect_timeout
+        timeouts = timeouts_of(timeout, connect_timeout)
+        options = Options(max_retries, timeouts, max_wait, checked_headers(headers or {}))
         self._operations = Operations(
-            sender, options, limiter, events, clock=clock, wall_clock=time.time, random=random, random_key=_random_key
+            sender,
+            options,
+            RateLimiter(),
+            events,
+            clock=clock,
+            wall_clock=time.time,
+            random=random,
+            random_key=_random_key,
         )
 
     @property
@@ -54,17 +79,32 @@ class BaseClient:
         return self._operations.limiter.rate_limit
 
     def with_options(
-        self, *, max_retries: int | None = None, timeout: float | None = None, max_wait: float | None = None
+        self,
+        *,
+        max_retries: int | None = None,
+        timeout: "float | httpx.Timeout | NotGiven | None" = NOT_GIVEN,
+        max_wait: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Self:
         """This client with other options, for one call or for many.
 
-        Both share their connections, callbacks and pauses. Closing one closes both.
+        Both share their connections, callbacks and pauses. Closing one closes both. The headers are added to those
+        that the client sends already; a header of the same name is replaced. With `timeout=None` there is no timeout.
 
         Raises:
-            ValueError: An option is out of range.
+            ValueError: An option is out of range, or a header cannot be sent.
         """
-        given = {"max_retries": max_retries, "timeout": timeout, "max_wait": max_wait}
-        changes = {name: value for name, value in given.items() if value is not None}
+        from petstore_client._http import timeouts_of
+
+        changes: dict[str, Any] = {}
+        if max_retries is not None:
+            changes["max_retries"] = max_retries
+        if not isinstance(timeout, NotGiven):
+            changes["timeouts"] = timeouts_of(timeout, self._connect_timeout)
+        if max_wait is not None:
+            changes["max_wait"] = max_wait
+        if headers is not None:
+            changes["headers"] = {**self._operations.options.headers, **checked_headers(headers)}
         changed = copy.copy(self)
         changed._operations = self._operations.with_options(**changes)
         return changed
@@ -73,7 +113,7 @@ class BaseClient:
         return f"<{type(self).__name__} {self.base_url}>"
 
 
-def endpoint(api_key: str | None, base_url: str | None, connect_timeout: float) -> "Endpoint":
+def endpoint(api_key: str | None, base_url: str | None) -> "Endpoint":
     """Where requests go; the environment variables count if an argument is None. Raises ValueError."""
     from petstore_client._http import Endpoint
 
@@ -83,9 +123,7 @@ def endpoint(api_key: str | None, base_url: str | None, connect_timeout: float) 
     if not is_visible_ascii(key):
         # httpx would raise too, but its message would show the key.
         raise ValueError("the API key has characters that no key has")
-    if not connect_timeout > 0:
-        raise ValueError("connect_timeout must be more than 0")
-    return Endpoint((base_url or os.environ.get("PETSTORE_BASE_URL") or LIVE).rstrip("/"), key, connect_timeout)
+    return Endpoint((base_url or os.environ.get("PETSTORE_BASE_URL") or LIVE).rstrip("/"), key)
 
 
 def _random_key() -> str:

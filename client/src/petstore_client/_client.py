@@ -2,15 +2,15 @@
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from typing_extensions import deprecated
 
 from petstore_client._base_client import BaseClient, endpoint
 from petstore_client._events import Attempt, Events, Wait
 from petstore_client._models import Page, Pet, Status
-from petstore_client._operations import PAGE_SIZE, Operations, Options
+from petstore_client._operations import PAGE_SIZE, Operations
 from petstore_client._pages import AsyncPetIterator
 from petstore_client._responses import RawResponse
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
 class Petstore(BaseClient):
@@ -32,9 +31,10 @@ class Petstore(BaseClient):
         max_retries: How often a request is sent again after a connection error, a timeout, 408, 409 (still running),
             429 or 5xx.
         timeout: The most seconds that one attempt may take; if the head of the response arrives byte by byte, that
-            each byte may take.
+            each byte may take. An `httpx.Timeout` is for each phase instead, connecting included; None is no timeout.
         max_wait: The most seconds that one wait may take. If a wait would be longer, the error is raised at once.
-        connect_timeout: The most seconds that connecting may take.
+        connect_timeout: The most seconds that connecting may take; None is no timeout.
+        default_headers: Headers to send with every request.
         http_client: An `httpx.Client` to send with. It is not closed with this client; its timeouts and its `auth`
             are not used.
         transport: An `httpx` transport, instead of a whole client.
@@ -52,9 +52,10 @@ class Petstore(BaseClient):
         *,
         base_url: str | None = None,
         max_retries: int = 2,
-        timeout: float = 30.0,
+        timeout: "float | httpx.Timeout | None" = 30.0,
         max_wait: float = 90.0,
-        connect_timeout: float = 5.0,
+        connect_timeout: float | None = 5.0,
+        default_headers: Mapping[str, str] | None = None,
         http_client: "httpx.Client | None" = None,
         transport: "httpx.BaseTransport | None" = None,
         on_attempt: Callable[[Attempt], object] | None = None,
@@ -65,10 +66,20 @@ class Petstore(BaseClient):
     ) -> None:
         from petstore_client._http import SyncSender
 
-        options, events = Options(max_retries, timeout, max_wait), Events(on_attempt, on_wait)
-        target = endpoint(api_key, base_url, connect_timeout)
+        target = endpoint(api_key, base_url)
         self._sender: SyncSender = SyncSender(target, http_client, transport, sleep)
-        super().__init__(self._sender, target.base_url, options, events, clock, random)
+        super().__init__(
+            self._sender,
+            target.base_url,
+            Events(on_attempt, on_wait),
+            clock,
+            random,
+            max_retries=max_retries,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            max_wait=max_wait,
+            headers=default_headers,
+        )
 
     @property
     def with_raw_response(self) -> "PetstoreWithRawResponse":
@@ -139,17 +150,33 @@ class Petstore(BaseClient):
 
 
 class PetstoreWithRawResponse:
-    """The operations of `Petstore`, with the same arguments and errors. `list_pets` returns one page."""
+    """The operations of `Petstore`; each returns a `RawResponse`."""
 
     def __init__(self, operations: Operations) -> None:
-        self.list_pets = _blocking(operations.list_pets)
-        self.create_pet = _blocking(operations.create_pet)
-        self._fetch_pet = operations.fetch_pet
+        self._operations = operations
+
+    def list_pets(
+        self,
+        status: Status | None = None,
+        *,
+        limit: int = PAGE_SIZE,
+        cursor: str | None = None,
+        if_none_match: Page | str | None = None,
+    ) -> RawResponse[Page]:
+        """One page; the arguments and errors are those of `Petstore.list_pets`."""
+        return _run(self._operations.list_pets(status, limit=limit, cursor=cursor, if_none_match=if_none_match))
+
+    def create_pet(
+        self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
+    ) -> RawResponse[Pet]:
+        """As `Petstore.create_pet`, and it raises the same."""
+        call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
+        return _run(call)
 
     @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> RawResponse[Pet]:
         """As `Petstore.get_pet`, and deprecated as well."""
-        return _run(self._fetch_pet(pet_id))
+        return _run(self._operations.fetch_pet(pet_id))
 
 
 class _BlockingIterator(Iterator[T], Generic[T]):
@@ -161,6 +188,9 @@ class _BlockingIterator(Iterator[T], Generic[T]):
             return _run(_next(self._items))
         except StopAsyncIteration:
             raise StopIteration from None
+
+    def __repr__(self) -> str:
+        return repr(self._items).replace("<Async", "<", 1)
 
 
 class PageIterator(_BlockingIterator[Page]):
@@ -187,13 +217,6 @@ def _run(call: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     raise RuntimeError("the sender of a sync client must block")
-
-
-def _blocking(operation: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return _run(operation(*args, **kwargs))
-
-    return run
 
 
 async def _next(items: AsyncIterator[T]) -> T:

@@ -20,9 +20,13 @@ PetstoreError
 └── UnexpectedResponse        a success whose body does not fit this interface
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from petstore_client._models import RateLimit
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # of an error that a test has made by hand
 
 
 class PetstoreError(Exception):
@@ -36,6 +40,8 @@ class PetstoreError(Exception):
     """The HTTP status, or None if there was no response."""
     request_id: str | None
     """The request's name in the service's log; quote it when you ask for help."""
+    headers: Mapping[str, str] | None = None
+    """The headers of the response, their names case-insensitive, or None if there was no response."""
 
     def __init__(
         self, message: str, *, code: str, status: int | None = None, request_id: str | None = None, **more: Any
@@ -67,6 +73,7 @@ class ApiError(PetstoreError):
     """The service answered with an error. A code that this version does not know is raised as this class."""
 
     status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
+    headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
     retry_after: float | None = None
     """The seconds that the service asks to wait (`Retry-After`), or None."""
 
@@ -138,6 +145,7 @@ class UnexpectedResponse(PetstoreError):
     """The response is a success, but its body does not fit this interface: check the base URL."""
 
     status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
+    headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
 
 
 CLASSES: dict[str, type[ApiError]] = {
@@ -166,16 +174,16 @@ def api_error(
     code: str,
     message: str,
     status: int,
-    request_id: str | None = None,
+    headers: Mapping[str, str] = _NO_HEADERS,
     retry_after: float | None = None,
     rate_limit: RateLimit | None = None,
 ) -> ApiError:
     """The exception for an error response."""
-    more: dict[str, Any] = {"retry_after": retry_after}
+    more: dict[str, Any] = {"headers": headers, "retry_after": retry_after}
     kind = _class_for(code, status)
     if rate_limit is not None and issubclass(kind, RateLimited):
         more |= {"limit": rate_limit.limit, "remaining": rate_limit.remaining, "reset": rate_limit.reset}
-    return kind(message, code=code, status=status, request_id=request_id, **more)
+    return kind(message, code=code, status=status, request_id=headers.get("x-request-id"), **more)
 
 
 def _class_for(code: str, status: int) -> type[ApiError]:

@@ -7,6 +7,7 @@ from typing import Literal
 from petstore_client._models import Model
 
 logger = logging.getLogger("petstore_client")
+logger.addHandler(logging.NullHandler())  # the program decides whether and where to log
 
 
 class Attempt(Model, frozen=True):
@@ -64,7 +65,7 @@ class Events:
             self._on_attempt(attempt)
 
     def wait(self, wait: Wait, *, log: bool) -> None:
-        """Logged at WARNING: a program that stands still for a minute says why, also where logging is not set up."""
+        """Logged at WARNING: a program that stands still for a minute says why."""
         if log:
             logger.warning("waiting %.0f s for the rate limit", wait.seconds)
         if self._on_wait is not None:

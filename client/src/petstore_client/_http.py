@@ -4,13 +4,14 @@ Importing httpx takes most of the time that a client takes to start. So this mod
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from time import monotonic
 
 import httpx
 
 from petstore_client import __version__
-from petstore_client._messages import Failure, Request, Response
+from petstore_client._messages import Failure, Request, Response, Timeouts
 
 USER_AGENT = {"User-Agent": f"petstore-client/{__version__}"}
 # The last two are raised for a redirection or a proxy whose address is not valid.
@@ -18,15 +19,14 @@ FAILURES = (httpx.RequestError, httpx.InvalidURL, UnicodeError)
 
 
 class Endpoint:
-    """Where requests go, with which key, and how long connecting may take.
+    """Where requests go, and with which key.
 
     Raises ValueError for a base URL that no request can be sent to, without showing it: it may have a password.
     """
 
-    def __init__(self, base_url: str, api_key: str, connect_timeout: float) -> None:
+    def __init__(self, base_url: str, api_key: str) -> None:
         _check_url(base_url)
         self.base_url = base_url
-        self.connect_timeout = connect_timeout
         # httpx.Headers shows "[secure]" in place of the key, in every repr and so in every debugger.
         self.headers = httpx.Headers({"Accept": "application/json", "Authorization": f"Bearer {api_key}"})
 
@@ -36,15 +36,14 @@ class Endpoint:
         if request.headers:
             headers = headers.copy()
             headers.update(request.headers)
-        extensions = {"timeout": Deadline(request.timeout, self.connect_timeout)}
+        extensions = {"timeout": Deadline(request.timeouts)}
         url = self.base_url + request.path
         return client.build_request(request.method, url, headers=headers, content=request.body, extensions=extensions)
 
     def failure(self, error: Exception) -> Failure:
-        unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
         if isinstance(error, httpx.TimeoutException | TimeoutError):
-            return Failure(error, f"no response in time from {self.base_url}", timed_out=True, unsent=unsent)
-        return Failure(error, f"no response from {self.base_url}: {str(error) or type(error).__name__}", unsent=unsent)
+            return Failure(error, f"no response in time from {self.base_url}", timed_out=True)
+        return Failure(error, f"no response from {self.base_url}: {str(error) or type(error).__name__}")
 
 
 def _check_url(base_url: str) -> None:
@@ -69,23 +68,37 @@ def _check_transport(client: object, transport: object) -> None:
         raise ValueError("pass http_client or transport, not both: a client has its own transport")
 
 
-class Deadline(Mapping[str, float]):
-    """The timeouts of one attempt, as httpx asks for them: for each phase, the rest of the total."""
+def timeouts_of(timeout: float | httpx.Timeout | None, connect_timeout: float | None) -> Timeouts:
+    """A number is for the whole attempt; an httpx.Timeout is for each phase. Raises ValueError."""
+    if isinstance(timeout, httpx.Timeout):
+        phases = (timeout.connect, timeout.read, timeout.write, timeout.pool)
+        return Timeouts(math.inf, *(_number(seconds) for seconds in phases))
+    total, connect = _number(timeout), _number(connect_timeout)
+    return Timeouts(total, connect, read=total, write=total, pool=total)
 
-    def __init__(self, total: float, connect: float) -> None:
-        self._connect = connect
-        self._end = monotonic() + total
+
+def _number(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
+
+
+class Deadline(Mapping[str, float]):
+    """The timeouts of one attempt, as httpx asks for them: for each phase, its own or the rest of the total."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._phases = {
+            "connect": timeouts.connect, "read": timeouts.read, "write": timeouts.write, "pool": timeouts.pool,
+        }  # fmt: skip
+        self._end = monotonic() + timeouts.total
 
     def __getitem__(self, phase: str) -> float:
         # For a socket, 0 means "do not wait at all", and infinity is an error.
-        left = min(max(self._end - monotonic(), 0.001), 1e6)
-        return min(left, self._connect) if phase == "connect" else left
+        return min(max(self._end - monotonic(), 0.001), self._phases[phase], 1e6)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("connect", "pool", "write", "read"))
+        return iter(self._phases)
 
     def __len__(self) -> int:
-        return 4
+        return len(self._phases)
 
     def check(self) -> None:
         """Raises httpx.ReadTimeout after the deadline."""
@@ -152,7 +165,8 @@ class AsyncSender:
     async def send(self, request: Request) -> Response | Failure:
         try:
             built = self._endpoint.build(self._client, request)
-            async with asyncio.timeout(request.timeout):
+            total = request.timeouts.total
+            async with asyncio.timeout(None if math.isinf(total) else total):
                 response = await self._client.send(built, auth=None)
         except (*FAILURES, TimeoutError) as error:
             return self._endpoint.failure(error)

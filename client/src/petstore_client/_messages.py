@@ -6,6 +6,21 @@ from typing import Protocol
 import msgspec
 
 
+class Timeouts(msgspec.Struct, frozen=True):
+    """The most seconds that one attempt may take, in all and in each phase. Raises ValueError if one is not above 0."""
+
+    total: float
+    connect: float
+    read: float
+    write: float
+    pool: float
+    """Waiting for a permit of the rate limiter, and for a free connection."""
+
+    def __post_init__(self) -> None:
+        if not all(seconds > 0 for seconds in msgspec.structs.astuple(self)):
+            raise ValueError("a timeout must be more than 0")
+
+
 class Request(msgspec.Struct, frozen=True):
     """A request without the base URL and the API key, which the sender adds."""
 
@@ -13,7 +28,7 @@ class Request(msgspec.Struct, frozen=True):
     path: str
     headers: Mapping[str, str]
     body: bytes | None
-    timeout: float
+    timeouts: Timeouts
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -30,8 +45,6 @@ class Failure(msgspec.Struct, frozen=True):
     cause: Exception
     reason: str
     timed_out: bool = False
-    unsent: bool = False
-    """True if certainly no part of the request reached the service."""
 
 
 class Sender(Protocol):

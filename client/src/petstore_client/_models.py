@@ -59,6 +59,10 @@ class Page(Model, frozen=True):
     def __len__(self) -> int:
         return len(self.pets)
 
+    def __repr__(self) -> str:
+        # With its animals, a page would fill a screen.
+        return f"<Page len={len(self)} next_cursor={self.next_cursor!r} not_modified={self.not_modified}>"
+
 
 class RateLimit(Model, frozen=True):
     """The state of the key's rate limit: of the minute or of the day, whichever has less remaining."""

@@ -5,7 +5,8 @@ so that these coroutines run to their end in one step.
 """
 
 import copy
-from collections.abc import Awaitable, Callable, Coroutine
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -15,7 +16,7 @@ from typing_extensions import deprecated
 
 from petstore_client._errors import PetstoreError, RateLimited, TimedOut
 from petstore_client._events import Attempt, Events, Wait
-from petstore_client._messages import Request, Response, Sender
+from petstore_client._messages import Request, Response, Sender, Timeouts
 from petstore_client._models import Page, Pet, Status
 from petstore_client._pages import AsyncPetIterator
 from petstore_client._rate_limiter import RateLimiter
@@ -24,19 +25,20 @@ from petstore_client._retries import delay_after, is_retryable
 
 PAGE_SIZE = 100
 MIN_POLL, MAX_POLL = 0.005, 0.25  # seconds between two questions whether a permit is free
-PERMIT_TIMEOUT = 60.0
 
 
 class Options(msgspec.Struct, frozen=True):
     """The options that can differ from call to call. Raises ValueError if one is out of range."""
 
-    max_retries: int = 2
-    timeout: float = 30.0
-    max_wait: float = 90.0
+    max_retries: int
+    timeouts: Timeouts
+    max_wait: float
+    headers: Mapping[str, str]
+    """Sent with every request; the names are in lower case."""
 
     def __post_init__(self) -> None:
-        if not (self.max_retries >= 0 and self.max_wait >= 0 and self.timeout > 0):
-            raise ValueError("max_retries and max_wait must be at least 0, and timeout more than 0")
+        if not (self.max_retries >= 0 and self.max_wait >= 0):
+            raise ValueError("max_retries and max_wait must be at least 0")
 
 
 class _NewPet(msgspec.Struct, frozen=True, rename="camel"):
@@ -84,7 +86,7 @@ class Operations:
         if not (is_visible_ascii(idempotency_key) and 1 <= len(idempotency_key) <= 255):
             raise ValueError("idempotency_key must be 1 to 255 visible ASCII characters")
         new = _NewPet(name, category_id, msgspec.UNSET if status is None else status)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key}
+        headers = {"content-type": "application/json", "idempotency-key": idempotency_key}
         try:
             body = msgspec.json.encode(new)
         except UnicodeEncodeError as error:
@@ -113,9 +115,8 @@ class Operations:
         etag = if_none_match.etag if isinstance(if_none_match, Page) else if_none_match
         if etag is not None and not is_visible_ascii(etag):
             raise ValueError("an ETag in if_none_match must have visible ASCII characters only")
-        parameters = {"limit": limit, "status": status, "cursor": cursor}
-        path = "/pets?" + urlencode({name: value for name, value in parameters.items() if value is not None})
-        response = await self._call("GET", path, {} if etag is None else {"If-None-Match": etag})
+        path = _path_of_list(status, limit, cursor)
+        response = await self._call("GET", path, {} if etag is None else {"if-none-match": etag})
         return RawResponse(response, partial(read_page, known=if_none_match))
 
     def iterate(
@@ -126,14 +127,14 @@ class Operations:
         def fetch(cursor: str | None, known: Page | str | None) -> Awaitable[RawResponse[Page]]:
             return self.list_pets(status, limit=limit, cursor=cursor, if_none_match=known)
 
-        return AsyncPetIterator(fetch, cursor, if_none_match)
+        return AsyncPetIterator(fetch, _path_of_list(status, limit), cursor, if_none_match)
 
     async def _call(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
     ) -> Response:
         """Send until there is a success, or an error that cannot be retried, which is raised."""
         options, number, refused = self.options, 0, False
-        request = Request(method, path, headers or {}, body, options.timeout)
+        request = Request(method, path, {**options.headers, **(headers or {})}, body, options.timeouts)
         while True:
             number += 1
             await self._acquire(request, goes_first=refused)
@@ -175,19 +176,17 @@ class Operations:
         if error is None:
             return 0.0
         if isinstance(error, RateLimited):
-            return self.limiter.pause(error, started, now, (self._random(), self._random())) - now
+            return self.limiter.pause(error, started, now, self._random()) - now
         return delay_after(error, number, self._random())
 
     async def _acquire(self, request: Request, *, goes_first: bool) -> None:
         """Wait until the rate limiter permits this call to send.
 
-        Raises RateLimited if a pause is longer than `max_wait`, and TimedOut if no permit is free for too long.
+        Raises RateLimited if the pauses are longer than `max_wait`, and TimedOut if no permit is free for too long.
         """
-        poll, polled, latest = MIN_POLL, 0.0, None
+        poll, polled, latest = MIN_POLL, 0.0, self._clock() + self.options.max_wait
         while (hold := self.limiter.acquire(now := self._clock())) is not None:
             if hold.refusal is not None:
-                # Counted from the first pause, so that a call that gets no permit between pauses ends too.
-                latest = now + self.options.max_wait if latest is None else latest
                 if hold.pause_end > latest:
                     error = copy.copy(hold.refusal)  # a copy has no traceback
                     error.retry_after = hold.pause_end - now
@@ -198,7 +197,7 @@ class Operations:
                 poll, polled = MIN_POLL, 0.0
                 if goes_first:  # the refused call goes first, so that it is not refused again
                     continue
-            if polled > PERMIT_TIMEOUT:
+            if polled > min(request.timeouts.total, request.timeouts.pool):
                 raise TimedOut("not sent: the requests before it got no responses", code="timed_out")
             await self._sender.sleep(poll)
             polled += poll
@@ -207,6 +206,24 @@ class Operations:
     async def _sleep_until(self, moment: float) -> None:
         while (left := moment - self._clock()) > 0:
             await self._sender.sleep(left)
+
+
+def _path_of_list(status: Status | None, limit: int, cursor: str | None = None) -> str:
+    parameters = {"limit": limit, "status": status, "cursor": cursor}
+    return "/pets?" + urlencode({name: value for name, value in parameters.items() if value is not None})
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers of the caller, with their names in lower case. Raises ValueError, without the value: it may be secret."""
+    checked = {name.lower(): value for name, value in headers.items()}
+    for name, value in checked.items():
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9a-z-]+", name):
+            raise ValueError(f"{name!r} is not the name of a header")
+        if name == "authorization":
+            raise ValueError("the header Authorization carries the API key: pass api_key")
+        if not (value.isascii() and value.isprintable() and value == value.strip()):
+            raise ValueError(f"the header {name} must have visible ASCII characters, and spaces only between them")
+    return checked
 
 
 def is_visible_ascii(text: str) -> bool:

@@ -13,8 +13,10 @@ FetchPage = Callable[[str | None, Page | str | None], Awaitable[RawResponse[Page
 class AsyncPageIterator(AsyncIterator[Page]):
     """Pages of animals. For one task."""
 
-    def __init__(self, fetch: FetchPage, cursor: str | None, if_none_match: Page | str | None) -> None:
+    def __init__(self, fetch: FetchPage, path: str, cursor: str | None, if_none_match: Page | str | None) -> None:
+        """`path` is for the repr: the path of the list, with its query but without a cursor."""
         self._fetch = fetch
+        self._path = path
         self._cursor = cursor
         self._if_none_match = if_none_match
         self._is_done = False
@@ -27,12 +29,17 @@ class AsyncPageIterator(AsyncIterator[Page]):
         self._cursor, self._if_none_match, self._is_done = page.next_cursor, None, page.next_cursor is None
         return page
 
+    def __repr__(self) -> str:
+        start = "the first page" if self._cursor is None else f"cursor {self._cursor!r}"
+        return f"<{type(self).__name__} {self._path}, {'at the end' if self._is_done else 'next: ' + start}>"
+
 
 class AsyncPetIterator(AsyncIterator[Pet]):
     """Animals one by one, over all pages. For one task."""
 
-    def __init__(self, fetch: FetchPage, cursor: str | None, if_none_match: Page | str | None) -> None:
-        self._new_pages = partial(AsyncPageIterator, fetch, cursor, if_none_match)
+    def __init__(self, fetch: FetchPage, path: str, cursor: str | None, if_none_match: Page | str | None) -> None:
+        self._path = path
+        self._new_pages = partial(AsyncPageIterator, fetch, path, cursor, if_none_match)
         self._pages = self.pages()
         self._page: Iterator[Pet] = iter(())
 
@@ -45,3 +52,6 @@ class AsyncPetIterator(AsyncIterator[Pet]):
             for pet in self._page:
                 return pet
             self._page = iter(await anext(self._pages))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._path}>"

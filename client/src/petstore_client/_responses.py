@@ -1,7 +1,7 @@
 """What a response means: a success, an error, the state of the rate limit, the next page. Pure functions. No I/O."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 from urllib.parse import parse_qs
 
@@ -22,11 +22,11 @@ class RawResponse(Generic[T]):
     """A successful response with its status and headers; `parse` returns the value in its body."""
 
     def __init__(self, response: Response, read: Callable[[Response], T]) -> None:
-        self.status = response.status
-        self.headers = response.headers
-        self.content = response.body
-        self.etag = response.headers.get("etag")
-        self.request_id = request_id_of(response)
+        self.status: int = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self.content: bytes = response.body
+        self.etag: str | None = response.headers.get("etag")
+        self.request_id: str | None = request_id_of(response)
         self._response = response
         self._read = read
 
@@ -36,8 +36,13 @@ class RawResponse(Generic[T]):
             return self._read(self._response)
         except UNREADABLE as cause:
             message = f"the response does not fit this interface: {cause}"
-            code, status, request_id = "unexpected_response", self.status, self.request_id
-            raise UnexpectedResponse(message, code=code, status=status, request_id=request_id) from cause
+            raise UnexpectedResponse(
+                message,
+                code="unexpected_response",
+                status=self.status,
+                request_id=self.request_id,
+                headers=self.headers,
+            ) from cause
 
     def __repr__(self) -> str:
         return f"<RawResponse {self.status}>"
@@ -82,7 +87,7 @@ def success_or_error(outcome: Response | Failure, now: float) -> Response | Pets
         # The service did not write this response: a proxy did, for example.
         body = _ErrorBody("unknown", f"the response is {outcome.status}, and its body does not fit this interface")
     wait = retry_after(outcome.headers, now)
-    return api_error(body.code, body.message, outcome.status, request_id_of(outcome), wait, rate_limit_of(outcome))
+    return api_error(body.code, body.message, outcome.status, outcome.headers, wait, rate_limit_of(outcome))
 
 
 def rate_limit_of(outcome: Response | Failure) -> RateLimit | None:

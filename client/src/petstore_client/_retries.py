@@ -1,4 +1,4 @@
-"""Which errors to retry, and after how long: functions of an error, a count and random fractions. No clock, no I/O."""
+"""Which errors to retry, and after how long: functions of an error, a count and a random fraction. No clock, no I/O."""
 
 from collections.abc import Mapping
 from datetime import UTC
@@ -14,10 +14,8 @@ from petstore_client._errors import (
     TimedOut,
 )
 
-FIRST_BACKOFF = 0.5
+FIRST_BACKOFF = 0.5  # seconds
 MAX_BACKOFF = 8.0
-SLOT = 0.2  # seconds
-SLOTS = 25
 _MAX_RETRY_AFTER = 1e9  # seconds: a longer Retry-After is cut to this, so that arithmetic on it stays exact
 
 
@@ -29,33 +27,19 @@ def is_retryable(error: PetstoreError | None) -> bool:
 
 
 def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
-    """Seconds to wait after failure `number` in a row: at least the Retry-After, and the backoff on top of it."""
+    """Seconds to wait after failure `number` in a row, counted from 1.
+
+    `fraction` is random, from 0 to 1: clients that failed together should not return together. With a `Retry-After`
+    the delay is that time, plus a jitter; without one, a backoff of which the jitter is one half.
+    """
     asked = error.retry_after if isinstance(error, ApiError) else None
-    return (asked or 0.0) + backoff(number, fraction)
+    bound = max_jitter(asked or 0.0, number)
+    return bound * (1 + fraction) / 2 if asked is None else asked + bound * fraction
 
 
-def backoff(number: int, fraction: float) -> float:
-    """Seconds after failure `number`, counted from 1: from half to all of 0.5, 1, 2, 4, 8, 8, …
-
-    `fraction` is random, from 0 to 1: clients that failed together should not return together.
-    """
-    most = min(FIRST_BACKOFF * 2.0 ** min(number - 1, 10), MAX_BACKOFF)
-    return most * (1 + fraction) / 2
-
-
-def slot_of(process_id: int, client_number: int) -> int:
-    """The time slot of a client. Neighbouring processes are three slots apart, clients of one process one slot."""
-    return (3 * process_id + client_number) % SLOTS
-
-
-def next_slot(earliest: float, slot: int, fraction: float) -> float:
-    """The first moment from `earliest` on that lies in this slot, at the random point that `fraction` chooses.
-
-    With random delays of up to 5 s alone, two of four processes would return within 100 ms after one pause in five.
-    But all processes of a machine read one monotonic clock. On it, points in different slots are 0.15 s apart or more.
-    """
-    point = (slot + fraction / 4) * SLOT
-    return earliest + (point - earliest) % (SLOT * SLOTS)
+def max_jitter(asked: float, number: int) -> float:
+    """The larger of 0.5 s and a tenth of the `Retry-After`. It doubles with each further failure, to 8 s at most."""
+    return min(max(FIRST_BACKOFF, asked / 10) * 2.0 ** min(number - 1, 10), MAX_BACKOFF)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
