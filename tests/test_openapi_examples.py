@@ -21,7 +21,7 @@ from petstore.admin.actions import Admin
 from petstore.errors import RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import SCOPES, KeyChanges, digest_of, mint, new_key
-from petstore.operations import OPERATIONS, OperationName
+from petstore.operations import OPERATIONS, Operation, OperationName
 from petstore.plans import Limits
 from petstore.web.documents import Json
 from petstore.web.pets import SUNSET
@@ -333,7 +333,7 @@ FAULTS: dict[int, Any] = {500: broken, 503: unavailable}
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503, *REJECTIONS])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-def test_every_operation_answers_what_any_can_as_documented(operation: Any, status: int, tmp_path: Path) -> None:
+def test_every_operation_answers_what_any_can_as_documented(operation: Operation, status: int, tmp_path: Path) -> None:
     method, path, body = sample(operation.name)
 
     def fail(gate: Gate) -> Any:
