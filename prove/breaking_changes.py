@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from petstore import __version__
-from petstore.web import openapi
+from petstore.web.documents import as_json, openapi_document
 from petstore.web.pets import SUNSET
 
 Json = dict[str, Any]
@@ -23,6 +23,9 @@ ANNOUNCED = {
     "GET /pets/{petId}: the operation is gone",
     "POST /pets: 201: the header Location is gone",
 }
+# The default is the same, and is documented in words: from the keyword, generators of clients concluded that the member
+# is always there, and made it required.
+REWORDED = {"POST /pets: body: status: the default is another"}
 ANNOTATIONS = {"title", "description", "examples", "example"}
 LOWER_BOUNDS = {"minimum", "minLength", "minItems"}
 UPPER_BOUNDS = {"maximum", "maxLength", "maxItems"}
@@ -198,7 +201,7 @@ def _known(schema: Json) -> set[str]:
 
 
 def _resolved(node: Any, document: Json) -> Any:
-    """Without references: each is replaced by what it names, and keeps what stands beside it."""
+    """Without references: what each names takes its place, with that name as its title and what stands beside it."""
     if isinstance(node, list):
         return [_resolved(each, document) for each in node]
     if not isinstance(node, dict):
@@ -208,7 +211,7 @@ def _resolved(node: Any, document: Json) -> Any:
         for step in node["$ref"].removeprefix("#/").split("/"):
             target = target[step]
         beside = {name: value for name, value in node.items() if name != "$ref"}
-        return _resolved({**target, **beside}, document)
+        return _resolved({"title": step, **target, **beside}, document)
     return {name: _resolved(value, document) for name, value in node.items()}
 
 
@@ -223,17 +226,18 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.keep:
         kept = RELEASED / f"{__version__}.json"
-        kept.write_bytes(openapi.as_json(openapi.document("/v1", "/staging/v1", 0)) + b"\n")
+        kept.write_bytes(as_json(openapi_document("/v1", "/staging/v1", 0)) + b"\n")
         print(f"kept as {kept}")
         return 0
     released = json.loads(options.against.read_bytes())
+    after_sunset = breaking_changes(released, openapi_document("/v1", "/staging/v1", SUNSET))
     found = [
-        *breaking_changes(released, openapi.document("/v1", "/staging/v1", 0)),
         *(
-            f"after the sunset: {change}"
-            for change in breaking_changes(released, openapi.document("/v1", "/staging/v1", SUNSET))
-            if change not in ANNOUNCED
+            each
+            for each in breaking_changes(released, openapi_document("/v1", "/staging/v1", 0))
+            if each not in REWORDED
         ),
+        *(f"after the sunset: {each}" for each in after_sunset if each not in ANNOUNCED | REWORDED),
     ]
     for change in found:
         print(f"breaking change: {change}")

@@ -15,6 +15,7 @@ import pytest
 from tests.backends import Postgres, Redis, remove_shared, running, shared
 from tests.browsers import browser as browser
 from tests.commands import Commands
+from tests.interface import documented
 from tests.places import GatePlace, StorePlace
 from tests.redis_topologies import RedisCluster, cluster_running
 from tests.served import Served
@@ -177,7 +178,10 @@ def key(server: Server) -> Key:
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=15, verify=False) as opened:  # loading certificates would take longer than most tests
+    """Fails on an answer that the interface document does not have."""
+    hooks = {"response": [documented]}
+    # Without certificates: to load them would take longer than most tests.
+    with httpx.Client(timeout=15, verify=False, event_hooks=hooks) as opened:
         yield opened
 
 

@@ -1,4 +1,7 @@
-"""The examples of the OpenAPI document: there is one everywhere, each fits its schema, and the service answers each."""
+"""The examples of the interface document: there is one everywhere, each fits its schema, and the service answers each.
+
+They tell one story: the three animals below are added to a new service in this order, with a key of the free plan.
+"""
 
 import ast
 import json
@@ -7,157 +10,163 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import jsonschema_rs
-import msgspec
 import pytest
 
 from petstore import errors
 from petstore.admin.actions import Admin
-from petstore.errors import STATUS_OF_CODE, RequestError
-from petstore.keys import KeyChanges, mint
+from petstore.errors import RequestError, Unavailable
+from petstore.gate import Gate
+from petstore.keys import SCOPES, KeyChanges, digest_of, mint, new_key
+from petstore.operations import OPERATIONS, Operation, OperationName
 from petstore.plans import Limits
-from petstore.web import examples, guide, openapi
-from petstore.web.examples import ERRORS, ErrorExample
+from petstore.web.documents import Json
 from petstore.web.pets import SUNSET
-from petstore.web.replies import REJECTIONS
-from tests.servers import Key, Server, raw, serving
+from petstore.web.replies import REJECTIONS, Reply, pairs
+from tests.in_process import NOW, Running, Wrapped, request, use_app
+from tests.interface import AFTER_SUNSET, DOCUMENT, DOCUMENTED, assert_documented, operations_of, sample
+from tests.servers import ENTRY, Key, Server, raw, serving
 from tests.web.answers import Answer, ask, parse
 
-DOCUMENT = openapi.document("/v1", "/staging/v1", 0)
-AFTER_SUNSET = openapi.document("/v1", "/staging/v1", SUNSET)
-BODY = msgspec.json.encode(examples.NEW_PET)
-OPERATIONS = {"listPets": "GET /v1/pets", "createPet": "POST /v1/pets", "getPet": "GET /v1/pets/1"}
+PETS = [
+    {"id": 1, "name": "Rex", "categoryId": 1, "status": "available"},
+    {"id": 2, "name": "Ada", "categoryId": 1, "status": "pending"},
+    {"id": 3, "name": "Bo", "categoryId": 2, "status": "available"},
+]
+CURSOR = "AAAAAAAAAAJbFjEf"  # behind the second of them
+JSON = "application/json"
 
 
-def contents(document: openapi.Json) -> Iterator[tuple[str, openapi.Json]]:
+class Example(NamedTuple):
+    """An error as a response of the document shows it."""
+
+    name: str
+    status: int
+    value: Json
+
+
+ERRORS = {
+    name: Example(name, int(status), example["value"])
+    for operation in DOCUMENTED.values()
+    for status, response in operation["responses"].items()
+    for name, example in response.get("content", {}).get(JSON, {}).get("examples", {}).items()
+}
+
+
+# There is an example everywhere
+
+
+def contents(document: Json) -> Iterator[tuple[str, Json]]:
     """The content of every request and every response, and where it is."""
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            if "requestBody" in operation:
-                yield f"{method} {path} body", operation["requestBody"]["content"]["application/json"]
-            for status, response in operation["responses"].items():
-                if status != "304":
-                    yield f"{method} {path} {status}", response["content"]["application/json"]
+    for name, operation in operations_of(document).items():
+        if "requestBody" in operation:
+            yield f"{name} body", operation["requestBody"]["content"][JSON]
+        for status, response in operation["responses"].items():
+            if status != "304":
+                yield f"{name} {status}", response["content"][JSON]
 
 
 @pytest.mark.parametrize("document", [DOCUMENT, AFTER_SUNSET], ids=["before the sunset", "after the sunset"])
-def test_every_request_and_response_has_an_example_that_fits_its_schema(document: openapi.Json) -> None:
+def test_every_request_and_response_has_an_example_that_fits_its_schema(document: Json) -> None:
     for where, content in contents(document):
-        validator = jsonschema_rs.validator_for({**content["schema"], "components": document["components"]})
-        named = [document["components"]["examples"][name] for name in content.get("examples", ())]
-        values = [each["value"] for each in named] or [content["example"]]
+        values = [each["value"] for each in content.get("examples", {}).values()] or [content["example"]]
         for value in values:
-            assert validator.is_valid(value), (where, value)
+            assert jsonschema_rs.is_valid(content["schema"], value), (where, value)
 
 
 def test_every_header_and_parameter_has_an_example_or_a_default() -> None:
     for name, header in DOCUMENT["components"]["headers"].items():
         assert jsonschema_rs.is_valid(header["schema"], header["example"]), name
-    for path in DOCUMENT["paths"].values():
-        for operation in path.values():
-            for parameter in operation["parameters"]:
-                schema = parameter["schema"]
-                assert "example" in parameter or {"default", "examples", "$ref"} & schema.keys(), parameter["name"]
-                for value in schema.get("examples", ()):
-                    assert jsonschema_rs.is_valid(schema, value), parameter["name"]
+    for operation in DOCUMENTED.values():
+        for parameter in operation["parameters"]:
+            schema = parameter["schema"]
+            assert "example" in parameter or {"default", "examples", "enum"} & schema.keys(), parameter["name"]
+            for value in schema.get("examples", ()):
+                assert jsonschema_rs.is_valid(schema, value), parameter["name"]
 
 
-def test_every_code_has_an_example_or_belongs_to_no_operation() -> None:
-    outside = {"not_found", "method_not_allowed"}  # answers of addresses and methods that the document does not have
-    assert {example.code for example in ERRORS} | outside == set(guide.CODES)
-    assert DOCUMENT["components"]["schemas"]["Error"]["properties"]["code"]["examples"] == list(guide.CODES)
-    assert all(f"| `{code}` |" in DOCUMENT["info"]["description"] for code in guide.CODES)
-
-
-def test_every_code_of_the_service_is_in_the_document() -> None:
-    assert set(STATUS_OF_CODE) - set(guide.CODES) == set()
-    assert set(guide.CODES) - set(STATUS_OF_CODE) <= {"malformed_request"}
-
-
-def test_responses_are_open_for_growth() -> None:
-    text = json.dumps([DOCUMENT["paths"], DOCUMENT["components"]])
-    assert "additionalProperties" not in text
-    assert "enum" not in DOCUMENT["components"]["schemas"]["Error"]["properties"]["code"]
+# Successes
 
 
 def test_the_requests_of_the_document_get_the_answers_of_the_document(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key("free")
     pets = fresh.url("/pets")
-    paths = DOCUMENT["paths"]
     shown = {name: header["example"] for name, header in DOCUMENT["components"]["headers"].items()}
+    (etag,) = DOCUMENTED["listPets"]["parameters"][3]["schema"]["examples"]
+    (once,) = DOCUMENTED["createPet"]["parameters"][0]["schema"]["examples"]
 
-    def compare(response: httpx.Response, operation: openapi.Json, *headers: str) -> None:
-        documented = operation["responses"][str(response.status_code)]
+    def compare(response: httpx.Response, operation: OperationName, *headers: str) -> None:
+        documented = DOCUMENTED[operation]["responses"][str(response.status_code)]
         if response.content:
-            assert response.json() == documented["content"]["application/json"]["example"]
+            assert response.json() == documented["content"][JSON]["example"]
         assert {name: response.headers[name] for name in headers} == {name: str(shown[name]) for name in headers}
-        assert {name.lower() for name, header in documented["headers"].items()} >= set(map(str.lower, headers))
         for request_id in (response.headers["X-Request-Id"], shown["X-Request-Id"]):
             assert re.fullmatch("[0-9A-Za-z_-]{8,64}", request_id)
 
-    body = paths["/pets"]["post"]["requestBody"]["content"]["application/json"]["example"]
-    created = client.post(pets, json=body, headers=key.headers | {"Idempotency-Key": examples.IDEMPOTENCY_KEY})
+    body = sample("createPet")[2]
+    created = client.post(pets, content=body, headers=key.headers | {"Idempotency-Key": once})
     assert created.status_code == 201
-    compare(created, paths["/pets"]["post"], "X-RateLimit-Limit", "X-RateLimit-Remaining", "Location")
-    for pet in examples.PETS[1:]:
-        new = {"name": pet.name, "categoryId": pet.category_id, "status": pet.status}
+    compare(created, "createPet", "X-RateLimit-Limit", "X-RateLimit-Remaining", "Location")
+    for pet in PETS[1:]:
+        new = {name: value for name, value in pet.items() if name != "id"}
         assert client.post(pets, json=new, headers=key.headers).status_code == 201
-    again = client.post(pets, json=body, headers=key.headers | {"Idempotency-Key": examples.IDEMPOTENCY_KEY})
-    compare(again, paths["/pets"]["post"], "Idempotent-Replayed", "Location")
+    again = client.post(pets, content=body, headers=key.headers | {"Idempotency-Key": once})
+    compare(again, "createPet", "Idempotent-Replayed", "Location")
+    assert again.headers["Cache-Control"] == shown["NoStore"]
 
     listed = client.get(pets, params={"limit": 2}, headers=key.headers)
-    compare(listed, paths["/pets"]["get"], "ETag", "Cache-Control", "Vary", "Link")
-    condition = {"If-None-Match": examples.ETAG}
-    unchanged = client.get(pets, params={"limit": 2}, headers=key.headers | condition)
+    compare(listed, "listPets", "ETag", "Cache-Control", "Vary", "Link")
+    unchanged = client.get(pets, params={"limit": 2}, headers=key.headers | {"If-None-Match": etag})
     assert unchanged.status_code == 304
-    compare(unchanged, paths["/pets"]["get"], "ETag", "Cache-Control", "Vary", "Link")
-    second = client.get(pets, params={"limit": 2, "cursor": examples.CURSOR}, headers=key.headers)
-    assert second.json() == msgspec.to_builtins(examples.PETS[2:])
+    compare(unchanged, "listPets", "ETag", "Cache-Control", "Vary", "Link")
+    second = client.get(pets, params={"limit": 2, "cursor": CURSOR}, headers=key.headers)
+    assert second.json() == PETS[2:]
 
-    one = client.get(f"{pets}/{examples.PETS[0].id}", headers=key.headers)
-    compare(one, paths["/pets/{petId}"]["get"], "Deprecation", "Sunset")
+    one = client.get(f"{pets}/1", headers=key.headers)
+    compare(one, "getPet", "Deprecation", "Sunset", "Cache-Control", "Vary")
     assert shown["DeprecationLink"] in one.headers["Link"]
     assert client.get(pets).headers["WWW-Authenticate"] == shown["WWW-Authenticate"]
 
 
-Elicit = Callable[[Server, ErrorExample], Answer]
+SUCCESSES = {("listPets", 200), ("listPets", 304), ("createPet", 201), ("getPet", 200)}  # of the test above
 
-# What makes the service answer each error. The key has all that it needs, unless it is what is wrong.
+
+# Errors: what makes the service answer each. The key has all that it needs, unless it is what is wrong.
 
 
 def send(
-    server: Server, example: ErrorExample, *headers: str, key: Key | None, query: str = "", body: bytes = BODY
+    server: Server, operation: OperationName, *headers: str, key: Key | None, query: str = "", body: bytes | None = None
 ) -> Answer:
-    line = OPERATIONS[example.operations[0]] + query
-    if not line.startswith("POST"):
-        return ask(server, line, *headers, key=key)
-    return ask(server, line, f"Content-Length: {len(body)}", *headers, key=key, body=body)
+    method, path, shown = sample(operation)
+    sent = shown if body is None else body
+    length = [f"Content-Length: {len(sent)}"] if "requestBody" in DOCUMENTED[operation] else []
+    return ask(server, f"{method} /v1{path}{query}", *length, *headers, key=key, body=sent)
 
 
-def limited(server: Server, example: ErrorExample, requests: int) -> Answer:
+def limited(server: Server, requests: int) -> Answer:
     """The last answer to so many requests of a key that may send one a minute."""
     key = server.key("enterprise", Limits(1, 100))
-    return [send(server, example, key=key) for _ in range(requests)][-1]
+    return [send(server, "listPets", key=key) for _ in range(requests)][-1]
 
 
-def in_conflict(server: Server, example: ErrorExample) -> Answer:
+def in_conflict(server: Server) -> Answer:
     key = server.key()
     with server.writes_held_up(), ThreadPoolExecutor(2) as pool:
-        sent = [pool.submit(send, server, example, "Idempotency-Key: order-18", key=key) for _ in range(2)]
+        sent = [pool.submit(send, server, "createPet", "Idempotency-Key: order-18", key=key) for _ in range(2)]
         answers = [each.result() for each in sent]
     return next(answer for answer in answers if answer.status == 409)
 
 
-def held_up(server: Server, _: ErrorExample) -> Answer:
+def held_up(server: Server) -> Answer:
     key = server.key()
     with server.writes_held_up():
-        return ask(server, "POST /v1/pets", f"Content-Length: {len(BODY)}", key=key, body=BODY)
+        return send(server, "createPet", key=key)
 
 
-def unfinished(server: Server, _: ErrorExample) -> Answer:
+def unfinished(server: Server) -> Answer:
     lines = [
         "POST /v1/pets HTTP/1.1",
         "Host: here",
@@ -167,35 +176,34 @@ def unfinished(server: Server, _: ErrorExample) -> Answer:
     return parse(raw(server.port, "\r\n".join([*lines, "", "{"]).encode(), seconds=12))
 
 
-def mismatched(server: Server, example: ErrorExample) -> Answer:
+def mismatched(server: Server) -> Answer:
     key = server.key()
-    send(server, example, "Idempotency-Key: order-19", key=key)
-    return send(server, example, "Idempotency-Key: order-19", key=key, body=BODY.replace(b"Rex", b"Max"))
+    send(server, "createPet", "Idempotency-Key: order-19", key=key)
+    other = sample("createPet")[2].replace(b"Rex", b"Max")
+    return send(server, "createPet", "Idempotency-Key: order-19", key=key, body=other)
 
 
-def after_sunset(server: Server, example: ErrorExample) -> Answer:
+def after_sunset(server: Server) -> Answer:
     server.move_clock(SUNSET - time.time() + 1)
-    return send(server, example, key=server.key())
+    return send(server, "getPet", key=server.key())
 
 
-def spoiled(server: Server, example: ErrorExample) -> Answer:
+def spoiled(server: Server) -> Answer:
     server.spoil()
-    return send(server, example, key=server.key())
+    return send(server, "listPets", key=server.key())
 
 
-def of_another_version(server: Server, _: ErrorExample) -> Answer:
-    return parse(raw(server.port, b"GET /v1/pets HTTP/2.0\r\nHost: here\r\n\r\n"))
-
-
-def unusable(server: Server, example: ErrorExample) -> Answer:
+def unusable(server: Server) -> Answer:
     """Keys that are unknown, suspended, expired and revoked get one answer."""
     unknown = f"Authorization: Bearer {mint('live')}"
     answers = [
-        send(server, example, unknown, key=None),
-        send(server, example, key=stopped(server, lambda admin, key: admin.suspend_key(key.id))),
-        send(server, example, key=stopped(server, lambda admin, key: admin.revoke_key(key.id))),
+        send(server, "listPets", unknown, key=None),
+        send(server, "listPets", key=stopped(server, lambda admin, key: admin.suspend_key(key.id))),
+        send(server, "listPets", key=stopped(server, lambda admin, key: admin.revoke_key(key.id))),
         send(
-            server, example, key=stopped(server, lambda admin, key: admin.update_key(key.id, KeyChanges(expires=1.0)))
+            server,
+            "listPets",
+            key=stopped(server, lambda admin, key: admin.update_key(key.id, KeyChanges(expires=1.0))),
         ),
     ]
     assert len({answer.body for answer in answers}) == 1
@@ -208,83 +216,163 @@ def stopped(server: Server, stop: Callable[[Admin, Key], Awaitable[object]]) -> 
     return key
 
 
-def with_body(body: bytes) -> Elicit:
-    return lambda server, example: send(server, example, key=server.key(), body=body)
+Elicit = Callable[[Server], Answer]
 
 
-def with_query(query: str) -> Elicit:
-    return lambda server, example: send(server, example, key=server.key(), query=f"?{query}")
+def list_with(query: str = "", *headers: str) -> Elicit:
+    return lambda server: send(server, "listPets", *headers, key=server.key(), query=query)
 
 
-ELICIT: dict[str, Elicit] = {
-    **{name: with_body(body) for name, body in examples.BAD_BODIES.items()},
-    **{name: with_query(query) for name, query in examples.BAD_QUERIES.items()},
-    "invalid_idempotency_key": lambda s, e: send(s, e, "Idempotency-Key: order 17", key=s.key()),
-    "malformed_request": lambda s, e: send(s, e, "No-Colon", key=s.key()),
-    "unauthorized": lambda s, e: send(s, e, key=None),
-    "key_in_another_header": lambda s, e: send(s, e, f"X-API-Key: {s.key().secret}", key=None),
-    "key_of_staging": lambda s, e: send(s, e, key=s.key(environment="staging")),
-    "key_of_live": lambda s, _: ask(s, "GET /staging/v1/pets", key=s.key()),
-    "key_in_quotes": lambda s, e: send(s, e, f'Authorization: Bearer "{s.key().secret}"', key=None),
-    "key_mistyped": lambda s, e: send(s, e, f"Authorization: Bearer {s.key().secret[:-1]}", key=None),
-    "key_not_valid": unusable,
-    "insufficient_scope_read": lambda s, e: send(s, e, key=s.key(scopes=["write"])),
-    "insufficient_scope_write": lambda s, e: send(s, e, key=s.key(scopes=["read"])),
-    "pet_not_found": lambda s, e: send(s, e, key=s.key(), query="2345678"),
-    "head_timeout": lambda s, _: parse(raw(s.port, b"GET /v1/pets HTTP/1.1\r\nHost: here\r\n", seconds=15)),
-    "request_timeout": unfinished,
-    "idempotency_conflict": in_conflict,
-    "gone": after_sunset,
-    "body_too_large": lambda s, e: send(s, e, key=s.key(), body=b"x" * 65_537),
-    "target_too_long": lambda s, e: send(s, e, key=s.key(), query="?" + "a" * 60_000),
-    "unsupported_media_type": lambda s, e: send(s, e, "Content-Type: text/plain", key=s.key()),
-    "content_encoding": lambda s, e: send(s, e, "Content-Encoding: gzip", key=s.key()),
-    "idempotency_mismatch": mismatched,
-    "rate_limit_exceeded": lambda s, e: limited(s, e, 2),
-    "key_banned": lambda s, e: limited(s, e, 5),
-    "headers_too_large": lambda s, e: send(s, e, "X-Note: " + "a" * 60_000, key=s.key()),
-    "internal_error": spoiled,
-    "transfer_encoding_not_implemented": lambda s, e: ask(
-        s, "POST /v1/pets", "Transfer-Encoding: gzip, chunked", key=s.key()
+def list_without_key(header: Callable[[Server], str] | None = None) -> Elicit:
+    return lambda server: send(server, "listPets", *([header(server)] if header else []), key=None)
+
+
+def create_with(body: bytes | None = None, *headers: str) -> Elicit:
+    return lambda server: send(server, "createPet", *headers, key=server.key(), body=body)
+
+
+# By the name of the example: the operation that is asked for, and how.
+ELICIT: dict[str, tuple[OperationName, Elicit]] = {
+    "invalid_parameter": ("listPets", list_with("?limit=101")),
+    "invalid_parameters": ("listPets", list_with("?limit=0&status=lost")),
+    "invalid_cursor": ("listPets", list_with(f"?cursor={CURSOR[:-1]}")),
+    "repeated_parameter": ("listPets", list_with("?limit=2&limit=3")),
+    "invalid_idempotency_key": ("createPet", create_with(None, "Idempotency-Key: order 17")),
+    "invalid_body": ("createPet", create_with(b'{"categoryId": "1"}')),
+    "invalid_members": ("createPet", create_with(b'{"name": " ", "status": "lost"}')),
+    "name_not_a_string": ("createPet", create_with(b'{"name": 7, "categoryId": 1}')),
+    "name_too_long": ("createPet", create_with(b'{"categoryId": 1, "name": "%s"}' % (b"x" * 256))),
+    "name_with_control_characters": ("createPet", create_with(rb'{"name": "Rex\n", "categoryId": 1}')),
+    "repeated_member": (
+        "createPet", create_with(b'{"name": "A", "name": "B", "categoryId": 1, "a": 1, "a": 2}')
     ),
-    "unavailable": held_up,
-    "version_not_supported": of_another_version,
-}
+    "body_missing": ("createPet", create_with(b"")),
+    "body_not_json": ("createPet", create_with(b'{"name": "Rex",')),
+    "body_not_a_number": ("createPet", create_with(b'{"name": "Rex", "categoryId": NaN}')),
+    "body_not_an_object": ("createPet", create_with(b"[]")),
+    "body_not_utf_8": ("createPet", create_with(b'{"name": "\xff", "categoryId": 1}')),
+    "body_nested_too_deeply": ("createPet", create_with(b"[" * 60_000)),
+    "malformed_request": ("listPets", list_with("", "No-Colon")),
+    "unauthorized": ("listPets", list_without_key()),
+    "key_in_another_header": ("listPets", list_without_key(lambda s: f"X-API-Key: {s.key().secret}")),
+    "key_of_staging": (
+        "listPets", list_without_key(lambda s: f"Authorization: Bearer {s.key(environment='staging').secret}")
+    ),
+    "key_of_live": ("listPets", lambda s: ask(s, "GET /staging/v1/pets", key=s.key())),
+    "key_in_quotes": ("listPets", list_without_key(lambda s: f'Authorization: Bearer "{s.key().secret}"')),
+    "key_mistyped": ("listPets", list_without_key(lambda s: f"Authorization: Bearer {s.key().secret[:-1]}")),
+    "key_not_valid": ("listPets", unusable),
+    "insufficient_scope_read": ("listPets", lambda s: send(s, "listPets", key=s.key(scopes=["write"]))),
+    "insufficient_scope_write": ("createPet", lambda s: send(s, "createPet", key=s.key(scopes=["read"]))),
+    "pet_not_found": ("getPet", lambda s: send(s, "getPet", key=s.key(), query="2345678")),
+    "head_timeout": (
+        "listPets", lambda s: parse(raw(s.port, b"GET /v1/pets HTTP/1.1\r\nHost: here\r\n", seconds=15))
+    ),
+    "request_timeout": ("createPet", unfinished),
+    "idempotency_conflict": ("createPet", in_conflict),
+    "gone": ("getPet", after_sunset),
+    "body_too_large": ("createPet", create_with(b"x" * 65_537)),
+    "target_too_long": ("listPets", list_with("?" + "a" * 60_000)),
+    "unsupported_media_type": ("createPet", create_with(None, "Content-Type: text/plain")),
+    "content_encoding": ("createPet", create_with(None, "Content-Encoding: gzip")),
+    "idempotency_mismatch": ("createPet", mismatched),
+    "rate_limit_exceeded": ("listPets", lambda s: limited(s, 2)),
+    "key_banned": ("listPets", lambda s: limited(s, 5)),
+    "headers_too_large": ("listPets", list_with("", "X-Note: " + "a" * 60_000)),
+    "internal_error": ("listPets", spoiled),
+    "transfer_encoding_not_implemented": (
+        "createPet", lambda s: ask(s, "POST /v1/pets", "Transfer-Encoding: gzip, chunked", key=s.key())
+    ),
+    "unavailable": ("createPet", held_up),
+    "version_not_supported": (
+        "listPets", lambda s: parse(raw(s.port, b"GET /v1/pets HTTP/2.0\r\nHost: here\r\n\r\n"))
+    ),
+}  # fmt: skip
 SPOILING = {"gone", "internal_error"}  # they change a server for good
 
 
-@pytest.mark.parametrize("example", ERRORS, ids=lambda example: example.name)
-def test_the_service_answers_each_error_as_the_document_shows_it(
-    example: ErrorExample, server: Server, tmp_path: Path
-) -> None:
-    if example.code == "malformed_request" and "malformed_request" not in STATUS_OF_CODE:
-        pytest.skip("the service has no code for what it rejects before it is a request")
-    if (example.code == "malformed_request" or example.name == "head_timeout") and server.host == "asgi":
+@pytest.mark.parametrize("name", ERRORS)
+def test_the_service_answers_each_error_as_the_document_shows_it(name: str, server: Server, tmp_path: Path) -> None:
+    assert name in ELICIT, f"no request leads to the example {name}"
+    _, status, shown = ERRORS[name]
+    if (shown["code"] == "malformed_request" or name == "head_timeout") and server.host == "asgi":
         pytest.skip("what is rejected before it is a request is the host's")
-    if example.name in SPOILING:
+    operation, elicit = ELICIT[name]
+    if name in SPOILING:
         with serving(tmp_path / "data", server.host) as own:
-            answer = ELICIT[example.name](own, example)
+            answer = elicit(own)
     else:
-        answer = ELICIT[example.name](server, example)
-    shown: Any = DOCUMENT["components"]["examples"][example.name]["value"]
+        answer = elicit(server)
     (request_id,) = answer.values("x-request-id")
-    shown = {**shown, "message": shown["message"].replace(examples.REQUEST_ID, request_id)}
-    assert (answer.status, json.loads(answer.body)) == (example.status, shown)
-    for operation in example.operations:
-        responses = next(
-            each["responses"]
-            for path in DOCUMENT["paths"].values()
-            for each in path.values()
-            if each["operationId"] == operation
-        )
-        if operation == example.operations[0]:
-            present = {name for name, _ in answer.headers}
-            assert {name.lower() for name in responses[str(example.status)]["headers"]} <= present
-        assert example.name in responses[str(example.status)]["content"]["application/json"]["examples"]
+    recorded = DOCUMENT["components"]["headers"]["X-Request-Id"]["example"]
+    shown = {**shown, "message": shown["message"].replace(recorded, request_id)}
+    assert (answer.status, json.loads(answer.body)) == (status, shown)
+    documented = DOCUMENTED[operation]["responses"][str(status)]
+    assert name in documented["content"][JSON]["examples"]
+    if status not in REJECTIONS:  # a rejected message is for no operation
+        assert {each.lower() for each in documented["headers"]} <= {each for each, _ in answer.headers}
 
 
-def test_every_error_example_is_elicited() -> None:
-    assert sorted(example.name for example in ERRORS) == sorted(ELICIT)
+def test_every_error_that_is_elicited_is_an_example() -> None:
+    assert sorted(ELICIT) == sorted(ERRORS)
+
+
+# Every documented answer is given at least once: by each operation, what any operation can answer
+
+
+async def unavailable(*_: object, **__: object) -> None:
+    raise Unavailable("a test")
+
+
+async def broken(*_: object, **__: object) -> None:
+    raise RuntimeError("a test")
+
+
+FAULTS: dict[int, Any] = {500: broken, 503: unavailable}
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503, *REJECTIONS])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_every_operation_answers_what_any_can_as_documented(operation: Operation, status: int, tmp_path: Path) -> None:
+    method, path, body = sample(operation.name)
+
+    def fail(gate: Gate) -> Any:
+        return Wrapped(gate, admit=FAULTS[status]) if status in FAULTS else gate
+
+    async def work(running: Running) -> None:
+        async def answered(secret: str | None) -> Reply:
+            fields: Json = {"authorization": f"Bearer {secret}"} if secret else {}
+            return await running.app.answer(request(f"/v1{path}", method=method, body=body, **fields))
+
+        if status in REJECTIONS:
+            reply = await running.app.reject(status, "192.0.2.9")
+        elif status == 401:
+            reply = await answered(None)
+        elif status in FAULTS:
+            reply = await answered(running.secret)
+        else:
+            secret = mint("live")
+            scopes = [scope for scope in SCOPES if scope != operation.scope or status == 429]
+            key = new_key("live", "enterprise", now=NOW, limits=Limits(1, 1), scopes=scopes)
+            await running.store.add_key(key, digest_of(secret), ENTRY)
+            for _ in range(2 if status == 429 else 1):
+                reply = await answered(secret)
+        assert reply.status == status
+        assert str(status) in DOCUMENTED[operation.name]["responses"]
+        if status not in REJECTIONS:
+            assert_documented(method, f"/v1{path}", status, pairs(reply.headers), reply.body)
+
+    use_app(tmp_path, work, wrap_gate=fail)
+
+
+def test_every_documented_answer_is_given_in_a_test() -> None:
+    common = {401, 403, 429, 500, 503, *REJECTIONS}
+    elicited = SUCCESSES | {(operation, ERRORS[name].status) for name, (operation, _) in ELICIT.items()}
+    documented = {(name, int(status)) for name, each in DOCUMENTED.items() for status in each["responses"]}
+    assert {(name, status) for name, status in documented if status not in common} - elicited == set()
+
+
+# Every message of the code is in the document
 
 
 # Of addresses and methods that the document does not have, and of a body whose client is gone.
@@ -295,13 +383,15 @@ ERROR_CLASSES = {kind.__name__ for kind in RequestError.__subclasses__()}
 
 
 def texts_of_errors(path: Path) -> Iterator[str]:
-    """Patterns of the texts in a module: arguments of errors, and what the functions named for faults return."""
+    """Patterns of the texts in a module: arguments of errors, items of `faults`, what `…_fault` returns."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in ERROR_CLASSES:
                 yield from pattern_of(node.args[0])
             elif node.func.id == "error_reply" and len(node.args) > 1:
                 yield from pattern_of(node.args[1])
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("faults["):
+            yield from pattern_of(node.value)
         elif isinstance(node, ast.FunctionDef) and node.name.endswith(("_fault", "_hint")):
             for inside in ast.walk(node):
                 if isinstance(inside, ast.Return) and inside.value is not None:
@@ -323,5 +413,5 @@ def test_every_text_of_an_error_has_an_example() -> None:
     found = [text for path in package.rglob("*.py") for text in texts_of_errors(path)]
     found += [re.escape(text) for _, text in REJECTIONS.values()]
     assert len(found) > 40
-    shown = [*(example.message for example in ERRORS), *WITHOUT_EXAMPLE]
+    shown = [*(example.value["message"] for example in ERRORS.values()), *WITHOUT_EXAMPLE]
     assert [text for text in found if not any(re.search(text, message) for message in shown)] == []

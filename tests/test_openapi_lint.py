@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from petstore.web import openapi
+from petstore.web.documents import Json, as_json, openapi_document
 from petstore.web.pets import SUNSET
 
 pytestmark = pytest.mark.static
 
 LINTERS = Path(__file__).parent / "openapi-lint"
 DOCUMENTS = {
-    "relative-addresses": openapi.document("/v1", "/staging/v1", 0),
-    "two-hosts": openapi.document("https://api.petstore.test/v1", "https://staging.petstore.test/v1", 0),
-    "after-the-sunset": openapi.document("/v1", "/staging/v1", SUNSET),
+    "relative-addresses": openapi_document("/v1", "/staging/v1", 0),
+    "two-hosts": openapi_document("https://api.petstore.test/v1", "https://staging.petstore.test/v1", 0),
+    "after-the-sunset": openapi_document("/v1", "/staging/v1", SUNSET),
 }
 
 
@@ -47,19 +47,19 @@ def linters() -> None:
         pytest.skip(f"{missing}: the document was not linted")
 
 
-def spectral(document: openapi.Json, folder: Path) -> Any:
+def spectral(document: Json, folder: Path) -> Any:
     return json.loads(
         run(SPECTRAL, "lint", saved(document, folder), "--ruleset", "spectral.json", "--format", "json", "--quiet")
     )
 
 
-def redocly(document: openapi.Json, folder: Path) -> Any:
+def redocly(document: Json, folder: Path) -> Any:
     return json.loads(run(REDOCLY, "lint", saved(document, folder), "--config", "redocly.yaml", "--format", "json"))
 
 
-def saved(document: openapi.Json, folder: Path) -> Path:
+def saved(document: Json, folder: Path) -> Path:
     file = folder / "openapi.json"
-    file.write_bytes(openapi.as_json(document))
+    file.write_bytes(as_json(document))
     return file
 
 

@@ -17,6 +17,7 @@ import yaml
 from petstore.errors import InvalidBody
 from petstore.pets import NAME_PATTERN, parse_new_pet
 from petstore.web.pets import SUNSET
+from tests.interface import DOCUMENT, DOCUMENTED
 from tests.servers import Key, Server
 
 CONFIGURATION = Path(__file__).parent.parent / "schemathesis.toml"
@@ -35,25 +36,14 @@ def test_the_pattern_of_a_name_takes_what_the_service_takes_in_every_language() 
         assert taken == bool(re.search(NAME_PATTERN, character)), ascii(character)
 
 
-def test_the_document_names_the_three_operations_and_the_five_schemas(server: Server, client: httpx.Client) -> None:
+def test_the_served_document_is_the_one_of_the_package(server: Server, client: httpx.Client) -> None:
     document = client.get(server.origin + "/openapi.json").json()
-    operations = {
-        (method, path): operation["operationId"]
-        for path, item in document["paths"].items()
-        for method, operation in item.items()
-    }
-    assert operations == {
-        ("get", "/pets"): "listPets",
-        ("post", "/pets"): "createPet",
-        ("get", "/pets/{petId}"): "getPet",
-    }
-    assert set(document["components"]["schemas"]) == {"Pet", "NewPet", "Pets", "PetStatus", "Error"}
+    assert document == DOCUMENT
     assert document["openapi"].startswith("3.1")
-    assert document["paths"]["/pets/{petId}"]["get"]["deprecated"] is True
     assert [server["url"] for server in document["servers"]] == ["/v1", "/staging/v1"]
     assert document["security"] == [{"apiKey": []}]
     assert document["components"]["securitySchemes"]["apiKey"]["scheme"] == "bearer"
-    assert not any("security" in operation for item in document["paths"].values() for operation in item.values())
+    assert not any("security" in operation for operation in DOCUMENTED.values())
 
 
 def test_yaml_and_json_are_the_same_document(server: Server, client: httpx.Client) -> None:
@@ -71,9 +61,9 @@ def test_after_the_sunset_the_document_has_no_get_pet_and_no_location(fresh: Ser
         for path in ("/openapi.json", "/openapi.yaml"):
             answer = client.get(fresh.origin + path, headers={"If-None-Match": before.headers["etag"]})
             document = yaml.safe_load(answer.text) if answer.status_code == 200 else before.json()
-            assert ("/pets/{petId}" in document["paths"]) == there
+            assert ("get" in document["paths"].get("/pets/{petId}", {})) == there
             assert ("Location" in document["paths"]["/pets"]["post"]["responses"]["201"]["headers"]) == there
-    assert not re.search("getPet|petId|Sunset|Deprecation|gone|pet_not_found`", json.dumps(document["paths"]))
+    assert not re.search("getPet|Sunset|Deprecation|gone", json.dumps(document["paths"]))
 
 
 def test_servers_follow_the_public_url(start: Callable[..., Server], client: httpx.Client) -> None:

@@ -1,11 +1,13 @@
 """What the tests of the interface share: requests byte for byte, and what every Error body must look like."""
 
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import httpx
 
 from petstore.errors import STATUS_OF_CODE
 from petstore.pets import PetStatus
+from tests.interface import assert_documented
 from tests.servers import ENTRY, Key, Server, raw
 
 PET = {"name": "Rex", "categoryId": 1}
@@ -23,12 +25,19 @@ class Answer(NamedTuple):
 
 
 def ask(server: Server, line: str, *headers: str | bytes, key: Key | None = None, body: bytes = b"") -> Answer:
-    """Send one request exactly as it is written, on a connection of its own: `line` is the method and the target."""
+    """Send one request exactly as it is written, on a connection of its own: `line` is the method and the target.
+
+    Fails on an answer that the interface document does not have.
+    """
     lines = [f"{line} HTTP/1.1".encode(), b"Host: petstore.test", b"Connection: close"]
     if key is not None:
         lines.append(f"Authorization: Bearer {key.secret}".encode())
     lines += [header.encode() if isinstance(header, str) else header for header in headers]
-    return parse(raw(server.port, b"\r\n".join([*lines, b"", body])))
+    answer = parse(raw(server.port, b"\r\n".join([*lines, b"", body])))
+    if answer.values("x-request-id"):  # otherwise another HTTP server has rejected the message
+        method, _, target = line.partition(" ")
+        assert_documented(method, unquote(target.partition("?")[0], "latin-1"), *answer)
+    return answer
 
 
 def parse(response: bytes) -> Answer:

@@ -12,8 +12,7 @@ import pytest
 
 from petstore import __version__
 from petstore.web.asgi import AsgiRequest
-from petstore.web.documents import OWN_ASSETS, SWAGGER_UI, Documents
-from petstore.web.openapi import document
+from petstore.web.documents import OWN_ASSETS, SWAGGER_UI, Documents, openapi_document
 from petstore.web.static_files import quality
 from tests.servers import Server
 
@@ -76,7 +75,7 @@ def test_the_landing_page_names_the_public_addresses(start: Callable[..., Server
 
 
 def test_the_two_base_addresses_are_independent() -> None:
-    servers = document("https://api.petstore.test/v1", "https://staging.petstore.test/v1", 0)["servers"]
+    servers = openapi_document("https://api.petstore.test/v1", "https://staging.petstore.test/v1", 0)["servers"]
     assert [each["url"] for each in servers] == ["https://api.petstore.test/v1", "https://staging.petstore.test/v1"]
 
 

@@ -2,14 +2,16 @@
 
 import hashlib
 import html
+import re
 from collections.abc import Callable
 from importlib import resources
 from string import Template
+from typing import Any
 
 import msgspec
 
 from petstore import __version__
-from petstore.web import openapi
+from petstore.operations import OPERATIONS
 from petstore.web.pets import SUNSET
 from petstore.web.requests import Request
 from petstore.web.static_files import IMMUTABLE, StaticFile, quality
@@ -22,6 +24,8 @@ OWN_ASSETS = (
 SWAGGER_UI = "swagger-ui-bundle.js"
 
 _FOLDER = resources.files("petstore.web").joinpath("static")
+
+Json = dict[str, Any]
 
 
 class Documents:
@@ -40,8 +44,8 @@ class Documents:
         self._openapi = {
             path: tuple(StaticFile(media_type, _document(live, staging, now, encode)) for now in (0.0, SUNSET))
             for path, media_type, encode in (
-                ("/openapi.json", "application/json", openapi.as_json),
-                ("/openapi.yaml", "application/yaml", openapi.as_yaml),
+                ("/openapi.json", "application/json", as_json),
+                ("/openapi.yaml", "application/yaml", msgspec.yaml.encode),
             )
         }
 
@@ -81,8 +85,62 @@ def _rendered(name: str, values: dict[str, str]) -> Callable[[], bytes]:
     return lambda: Template(_read(name).decode()).substitute(values).encode()
 
 
-def _document(live: str, staging: str, now: float, encode: Callable[[openapi.Json], bytes]) -> Callable[[], bytes]:
-    return lambda: encode(openapi.document(live, staging, now))
+def _document(live: str, staging: str, now: float, encode: Callable[[Json], bytes]) -> Callable[[], bytes]:
+    return lambda: encode(openapi_document(live, staging, now))
+
+
+def openapi_document(live: str, staging: str, now: float) -> Json:
+    """openapi.yaml at the time `now`, for the two base addresses. A base address may be relative to the document."""
+    text = resources.files("petstore.web").joinpath("openapi.yaml").read_bytes()
+    document = msgspec.yaml.decode(text, type=Json)
+    if now >= SUNSET:
+        _leave_out_deprecated(document)
+    info = document["info"]
+    info["version"] = __version__
+    info["description"] = info["description"].replace("{live}", live).replace("{staging}", staging)
+    if "://" in live:
+        info["contact"]["url"] = live
+    for server, url in zip(document["servers"], (live, staging), strict=True):
+        server["url"] = url
+    for item in document["paths"].values():
+        for operation in item.values():
+            operation["responses"] = dict(sorted(operation["responses"].items()))
+    _prune(document)
+    return document
+
+
+def _leave_out_deprecated(document: Json) -> None:
+    """The operation, its part of the guide, and the header that has its address."""
+    info, paths = document["info"], document["paths"]
+    info["description"] = re.sub(r"## Deprecation\n.*?(?=## )", "", info["description"], flags=re.DOTALL)
+    for operation in OPERATIONS:
+        if operation.deprecated:
+            del paths[operation.path][operation.method.lower()]
+            if not paths[operation.path]:
+                del paths[operation.path]
+    del paths["/pets"]["post"]["responses"]["201"]["headers"]["Location"]
+
+
+def _prune(document: Json) -> None:
+    """Remove the components that nothing refers to."""
+    components = document["components"]
+    for kind in ("responses", "headers", "schemas"):  # responses refer to the other two
+        used = _references(document)
+        components[kind] = {
+            name: part for name, part in components[kind].items() if f"#/components/{kind}/{name}" in used
+        }
+
+
+def _references(value: object) -> set[str]:
+    """The target of every `$ref` within."""
+    if isinstance(value, dict):
+        own = {value["$ref"]} if "$ref" in value else set()
+        return own.union(*map(_references, value.values()))
+    return set().union(*map(_references, value)) if isinstance(value, list) else set()
+
+
+def as_json(document: Json) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2)
 
 
 def _links(live: str, staging: str) -> Callable[[], bytes]:

@@ -10,7 +10,8 @@ function url({ base, path, query }) {
 
 function curl(request) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  const lines = [`curl ${quoted(url(request))}`, `-H "Authorization: Bearer $${KEY}"`];
+  const method = ["GET", "POST"].includes(request.method) ? "" : `-X ${request.method} `; // a POST by its body
+  const lines = [`curl ${method}${quoted(url(request))}`, `-H "Authorization: Bearer $${KEY}"`];
   for (const [name, value] of Object.entries(request.headers)) lines.push(`-H ${quoted(`${name}: ${value}`)}`);
   if (request.body !== undefined) lines.push("-H 'Content-Type: application/json'", `-d ${quoted(oneLine(request.body))}`);
   return lines.join(" \\\n  ");

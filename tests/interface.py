@@ -1,0 +1,118 @@
+"""The interface document with its references resolved, and the check that it documents an answer."""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+import jsonschema_rs
+
+from petstore.operations import OPERATIONS, Operation, OperationName
+from petstore.settings import BASES
+from petstore.web.documents import Json, openapi_document
+from petstore.web.pets import SUNSET
+
+# What HTTP itself, the host and the operator's settings add to a response.
+UNDOCUMENTED = {
+    "access-control-allow-headers", "access-control-allow-methods", "access-control-allow-origin",
+    "access-control-expose-headers", "access-control-max-age", "connection", "content-length", "content-type", "date",
+    "ratelimit", "ratelimit-policy", "server", "transfer-encoding", "vary",
+}  # fmt: skip
+
+
+def resolved(node: Any, document: Json) -> Any:
+    """Without references: each is replaced by what it names."""
+    if isinstance(node, list):
+        return [resolved(each, document) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        target: Any = document
+        for step in node["$ref"].removeprefix("#/").split("/"):
+            target = target[step]
+        return resolved({**target, **{name: value for name, value in node.items() if name != "$ref"}}, document)
+    return {name: resolved(value, document) for name, value in node.items()}
+
+
+def operations_of(document: Json) -> dict[OperationName, Json]:
+    """By operationId, with references resolved, and with `method` and `path`."""
+    return {
+        operation["operationId"]: {**resolved(operation, document), "method": method.upper(), "path": path}
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    }
+
+
+DOCUMENT = openapi_document("/v1", "/staging/v1", 0)
+AFTER_SUNSET = openapi_document("/v1", "/staging/v1", SUNSET)
+DOCUMENTED = operations_of(DOCUMENT)
+DOCUMENTED_AFTER_SUNSET = operations_of(AFTER_SUNSET)
+
+
+def sample(operation: OperationName) -> tuple[str, str, bytes]:
+    """The method, the path below the base address, and the body of the request that the document shows."""
+    shown = DOCUMENTED[operation]
+    path: str = shown["path"]
+    for parameter in shown["parameters"]:
+        if parameter["in"] == "path":
+            path = path.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
+    body = (
+        json.dumps(shown["requestBody"]["content"]["application/json"]["example"]).encode()
+        if "requestBody" in shown
+        else b""
+    )
+    return shown["method"], path, body
+
+
+def operation_at(method: str, path: str) -> Operation | None:
+    """The operation of a request, by a reading of the table that shares nothing with the router."""
+    for base in sorted(BASES.values(), key=len, reverse=True):
+        for operation in OPERATIONS:
+            template = re.sub(r"\{\w+\}", r"(?!\\.{1,2}$)[^/]+", operation.path)
+            if re.fullmatch(base + template, path, re.DOTALL) and (method.replace("HEAD", "GET") == operation.method):
+                return operation
+    return None
+
+
+def assert_documented(method: str, path: str, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+    """`path` is percent-decoded. What no operation answers is not in the document: 404, 405, OPTIONS, the site."""
+    operation = operation_at(method, path)
+    if operation is None:
+        return
+    found = [
+        _faults(
+            documented[operation.name]["responses"].get(str(status)), dict(headers), b"" if method == "HEAD" else body
+        )
+        for documented in (DOCUMENTED, DOCUMENTED_AFTER_SUNSET)
+        if operation.name in documented
+    ]
+    assert [] in found, f"{operation.name} {status}: {found[0]}"
+
+
+def _faults(response: Json | None, headers: dict[str, str], body: bytes) -> list[str]:
+    if response is None:
+        return ["the status is not documented"]
+    documented = {name.lower(): header["required"] for name, header in response["headers"].items()}
+    faults = [f"{name} is missing" for name, required in documented.items() if required and name not in headers]
+    faults += [f"{name} is not documented" for name in headers.keys() - documented.keys() - UNDOCUMENTED]
+    if body:
+        content = response.get("content", {}).get(headers.get("content-type", ""))
+        if content is None:
+            return [*faults, f"{headers.get('content-type')} is not documented"]
+        value = json.loads(body)
+        if not jsonschema_rs.is_valid(content["schema"], value):
+            faults.append(f"{value} does not fit the schema")
+        codes = {example["value"]["code"] for example in content.get("examples", {}).values()}
+        if codes and value["code"] not in codes:
+            faults.append(f"{value['code']} has no example")
+    return faults
+
+
+def documented(response: httpx.Response) -> None:
+    """For the event hooks of a client."""
+    request, headers = response.request, response.headers
+    # Without a request id, something in front of the service has answered.
+    if "x-request-id" in headers and operation_at(request.method, request.url.path) is not None:
+        body = response.read()
+        assert_documented(request.method, request.url.path, response.status_code, headers.items(), body)

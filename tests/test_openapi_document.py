@@ -1,0 +1,168 @@
+"""openapi.yaml, written by hand, says what the tables, the types and the settings say."""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from petstore import __version__
+from petstore.errors import STATUS_OF_CODE
+from petstore.operations import OPERATIONS, Operation
+from petstore.pets import STATUSES, NewPet, Pet
+from petstore.plans import PLANS
+from petstore.settings import Settings
+from petstore.store.limits import IDEMPOTENCY_LIFETIME
+from petstore.web.documents import Json, openapi_document
+from petstore.web.pets import SUNSET
+from petstore.web.replies import REJECTIONS, Error
+from petstore.web.requests import BODY_MAX, BODY_TIMEOUT, DEFAULT_LIMIT, MAX_LIMIT
+from tests.interface import AFTER_SUNSET, DOCUMENT, DOCUMENTED, resolved
+
+GUIDE: str = DOCUMENT["info"]["description"]
+SCHEMAS: Json = DOCUMENT["components"]["schemas"]
+TEXT = json.dumps(DOCUMENT, ensure_ascii=False)
+
+
+# The table of operations
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_an_operation_is_described(operation: Operation) -> None:
+    described = DOCUMENTED.get(operation.name)
+    assert described is not None, f"openapi.yaml has no {operation.name}"
+    assert (described["method"], described["path"]) == (operation.method, operation.path)
+    assert described.get("deprecated", False) == operation.deprecated
+    assert described["summary"] and described["description"].endswith("."), "a person reads them on the page"
+    parameters = {each["name"] for each in described["parameters"] if each["in"] == "path"}
+    assert parameters == set(re.findall(r"\{(\w+)\}", operation.path))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_headers_of_deprecation_are_documented_for_deprecated_operations_alone(operation: Operation) -> None:
+    for status, response in DOCUMENTED[operation.name]["responses"].items():
+        # What is rejected before it is a request is for no operation.
+        expected = operation.deprecated and int(status) not in REJECTIONS
+        assert ({"Deprecation", "Sunset"} <= response["headers"].keys()) == expected, status
+
+
+def test_there_is_no_other_operation() -> None:
+    assert DOCUMENTED.keys() == {operation.name for operation in OPERATIONS}
+
+
+def test_after_the_sunset_only_the_deprecated_operation_is_missing() -> None:
+    left = {each["operationId"] for item in AFTER_SUNSET["paths"].values() for each in item.values()}
+    assert left == {operation.name for operation in OPERATIONS if not operation.deprecated}
+    assert "## Deprecation" in GUIDE and "## Deprecation" not in AFTER_SUNSET["info"]["description"]
+    assert not re.search("getPet|Sunset|Deprecat|Location", json.dumps(AFTER_SUNSET))
+
+
+# The table of errors
+
+
+def test_the_guide_lists_every_code_with_its_statuses() -> None:
+    listed = {
+        code: {int(status) for status in statuses.split(", ")}
+        for code, statuses in re.findall(r"^\| `(\w+)` \| ([\d, ]+) \|", GUIDE, re.MULTILINE)
+    }
+    expected = {code: {status} for code, status in STATUS_OF_CODE.items()}
+    for status, (code, _) in REJECTIONS.items():
+        expected[code].add(status)
+    assert listed == expected
+    assert SCHEMAS["Error"]["properties"]["code"]["examples"] == list(listed)
+
+
+def test_every_code_has_an_example_or_belongs_to_no_operation() -> None:
+    shown = {
+        example["value"]["code"]
+        for operation in DOCUMENTED.values()
+        for response in operation["responses"].values()
+        for example in response.get("content", {}).get("application/json", {}).get("examples", {}).values()
+    }
+    # 404 and 405 of addresses and methods that the document does not have.
+    assert shown | {"not_found", "method_not_allowed"} == set(STATUS_OF_CODE)
+
+
+def test_there_is_one_error_response_for_each_status() -> None:
+    found: dict[str, set[str]] = {}
+    for operation in DOCUMENTED.values():
+        for status, response in operation["responses"].items():
+            found.setdefault(status, set()).add(json.dumps([response["description"], response.get("content")]))
+    assert [status for status, forms in found.items() if status >= "400" and len(forms) > 1] == []
+
+
+def test_responses_are_open_for_growth() -> None:
+    assert "additionalProperties" not in TEXT
+    assert "enum" not in SCHEMAS["Error"]["properties"]["code"]
+
+
+# The types
+
+
+def bare(schema: Any) -> Any:
+    """What a schema demands, without its words. The type of an enumeration follows from its values."""
+    if not isinstance(schema, dict):
+        return sorted(schema) if isinstance(schema, list) else schema
+    words = {"title", "description", "examples", "default", *(["type"] if "enum" in schema else [])}
+    return {
+        name: bare(value) for name, value in schema.items() if name not in words or isinstance(value, dict)
+    }  # a dictionary is a member that is called like one of the words
+
+
+@pytest.mark.parametrize("kind", [Pet, NewPet, Error], ids=lambda kind: str(kind.__name__))
+def test_a_schema_is_that_of_the_type(kind: type) -> None:
+    _, schemas = msgspec.json.schema_components([kind])
+    written = resolved(SCHEMAS[kind.__name__], DOCUMENT)
+    assert bare(written) == bare(resolved(schemas[kind.__name__], {}))
+    assert list(written["properties"]) == list(schemas[kind.__name__]["properties"])
+    assert all(member["description"] for member in written["properties"].values())
+
+
+def test_the_default_of_a_new_animal_is_in_words() -> None:
+    """As a keyword it would make the member required in generated clients."""
+    (default,) = (field.default for field in msgspec.structs.fields(NewPet) if field.name == "status")
+    assert SCHEMAS["NewPet"]["properties"]["status"]["description"].endswith(f"Without it: {default}.")
+    assert SCHEMAS["PetStatus"]["enum"] == list(STATUSES)
+
+
+# Settings and limits
+
+
+def test_the_limits_in_the_document_are_those_of_the_service() -> None:
+    (limit,) = (each["schema"] for each in DOCUMENTED["listPets"]["parameters"] if each["name"] == "limit")
+    assert (limit["minimum"], limit["maximum"], limit["default"]) == (1, MAX_LIMIT, DEFAULT_LIMIT)
+    assert SCHEMAS["Pets"]["maxItems"] == MAX_LIMIT
+    assert f"A list has at most {MAX_LIMIT} animals." in GUIDE
+    assert set(re.findall(r"limit=(\d{3,})`", TEXT)) == {str(MAX_LIMIT)}
+    assert re.findall(r"more than (\d+) KiB", TEXT) == [str(BODY_MAX // 1024)] * TEXT.count("KiB")
+    assert f"within {BODY_TIMEOUT:.0f} seconds" in TEXT
+    hours = re.findall(r"[Ff]or (\d+) hours the same key and body", TEXT)
+    assert [int(each) * 3600 for each in hours] == [IDEMPOTENCY_LIFETIME] * 2
+
+
+def test_the_settings_in_the_document_have_these_defaults() -> None:
+    banned = re.search(r"banned for ([\d,]+) seconds, then for twice as\s+long, up to\s+([\d,]+) seconds", GUIDE)
+    assert banned is not None
+    assert [int(each.replace(",", "")) for each in banned.groups()] == [Settings().ban_seconds, Settings().ban_ceiling]
+
+
+def test_the_plans_in_the_document_are_those_of_the_service() -> None:
+    listed = re.findall(r"^\| (\w+) \| ([\d,]+|set per key) \| ([\d,]+|set per key) \|$", GUIDE, re.MULTILINE)
+    assert listed == [
+        (plan, f"{limits.per_minute:,}", f"{limits.per_day:,}") if limits else (plan, "set per key", "set per key")
+        for plan, limits in PLANS.items()
+    ]
+
+
+# What is filled in
+
+
+@pytest.mark.parametrize("now", [0.0, SUNSET])
+def test_version_and_base_addresses_are_filled_in(now: float) -> None:
+    live, staging = "https://api.petstore.test/v1", "https://staging.petstore.test/v1"
+    made = openapi_document(live, staging, now)
+    assert [server["url"] for server in made["servers"]] == [live, staging]
+    assert made["info"]["version"] == __version__ and made["info"]["contact"]["url"] == live
+    assert f"| live | `{live}` |" in made["info"]["description"]
+    assert not re.search(r"\{(live|staging|version)\}", json.dumps(made))
