@@ -14,7 +14,7 @@ from petstore.store.schema import PET_COLUMNS, PETS, Row, new_pet_row, spellings
 
 
 class Pets:
-    """Every change that `page` and `get` show was announced, whoever has made it: see `freshness.py`."""
+    """Every change that `page` and `get` show was announced, also those of other processes: see `freshness.py`."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
