@@ -54,6 +54,11 @@ def test_names_and_numbers_are_unique_and_numbers_have_no_gap() -> None:
     assert len({(operation.method, operation.path) for operation in OPERATIONS}) == len(OPERATIONS)
 
 
+@each_operation
+def test_a_key_that_may_only_read_changes_nothing(operation: Operation) -> None:
+    assert operation.scope == ("read" if operation.method == "GET" else "write")
+
+
 @pytest.mark.parametrize("change", ['HANDLERS.pop("getPet")', 'HANDLERS["movePet"] = PetOperations.get_pet'])
 def test_an_operation_without_a_handler_and_a_handler_without_an_operation_fail_at_import(change: str) -> None:
     source = resources.files("petstore.web").joinpath("pets.py").read_text()

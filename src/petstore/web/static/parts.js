@@ -111,7 +111,7 @@ export function PetstoreParts({ React, Im }) {
           h(
             "tr",
             { key: name },
-            h("td", null, h("code", null, name), schema.required.includes(name) && h("span", { className: "badge" }, "required")),
+            h("td", null, h("code", null, name), schema.required?.includes(name) && h("span", { className: "badge" }, "required")),
             h("td", null, member.enum ? member.enum.join(", ") : (member.format ?? member.type)),
             h("td", null, h(Inline, { text: member.description }), member.default && ` Without it: ${member.default}.`),
           ),
