@@ -6,8 +6,9 @@ PetstoreError
 │   ├── InvalidBody           ├── InvalidParameter      ├── InsufficientScope
 │   ├── PetNotFound           ├── NotFound              ├── MethodNotAllowed
 │   ├── RequestTimeout        ├── IdempotencyConflict   ├── IdempotencyMismatch
-│   ├── Gone                  ├── BodyTooLarge          └── UnsupportedMediaType
-├── Unavailable               the store or the gate cannot answer now; the client receives 503
+│   ├── Gone                  ├── BodyTooLarge          ├── UnsupportedMediaType
+│   └── InternalError         └── ServiceUnavailable    a bug; an outage
+├── Unavailable               the store or the gate cannot answer now; becomes ServiceUnavailable
 └── OperatorError             an operator's command or setting is at fault; one line, exit code 2
     └── MissingPackage        an optional package is not installed
 """
@@ -42,74 +43,109 @@ class PetstoreError(Exception):
 
 
 class RequestError(PetstoreError):
-    """A request that is answered with an `Error` body. `headers` go out with it."""
+    """A request that is answered with an `Error` body. `headers` go out with it.
+
+    `usual` is the message, or a typical one where the message depends on the request.
+    """
 
     code: ClassVar[str]
+    usual: ClassVar[str]
 
-    def __init__(self, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, message: str = "", headers: tuple[tuple[str, str], ...] = ()) -> None:
+        self.message = message or self.usual
         self.headers = headers
+        super().__init__(self.message)
 
 
 class Unauthorized(RequestError):
     code = "unauthorized"
+    usual = "The API key is not valid."
 
 
 class RateLimitExceeded(RequestError):
     code = "rate_limit_exceeded"
+    usual = "Too many requests: wait as long as Retry-After says."
 
 
 class KeyBanned(RequestError):
     code = "key_banned"
+    usual = (
+        "This key is banned for a while, because it kept sending requests after it was refused."
+        " Wait as long as Retry-After says."
+    )
 
 
 class InvalidBody(RequestError):
     code = "invalid_body"
+    usual = "The body is missing: send a JSON object with name and categoryId."
 
 
 class InvalidParameter(RequestError):
     code = "invalid_parameter"
+    usual = "limit must be a whole number from 1 to 100."
 
 
 class InsufficientScope(RequestError):
     code = "insufficient_scope"
+    usual = "This key does not have the write scope."
 
 
 class PetNotFound(RequestError):
     code = "pet_not_found"
+    usual = "There is no such animal."
 
 
 class NotFound(RequestError):
     code = "not_found"
+    usual = "There is nothing at this address."
 
 
 class MethodNotAllowed(RequestError):
     code = "method_not_allowed"
+    usual = "This address answers GET, HEAD, OPTIONS."
 
 
 class RequestTimeout(RequestError):
     code = "request_timeout"
+    usual = "The body did not arrive within 8 seconds."
 
 
 class IdempotencyConflict(RequestError):
     code = "idempotency_conflict"
+    usual = "The first request with this Idempotency-Key is still running; retry shortly."
 
 
 class Gone(RequestError):
     code = "gone"
+    usual = "This operation was removed on 5 December 2030; use GET /pets with a status filter."
 
 
 class BodyTooLarge(RequestError):
     code = "body_too_large"
+    usual = "The body must have at most 65536 bytes."
 
 
 class UnsupportedMediaType(RequestError):
     code = "unsupported_media_type"
+    usual = "Content-Type must be application/json."
 
 
 class IdempotencyMismatch(RequestError):
     code = "idempotency_mismatch"
+    usual = "This Idempotency-Key was used before with another body."
+
+
+class InternalError(RequestError):
+    code = "internal_error"
+    usual = "Something went wrong."
+
+
+class ServiceUnavailable(RequestError):
+    code = "unavailable"
+    usual = "The service cannot answer right now."
+
+
+REQUEST_ERRORS = {each.code: each for each in RequestError.__subclasses__()}
 
 
 class Unavailable(PetstoreError):

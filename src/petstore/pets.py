@@ -148,7 +148,7 @@ _decode_plain = msgspec.json.Decoder(_Plain).decode
 def _strictly(body: bytes) -> NewPet:
     """Accepts UTF-8, an object, no NaN, no member twice. Raises InvalidBody."""
     if not body:
-        raise InvalidBody("The body is missing: send a JSON object with name and categoryId.")
+        raise InvalidBody
     repeated = _Repeated()
     decoder = json.JSONDecoder(
         object_pairs_hook=repeated.members_of, parse_constant=_no_constant, parse_int=_integer, parse_float=_number

@@ -202,8 +202,8 @@ def _work(
 
     async def run() -> None:
         service = Service(settings, supervised=True, certificate_expires=certificate_expires)
-        server = http_server(settings, await service.start(), FIELDS)
-        await serve_connections(server, own, tls, ready, others)
+        app = await service.start()
+        await serve_connections(http_server(settings, app, FIELDS), own, tls, ready, others, app.end_delays)
         await service.stop()
 
     uvloop.run(run())

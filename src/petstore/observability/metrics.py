@@ -111,6 +111,11 @@ REJECTED = Counter(
     "Messages that never became a request, such as bad framing (400) or a large head (431). Our own server only.",
     "status",
 )
+PLAYED = Counter(
+    "petstore_played_errors_total",
+    "Errors that clients of staging asked for with Prefer. They are in no other metric of requests.",
+    "code",
+)
 CONNECTIONS = Gauge("petstore_connections", "Open connections. Our own server only.")
 REFUSED_CONNECTIONS = Counter(
     "petstore_refused_connections_total",

@@ -30,10 +30,12 @@ async def serve_connections(
     tls: ssl.SSLContext | None,
     ready: Callable[[], None],
     others: Sequence[socket.socket] = (),
+    stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Accept and answer. After SIGTERM or SIGINT this ends within seconds, after RETIRE, of a reload, within a minute.
 
-    `others`: sockets of other workers, at which this one accepts while the main process asks it to.
+    `others`: sockets of other workers, at which this one accepts while the main process asks it to. `stopping` is
+    called when the end begins.
     """
     loop = asyncio.get_running_loop()
     stop, retire, cover = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -52,6 +54,7 @@ async def serve_connections(
     covering = asyncio.create_task(_cover(others, listen, cover))
     ready()
     await _first(stop.wait(), retire.wait())
+    stopping()
     if stop.is_set():
         for _ in range(ACCEPT_TURNS):
             await asyncio.sleep(0)

@@ -101,7 +101,7 @@ class Pets:
             return await self._db.add(new, now, None)
         name = (idempotency_key.key_id, idempotency_key.token)
         if name in self._in_flight:
-            raise IdempotencyConflict("The first request with this Idempotency-Key is still running; retry shortly.")
+            raise IdempotencyConflict
         self._in_flight.add(name)
         try:
             added = await self._db.add(new, now, idempotency_key)

@@ -32,7 +32,7 @@ def replayed(idempotency_key: IdempotencyKey, digest: bytes, pet: Pet) -> Added 
     """The answer to a request whose idempotency key was used before, for `pet` and with a body of this digest."""
     if digest == idempotency_key.body_digest:
         return Added(pet, replayed=True)
-    return IdempotencyMismatch("This Idempotency-Key was used before with another body.")
+    return IdempotencyMismatch()
 
 
 def deliver(results: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:

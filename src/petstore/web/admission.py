@@ -151,12 +151,8 @@ def check_limits(decision: Decision) -> None:
         return
     retry_after = (("retry-after", str(max(1, seconds(decision.wait)))),)
     if decision.outcome is BANNED:
-        raise KeyBanned(
-            "This key is banned for a while, because it kept sending requests after it was refused."
-            " Wait as long as Retry-After says.",
-            retry_after,
-        )
-    raise RateLimitExceeded("Too many requests: wait as long as Retry-After says.", retry_after)
+        raise KeyBanned(headers=retry_after)
+    raise RateLimitExceeded(headers=retry_after)
 
 
 def unauthorized(request: Request, environment: Environment) -> Unauthorized:
@@ -171,8 +167,12 @@ def unauthorized(request: Request, environment: Environment) -> Unauthorized:
 def check_scope(key: ApiKey, scope: Scope) -> None:
     """Raises InsufficientScope."""
     if scope not in key.scopes:
-        challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
-        raise InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
+        raise insufficient_scope(scope)
+
+
+def insufficient_scope(scope: Scope) -> InsufficientScope:
+    challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
+    return InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))
 
 
 def _hint(request: Request, secret: str | None, environment: Environment) -> str:
@@ -188,4 +188,4 @@ def _hint(request: Request, secret: str | None, environment: Environment) -> str
         return f"This API key belongs to the {other} environment, and this is {environment}."
     if not well_formed(secret, environment):
         return "The API key is mistyped or incomplete: its checksum does not match."
-    return "The API key is not valid."
+    return Unauthorized.usual

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any
 
-from petstore.errors import MethodNotAllowed, RequestError, Unavailable
+from petstore.errors import RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
@@ -22,8 +22,10 @@ from petstore.web.admission import Admission, check_limits, check_scope, unautho
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCounters
-from petstore.web.paths import not_found
+from petstore.web.paths import not_found, wrong_address
 from petstore.web.pets import PetOperations
+from petstore.web.preferences import NONE as NO_PREFERENCES
+from petstore.web.preferences import Delays, parse_preferences, play, played_decision
 from petstore.web.replies import (
     NO_STORE,
     REJECTIONS,
@@ -31,10 +33,12 @@ from petstore.web.replies import (
     Reply,
     common_headers,
     error_reply,
+    internal_error,
     line,
     reply_of,
     request_ids,
     seconds,
+    unavailable,
 )
 from petstore.web.requests import Request
 from petstore.web.routes import Api, Route, Router
@@ -61,6 +65,7 @@ class App:
         self._site = Site(settings, stores, gate, clock, scrape)
         self._site_counters = RequestCounters("none")
         self._outages = Throttled("unavailable")
+        self._delays = Delays()
         self._apis = {
             each: Api(
                 each,
@@ -87,6 +92,10 @@ class App:
         self._site_counters.settle(now)
         self._outages.flush(ticks)
 
+    def end_delays(self) -> None:
+        """The worker stops: answers that clients prefer later come now."""
+        self._delays.end()
+
     def answer(self, request: Request) -> Coroutine[Any, Any, Reply]:
         """Never raises: every error is a reply."""
         route = self._router.find(request)
@@ -101,6 +110,7 @@ class App:
         api = route.api
         key: ApiKey | None = None
         decision: Decision | None = None
+        preferences, delayed = NO_PREFERENCES, 0.0  # only staging has others
         try:
             key, decision, version = await api.admission.admit(request, now, route.counted_as)
             if request.method == "OPTIONS":
@@ -109,8 +119,13 @@ class App:
                 check_limits(decision)
                 if key is None:
                     raise unauthorized(request, api.environment)
+                if api.environment == "staging" and "prefer" in request.fields:
+                    preferences = self._delays.granted(parse_preferences(request.fields["prefer"]))
+                    delayed = await self._delays.wait(preferences.delay)
+                    decision = played_decision(decision, preferences, now)
+                    play(preferences, decision, request, route, request_id)
                 if route.operation is None or route.handler is None:
-                    raise _wrong_address(request.path, route.allow)
+                    raise wrong_address(request.path, route.allow)
                 check_scope(key, route.operation.scope)
                 reply = await route.handler(api.pets, request, key, version, now)
         except Exception as error:
@@ -119,16 +134,21 @@ class App:
         if decision is None:
             decision = await self._peek(api.environment, self.address_of(request), now)
         headers = reply.headers + common_headers(decision, request_id) + route.headers
+        if preferences is not NO_PREFERENCES:
+            headers += preferences.applied
         if self._ietf_headers:
             headers += _ietf_headers(decision, key)
         if self._cors is not None:
             headers += self._cors.expose(request)
         reply.headers = headers
-        took = perf_counter() - request.started
-        status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
-        api.counters.count(key, route.counted_as, status, took)
-        if status >= 400 and key is not None:
-            api.counters.note_error(RecentError(key.id, now, request_id, route.counted_as, reply.status))
+        took = perf_counter() - request.started - delayed
+        if key is not None and preferences.error is not None:
+            api.counters.count_played(key, route.counted_as, preferences.error, now)
+        else:
+            status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
+            api.counters.count(key, route.counted_as, status, took)
+            if status >= 400 and key is not None:
+                api.counters.note_error(RecentError(key.id, now, request_id, route.counted_as, reply.status))
         if self._access_log:
             self._log(request, reply, route.counted_as, key, request_id, took)
         return reply
@@ -183,9 +203,9 @@ class App:
             return reply_of(error)
         if isinstance(error, Unavailable):
             self._outages.event(perf_counter(), str(error), request=request_id)
-            return error_reply("unavailable", "The service cannot answer right now.", line("retry-after", "1"))
+            return reply_of(unavailable(1))
         logger.error("internal error", exc_info=error, extra={"fields": {"request": request_id}})
-        return error_reply("internal_error", f"Something went wrong; it is recorded as {request_id}.")
+        return reply_of(internal_error(request_id))
 
     async def _peek(self, environment: Environment, address: str, now: float) -> Decision:
         """For the headers of responses that no decision came before: of the probes, of errors, in an outage."""
@@ -210,10 +230,6 @@ class App:
             path=without_keys(request.path), operation=operation, status=reply.status, key=key.id if key else None,
             pet=reply.pet, address=self.address_of(request), ms=round(1000 * took, 2),
         )  # fmt: skip
-
-
-def _wrong_address(path: str, allow: str) -> RequestError:
-    return MethodNotAllowed(f"This address answers {allow}.", (("allow", allow),)) if allow else not_found(path)
 
 
 def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:

@@ -7,7 +7,7 @@ EXPOSED = (
     "Link, ETag, Location, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset,"
     " X-Request-Id, Deprecation, Sunset"
 )
-ACCEPTED = "Authorization, Content-Type, Idempotency-Key, If-None-Match"
+ACCEPTED = "Authorization, Content-Type, Idempotency-Key, If-None-Match, Prefer"
 
 
 class Cors:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Literal
 
 from petstore.keys import ApiKey, Environment
-from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS
+from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, PLAYED, REQUEST_SECONDS, REQUESTS
 from petstore.operations import OperationName
 from petstore.store.usage import Usage
 from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
@@ -51,6 +51,12 @@ class RequestCounters:
         else:
             self._counts[key.id, key.plan, operation, status] += 1
         self._durations[operation][int(duration * PER_SECOND)] += 1
+
+    def count_played(self, key: ApiKey, operation: OperationName, code: str, now: float) -> None:
+        """An error that the client of staging has preferred: not among the metrics of requests, nor a last error."""
+        PLAYED.add(code)
+        self._usage[key.id, operation, "ok"] += 1
+        self._last_used[key.id] = now
 
     def settle(self, now: float, page_misses: int = 0) -> None:
         """Add what was counted since the last call to the metrics, and to the usage that waits to be written."""

@@ -2,14 +2,19 @@
 
 import re
 
-from petstore.errors import NotFound
+from petstore.errors import MethodNotAllowed, NotFound, RequestError
 from petstore.settings import BASES
 
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
 
 
 def not_found(path: str) -> NotFound:
-    return NotFound("There is nothing at this address." + suggestion(path))
+    return NotFound(NotFound.usual + suggestion(path))
+
+
+def wrong_address(path: str, allow: str) -> RequestError:
+    """`allow`: the methods that the address answers; none: nothing is there."""
+    return MethodNotAllowed(f"This address answers {allow}.", (("allow", allow),)) if allow else not_found(path)
 
 
 def suggestion(path: str) -> str:

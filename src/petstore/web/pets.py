@@ -63,12 +63,12 @@ class PetOperations:
     async def get_pet(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:
         """Raises Gone from the sunset on, and PetNotFound."""
         if now >= SUNSET:
-            raise Gone("This operation was removed on 5 December 2030; use GET /pets with a status filter.")
+            raise Gone
         pet_id = parse_pet_id(last_segment(request.path))
         # Not from the cache: ids are spread over all animals, so most entries would be used once.
         pet = None if pet_id is None else await self._pets.get(pet_id)
         if pet is None:
-            raise PetNotFound("There is no such animal.")
+            raise PetNotFound
         return Reply(200, JSON + PRIVATE, encode(pet))
 
     async def create_pet(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from petstore.errors import STATUS_OF_CODE, RequestError
+from petstore.errors import STATUS_OF_CODE, InternalError, RequestError, ServiceUnavailable
 from petstore.rate_limits import SECOND, Decision
 
 # Header lines as they go over the wire, each with its line end. Most are made once and only joined for a reply.
@@ -68,6 +68,14 @@ def error_reply(code: str, message: str, headers: Lines = "", status: int = 0) -
 
 def reply_of(error: RequestError) -> Reply:
     return error_reply(error.code, error.message, "".join(line(*pair) for pair in error.headers))
+
+
+def internal_error(request_id: str) -> InternalError:
+    return InternalError(f"Something went wrong; it is recorded as {request_id}.")
+
+
+def unavailable(retry_after: int) -> ServiceUnavailable:
+    return ServiceUnavailable(headers=(("retry-after", str(retry_after)),))
 
 
 def request_ids() -> Iterator[str]:

@@ -19,8 +19,8 @@ DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 FIELDS = frozenset(
     {
         "accept", "accept-encoding", "access-control-request-method", "authorization", "content-encoding",
-        "content-length", "content-type", "forwarded", "host", "idempotency-key", "if-none-match", "origin", "via",
-        "x-api-key", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip",
+        "content-length", "content-type", "forwarded", "host", "idempotency-key", "if-none-match", "origin", "prefer",
+        "via", "x-api-key", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip",
     }
 )  # fmt: skip
 
@@ -134,7 +134,7 @@ def check_media_type(fields: Mapping[str, str]) -> None:
         raise UnsupportedMediaType("Content-Encoding is not supported: send the body as it is.")
     media_type = fields.get("content-type")
     if media_type is not None and media_type != "application/json" and not _JSON_TYPE(media_type):
-        raise UnsupportedMediaType("Content-Type must be application/json.")
+        raise UnsupportedMediaType
 
 
 def idempotency_token(fields: Mapping[str, str]) -> str | None:

@@ -1,0 +1,127 @@
+"""Errors on demand: what a client of staging may ask for with `Prefer` (RFC 7240), to test how it handles refusals."""
+
+import asyncio
+import re
+from functools import lru_cache
+from time import perf_counter
+from typing import NamedTuple
+
+from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE
+from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
+from petstore.web.admission import check_limits, insufficient_scope, unauthorized
+from petstore.web.paths import wrong_address
+from petstore.web.replies import Lines, internal_error, line, unavailable
+from petstore.web.requests import Request
+from petstore.web.routes import Route
+
+PREFER_MAX = 500  # characters; a longer field is ignored
+DELAYS_MAX = 100  # at a time
+RETRY_AFTER = 2  # seconds, unless the client prefers another number
+CODES = [code for code in STATUS_OF_CODE if code != "malformed_request"]
+REFUSALS = {"rate_limit_exceeded": LIMITED, "key_banned": BANNED}
+RETRIED = (*REFUSALS, "unavailable")  # the errors with a Retry-After
+
+# A preference and its value. Parameters follow a semicolon and mean nothing here.
+_ITEM = re.compile(r'[ \t]*([a-zA-Z-]+)[ \t]*=[ \t]*(?:"([a-z_0-9]+)"|([a-z_0-9]+))[ \t]*(?:;.*)?').fullmatch
+_SEPARATOR = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # a comma outside of quotes
+
+
+class Preferences(NamedTuple):
+    """What the service does for a client. `delay` and `retry_after` are in seconds; None: not preferred."""
+
+    error: str | None = None
+    retry_after: int | None = None
+    delay: int | None = None
+
+    @property
+    def applied(self) -> Lines:
+        """Names what was done."""
+        done = {"error": self.error, "retry-after": self.retry_after, "delay": self.delay}
+        if self.error not in RETRIED:
+            del done["retry-after"]
+        named = ", ".join(f"{name}={value}" for name, value in done.items() if value is not None)
+        return line("preference-applied", named) + line("vary", "Prefer") if named else ""
+
+
+NONE = Preferences()
+
+
+@lru_cache(maxsize=256)
+def parse_preferences(field: str) -> Preferences:
+    """What is unknown or out of range is ignored, and of what comes twice the second one."""
+    if len(field) > PREFER_MAX:
+        return NONE
+    found: dict[str, str] = {}
+    for item in _SEPARATOR.split(field):
+        if match := _ITEM(item):
+            found.setdefault(match[1].lower(), match[2] or match[3])
+    error = found.get("error")
+    if error not in CODES:
+        error = next((code for code in CODES if str(STATUS_OF_CODE[code]) == found.get("code")), None)
+    return Preferences(error, _seconds(found.get("retry-after"), 60), _seconds(found.get("delay"), 10))
+
+
+def _seconds(text: str | None, most: int) -> int | None:
+    """From 1 on, in plain digits."""
+    if text is None or not re.fullmatch("[1-9][0-9]?", text) or int(text) > most:
+        return None
+    return int(text)
+
+
+def played_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
+    """What the gate would have decided: for a refusal, nothing remains until its Retry-After is over."""
+    if preferences.error not in REFUSALS:
+        return decision
+    wait = (preferences.retry_after or RETRY_AFTER) * SECOND
+    return Decision(REFUSALS[preferences.error], decision.window, decision.limit, 0, int(now * SECOND) + wait, wait)
+
+
+def play(preferences: Preferences, decision: Decision, request: Request, route: Route, request_id: str) -> None:
+    """Raises the preferred error, as the service raises it. `decision` is that of `played_decision`."""
+    code = preferences.error
+    if code is None:
+        return
+    check_limits(decision)
+    if code == "unauthorized":
+        raise unauthorized(request, route.api.environment)
+    if code == "insufficient_scope":
+        raise insufficient_scope(route.operation.scope if route.operation else "read")
+    if code == "method_not_allowed" and route.allow:
+        raise wrong_address(request.path, route.allow)
+    if code == "internal_error":
+        raise internal_error(request_id)
+    if code == "unavailable":
+        raise unavailable(preferences.retry_after or RETRY_AFTER)
+    raise REQUEST_ERRORS[code]
+
+
+class Delays:
+    """The answers of a worker that come later because their clients prefer so."""
+
+    def __init__(self, *, most: int = DELAYS_MAX) -> None:
+        self._most = most
+        self._waiting = 0
+        self._ended = asyncio.Event()
+
+    def granted(self, preferences: Preferences) -> Preferences:
+        """Without the delay, when too many others are delayed."""
+        return preferences._replace(delay=None) if self._waiting >= self._most else preferences
+
+    async def wait(self, seconds: int | None) -> float:
+        """The seconds that have passed."""
+        if seconds is None:
+            return 0.0
+        began = perf_counter()
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting -= 1
+        return perf_counter() - began
+
+    def end(self) -> None:
+        """Let every answer go at once, and delay none from now on: the worker stops."""
+        self._ended.set()
