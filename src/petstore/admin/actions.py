@@ -293,8 +293,8 @@ class Admin:
 
 def _interrupted(import_id: str, added: int, total: int, error: PetstoreError) -> OperatorError:
     return OperatorError(
-        f"{error}; {import_id} has added {added:,} of {total:,} animals: import the same content again to go on,"
-        f" or remove them with petstore pets undo-import {import_id}"
+        f"{error}; {import_id} has added at least {added:,} of {total:,} animals: import the same content again to"
+        f" go on, or remove them with petstore pets undo-import {import_id}"
     )
 
 
