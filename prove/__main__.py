@@ -56,6 +56,8 @@ def main() -> int:
         "trials",
         "usage-kills",
         "upgrades",
+        "imported",
+        "import-kills",
     ):
         words.add_argument(f"--{option}", type=float, metavar="N", help="in place of the scale's")
     chosen = words.parse_args()

@@ -32,6 +32,8 @@ class Scale(NamedTuple):
     trials: int  # of each action of an operator
     usage_kills: int  # on each pair of backends
     upgrades: int  # of each kind, on each pair of backends
+    imported: int  # animals in the file
+    import_kills: int  # on each pair of backends
     plant: bool = False
 
     @property
@@ -40,8 +42,8 @@ class Scale(NamedTuple):
         return self.name == "full"
 
 
-SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400, 10, 3, 1)
-FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_000, 200, 20)
+SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400, 10, 3, 1, 6_000, 2)
+FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_000, 200, 20, 300_000, 10)
 
 # In the order of running: the quick ones first.
 ATTACKS = tuple(
@@ -51,7 +53,7 @@ ATTACKS = tuple(
 )  # fmt: skip
 PROOFS = (
     "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",
-    "usage_kills", "reloads", "upgrades", "soak",
+    "usage_kills", "imports", "reloads", "upgrades", "soak",
 )  # fmt: skip
 
 Figures = dict[str, float | int | str]

@@ -152,6 +152,7 @@ async def nobody_is_connected(place: StorePlace) -> None:
 async def imported(store: Store, *pets: NewPet, entry: AuditEntry = ENTRY, sha256: str = "") -> Import:
     """An import of these animals, in chunks of the usual size."""
     claim = await store.imports.begin(sha256, len(pets), entry)
+    assert claim is not None
     size = store.database.bounds.import_chunk
     for place in range(0, len(pets), size):
         await store.imports.add_chunk(claim, place, pets[place : place + size], entry.at)

@@ -1,9 +1,10 @@
-"""Imports that the store cannot take: nothing is added, their rows are removed at once, and the service goes on."""
+"""Imports for which the disk has no space: they are interrupted and go on later, and the service goes on meanwhile."""
 
 import asyncio
 import contextlib
+import io
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,77 +12,94 @@ import apsw
 import httpx
 import pytest
 
-from petstore.audit import AuditEntry
-from petstore.errors import OperatorError, Unavailable
+from petstore.admin.actions import Admin
+from petstore.admin.pet_files import PetFile
+from petstore.errors import OperatorError
 from petstore.pets import NewPet
-from petstore.store import Store, StorePolicy
-from petstore.store.schema import IMPORT_ROWS, IMPORTS
-from tests.commands import Processes
-from tests.places import NOW, PATIENT, StorePlace, batch, names, sqlite_store
+from petstore.store import Store
+from tests.commands import Commands, Processes
+from tests.places import ENTRY, NOW, PATIENT, names, sqlite_store
 from tests.servers import Server, started
 
-IMPORT = AuditEntry(NOW, "ada", "import", "animals.jsonl")
-LIMITS = PATIENT._replace(import_chunk=10)
+CHUNKS = PATIENT._replace(import_chunk=10)
+FULL = CHUNKS._replace(import_free_bytes=2**62)  # more than any disk has
 
 
-async def nothing_is_left(store: Store) -> bool:
-    found = await store.transfer.rows(IMPORTS, None, 10) + await store.transfer.rows(IMPORT_ROWS, None, 10)
-    return not found and await names(store) == [] and (await store.audit.find()).entries == []
+async def import_100(store: Store) -> str:
+    """Import a hundred animals: the state of their import, or the message of a failure."""
+    rows = "".join(f"Pet {number},1\n" for number in range(100))
+    file = PetFile("x.csv", io.BytesIO(f"name,categoryId\n{rows}".encode()))
+    admin = Admin(store, None, "ada", lambda: NOW)  # type: ignore[arg-type]  # imports need no gate
+    try:
+        return (await admin.import_pets("x.csv", file, await file.check())).state
+    except OperatorError as error:
+        return str(error)
 
 
-def test_import_during_which_the_store_fails_says_that_nothing_was_added(store_at: StorePlace) -> None:
-    async def failing() -> AsyncIterator[list[NewPet]]:
-        yield [NewPet("Rex", 1)] * 55
-        raise Unavailable("the store failed")
-
-    async def work(store: Store) -> None:
-        with pytest.raises(OperatorError, match="the store failed; nothing was added: import again"):
-            await store.import_pets(failing(), IMPORT)
-        assert await nothing_is_left(store)
-
-    store_at.use(work, policy=StorePolicy(bounds=LIMITS))
+async def is_interrupted_at_50(store: Store, message: str, reason: str) -> None:
+    (found,) = await store.imports.page(NOW)
+    assert (found.state, found.added, len(await names(store))) == ("interrupted", 50, 50)
+    assert message.startswith(reason)
+    assert message.endswith(
+        f"; {found.id} has added at least 50 of 100 animals: import the same content again to go on, or remove them"
+        f" with petstore pets undo-import {found.id}"
+    )
 
 
-def test_rows_of_an_import_are_removed_at_once_when_the_disk_is_full(tmp_path: Path) -> None:
+def test_import_goes_on_after_the_disk_was_full(tmp_path: Path) -> None:
     class Full(apsw.Connection):
-        """A disk that is full for the sixth chunk of rows."""
+        """A disk that is full for the sixth chunk of animals."""
 
         chunks = 0
 
         def executemany(self, sql: str, *values: Any, **options: Any) -> apsw.Cursor:  # type: ignore[override]
-            if "import_rows" in sql:
+            if "INTO pets" in sql:
                 Full.chunks += 1
                 if Full.chunks == 6:
                     raise apsw.FullError("database or disk is full")
             return super().executemany(sql, *values, **options)
 
     async def work() -> None:
-        async with sqlite_store(tmp_path, LIMITS, Full) as store:
-            with pytest.raises(OperatorError, match="disk is full; nothing was added"):
-                await store.import_pets(batch(*[NewPet("Rex", 1)] * 100), IMPORT)
-            assert await nothing_is_left(store)
-            assert (await store.import_pets(batch(NewPet("Rex", 1)), IMPORT)).count == 1
+        async with sqlite_store(tmp_path, CHUNKS, Full) as store:
+            await is_interrupted_at_50(store, await import_100(store), "the store failed: FullError: ")
+            assert await import_100(store) == "done"
+            assert await names(store) == [f"Pet {number}" for number in range(100)]
 
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("loaded", [0, 55])
-def test_import_stops_before_the_disk_is_full(tmp_path: Path, loaded: int) -> None:
+def test_import_stops_before_the_disk_is_full_and_can_be_undone(tmp_path: Path) -> None:
+    class Filling(apsw.Connection):
+        """The disk is nearly full after five chunks of animals."""
+
+        chunks = 0
+
+        def executemany(self, sql: str, *values: Any, **options: Any) -> apsw.Cursor:  # type: ignore[override]
+            if "INTO pets" in sql:
+                Filling.chunks += 1
+                if Filling.chunks == 5:
+                    stores[0].database.bounds = FULL
+            return super().executemany(sql, *values, **options)
+
+    stores: list[Store] = []
+
     async def work() -> None:
-        async with sqlite_store(tmp_path, LIMITS) as store:
-
-            async def growing() -> AsyncIterator[list[NewPet]]:
-                yield [NewPet("Rex", 1)] * loaded
-                store.limits = LIMITS._replace(import_free_bytes=2**62)  # more than any disk has
-                yield [NewPet("Rex", 1)]
-
-            with pytest.raises(OperatorError, match=r"MiB are free.* so nothing was added; free some space"):
-                await store.import_pets(growing(), IMPORT)
-            assert await nothing_is_left(store)
-            with pytest.raises(OperatorError, match="nothing was added"):
-                await store.import_pets(batch(NewPet("Rex", 1)), IMPORT)
-            assert await nothing_is_left(store)
+        async with sqlite_store(tmp_path, CHUNKS, Filling) as store:
+            stores.append(store)
+            await is_interrupted_at_50(store, await import_100(store), f"{tmp_path}: only ")
             await store.pets.add(NewPet("created", 1), NOW)
+            (found,) = await store.imports.page(NOW)
+            assert await store.imports.undo(found.id, ENTRY)
+            assert await names(store) == ["created"]
+
+    asyncio.run(work())
+
+
+def test_import_does_not_begin_on_a_full_disk(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with sqlite_store(tmp_path, FULL) as store:
+            assert (await import_100(store)).endswith("MiB; free some space first")
+            assert (await store.imports.page(NOW), (await store.audit.find()).entries) == ([], [])
 
     asyncio.run(work())
 
@@ -107,13 +125,16 @@ def test_service_starts_and_creates_after_an_import_that_did_not_fit(tmp_path: P
         server = Server(disk / "data")
         server.create()
         message = Processes(server).fails_in_one_line("pets", "import", str(file))
-        assert "so nothing was added; free some space" in message
-        assert server.act(lambda backends: nothing_is_left(backends.stores["live"]))
+        assert "free some space first" in message and "import the same content again to go on" in message
+        (found,) = Commands(server).json("pets", "imports")
+        assert found["state"] == "interrupted" and 0 < found["added"] < 200_000
         with started(server) as running:
-            made = httpx.post(
-                running.url("/pets"),
-                json={"name": "Rex", "categoryId": 1},
-                headers=running.key().headers,
-                verify=False,
-            )
-            assert made.status_code == 201
+
+            def create() -> int:
+                body, headers = {"name": "Rex", "categoryId": 1}, running.key().headers
+                return httpx.post(running.url("/pets"), json=body, headers=headers, verify=False).status_code
+
+            assert create() == 201
+            undone = Commands(server).json("pets", "undo-import", found["id"], "--yes")
+            assert (undone["removed"], undone["kept"]) == (found["added"], 0)
+            assert create() == 201

@@ -41,6 +41,7 @@ class Backends:
         """
         self._settings = settings
         self._locked = locked
+        self.clock = clock_of(settings)
         with contextlib.ExitStack() as lock:
             if locked:
                 recover_gate(settings)

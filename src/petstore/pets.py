@@ -103,8 +103,8 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class Undone(NamedTuple):
-    """How many animals of an import were removed, how many stay because an operator has changed them, and how many
-    are still to be removed.
+    """How many animals of an import are gone, by undoing or by hand, how many stay because an operator has changed
+    them, and how many undoing has still to remove.
     """
 
     removed: int

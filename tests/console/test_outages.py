@@ -68,7 +68,7 @@ def test_a_job_that_lost_the_store_does_not_claim_to_know_its_result() -> None:
         raise Unavailable("the connection was lost")
 
     async def run() -> Job:
-        with Jobs() as jobs:
+        async with Jobs() as jobs:
             job = jobs.start(Job("live", "Importing animals.jsonl", 1, "animals.jsonl"), work)
             assert job.task is not None
             await job.task

@@ -2,12 +2,16 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from petstore.store.imports import LIFE_SECONDS
 from tests.commands import Commands
-from tests.consoles import ConsoleClient, cells, text_of
+from tests.consoles import Console, ConsoleClient, cells, running_console, text_of
+from tests.places import names
 from tests.served import wait_for
 from tests.servers import Server
 
@@ -31,6 +35,8 @@ def test_a_file_is_imported_and_exported(operator: ConsoleClient, server: Server
     assert "5,000 animals were added to live." in text_of(page)
     entry = next(entry for entry in Commands(server).entries() if entry.action == "import")
     assert entry.subject == "animals.jsonl" and entry.detail.startswith("5,000 animals")
+    undo = re.search(r"petstore pets undo-import imp_\w+", text_of(page))
+    assert undo is not None and entry.detail.endswith(undo[0].split()[-1])
 
     page = finished_job(operator, operator.post("/live/animals/export", form="csv"))
     (address,) = re.findall(r'href="(/live/jobs/[^"]+/file)"', page.text)
@@ -69,13 +75,13 @@ def test_control_characters_are_removed_from_a_file_name(operator: ConsoleClient
 
 
 def test_a_file_of_another_type_is_refused_at_once(operator: ConsoleClient) -> None:
-    assert "must end in .jsonl, .ndjson or .csv" in text_of(
+    assert "must end in .jsonl, .ndjson, .csv or .json" in text_of(
         operator.get(upload(operator, "animals.xlsx", b"x").headers["location"])
     )
     by_script = upload(operator, "animals.xlsx", b"x", **{"HX-Request": "true"})
     assert (by_script.status_code, by_script.text) == (
         422,
-        "animals.xlsx: the name must end in .jsonl, .ndjson or .csv",
+        "animals.xlsx: the name must end in .jsonl, .ndjson, .csv or .json",
     )
     nothing = operator.submit("/live/animals/import")
     assert "Choose a file first" in text_of(nothing)
@@ -98,3 +104,51 @@ def test_an_export_can_be_limited_to_the_animals_of_the_search(operator: Console
     }
     everything = exported(operator, form="csv", filter="all", q="quagga", status="sold")
     assert "Quagga 2" in everything and "Zebra" in everything
+
+
+# A console that stops in the middle of an import
+
+MANY = 60_000
+
+
+def stopped_in_the_middle(console: Console, content: bytes, *, kill: bool) -> dict[str, Any]:
+    """The import of a file, of which some animals were added when its console stopped."""
+    petstore = Commands(console.server)
+    operator = console.sign_in("ada")
+    started = upload(operator, "animals.csv", content)
+    assert started.status_code == 303
+    assert wait_for(lambda: [each for each in petstore.json("pets", "imports") if each["added"]])
+    if kill:
+        console.process.kill()
+        console.process.wait(timeout=10)
+        operator.http.close()
+    else:
+        assert console.stop() == 0
+    found: dict[str, Any]
+    (found,) = petstore.json("pets", "imports")
+    assert 0 < found["added"] < found["total"] == MANY
+    return found
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("host", ["own", "cluster"])
+def test_import_goes_on_after_its_console_stopped(tmp_path: Path, host: Any, kill: bool) -> None:
+    server = Server(tmp_path / "data", host)
+    server.create()
+    content = ("name,categoryId\n" + "".join(f"Pet {number},1\n" for number in range(MANY))).encode()
+    first = Console(server)
+    first.wait_until_ready()
+    found = stopped_in_the_middle(first, content, kill=kill)
+    assert found["state"] == ("running" if kill else "interrupted")
+    with running_console(server) as second:
+        operator = second.sign_in("grace")
+        if kill:
+            page = finished_job(operator, upload(operator, "renamed.csv", content))
+            assert f"{found['id']} imports the same file now; try again in a minute" in text_of(page)
+            server.move_clock(LIFE_SECONDS + 5)
+        page = finished_job(operator, upload(operator, "renamed.csv", content))
+        assert f"{MANY:,} animals were added to live." in text_of(page)
+    (after,) = Commands(server).json("pets", "imports")
+    assert (after["id"], after["state"], after["added"]) == (found["id"], "done", MANY)
+    everything = server.act(lambda backends: names(backends.stores["live"]))
+    assert everything == [f"Pet {number}" for number in range(MANY)]

@@ -13,7 +13,7 @@ import msgspec
 
 from petstore.admin.pet_files import Checked, PetFile
 from petstore.audit import AuditEntry
-from petstore.errors import InvalidBody, OperatorError, PetstoreError, Unavailable
+from petstore.errors import ImportTaken, InvalidBody, OperatorError, PetstoreError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_name, digest_of, limits_of, mint, new_key
 from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
@@ -173,28 +173,29 @@ class Admin:
         self,
         name: str,
         file: PetFile,
+        checked: Checked,
         *,
-        reading: Callable[[int], None] = lambda position: None,
-        adding: Callable[[int, int], None] = lambda added, total: None,
+        adding: Callable[[int], None] = lambda added: None,
         waiting: Callable[[Import], Awaitable[None]] | None = None,
     ) -> Import:
-        """Check the file whole, then add its animals; go on with an interrupted import of the same bytes.
+        """Add the animals of a file that was checked; go on with an interrupted import of the same bytes.
 
-        `reading` is called with the number of bytes that were checked, `adding` with how many animals of how many were
-        added, `waiting` again and again while another process seems to import the same bytes: without it that is an
-        OperatorError. When this fails or is cancelled after the check, the import is `interrupted`.
+        `adding` is called with the number of animals that are added, first with those of the interrupted import.
+        `waiting` is called again and again while another process seems to import the same bytes: without it that is an
+        OperatorError. When this fails or is cancelled, the import is `interrupted`.
         """
-        checked = await file.check(reading)
         imports = self._store.imports
         shown = name.encode(errors="replace").decode()  # a file's name need not be UTF-8
         claim, place = await self._claim_import(shown, checked, waiting)
         try:
-            adding(place, checked.animals)
+            adding(place)
             async for chunk in file.chunks(checked, place, self._store.database.bounds.import_chunk):
                 await imports.add_chunk(claim, place, chunk, self._clock())
                 place += len(chunk)
-                adding(place, checked.animals)
+                adding(place)
             await imports.finish(claim, self._clock())
+        except ImportTaken:
+            raise
         except BaseException as error:
             with contextlib.suppress(Unavailable):  # then it is `interrupted` a minute later
                 await imports.release(claim)
@@ -208,16 +209,23 @@ class Admin:
     ) -> tuple[Claim, int]:
         """The right to add, and how many animals are there already."""
         imports = self._store.imports
-        found = await imports.of_file(checked.sha256, self._clock())
-        while found is not None and found.state != "done":
+        waited = False
+        while True:
+            found = await imports.of_file(checked.sha256, self._clock())
+            if found is None or found.state == "done":
+                if found is not None and waited:
+                    raise OperatorError(f"{found.id} has added this file meanwhile: nothing was added twice")
+                claim = await imports.begin(checked.sha256, checked.animals, self._entry("import", name))
+                if claim is not None:
+                    return claim, 0
+                continue  # another process has begun at the same moment
             claim = await imports.take_over(found.id, self._clock())
-            if claim is not None:  # only now: nobody else adds any more
+            if claim is not None:  # only now: no other process adds any more
                 return claim, (await self._import(found.id)).added
             if waiting is None:
-                raise OperatorError(f"another process imports the same file as {found.id}; try again in a minute")
+                raise OperatorError(f"{found.id} imports the same file now; try again in a minute")
             await waiting(found)
-            found = await imports.of_file(checked.sha256, self._clock())
-        return await imports.begin(checked.sha256, checked.animals, self._entry("import", name)), 0
+            waited = True
 
     async def earlier_import(self, sha256: str) -> Import | None:
         """The last import of a file with this digest, unless it was undone."""
@@ -285,8 +293,8 @@ class Admin:
 
 def _interrupted(import_id: str, added: int, total: int, error: PetstoreError) -> OperatorError:
     return OperatorError(
-        f"{error}; {added:,} of {total:,} animals were added by {import_id}: import the same file again to go on,"
-        f" or remove them with petstore pets undo-import {import_id}"
+        f"{error}; {import_id} has added at least {added:,} of {total:,} animals: import the same content again to"
+        f" go on, or remove them with petstore pets undo-import {import_id}"
     )
 
 

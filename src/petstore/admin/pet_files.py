@@ -1,10 +1,11 @@
-"""Animals in files: reads and writes .jsonl and .csv, for the command line and the console."""
+"""Animals in files: reads .jsonl, .csv and .json, writes .jsonl and .csv, for the command line and the console."""
 
 import asyncio
+import codecs
 import csv
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
@@ -15,94 +16,118 @@ from petstore.pets import NewPet, Page, new_pet, parse_new_pet
 BATCH = 2_000
 BAD_ROWS_MAX = 100  # that a message lists
 LINE_MAX = 64 * 1024  # bytes: a file of one long line must not fill the memory
+JSON_MAX = 64 * 1024 * 1024  # bytes of a .json file, which is read at once
 COLUMNS = ["id", "name", "categoryId", "status"]
 IMPORTED = COLUMNS[1:]  # the catalogue assigns the ids
-Format = Literal["jsonl", "csv"]
-FORMATS: tuple[Format, ...] = ("jsonl", "csv")
-ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+Format = Literal["jsonl", "csv", "json"]
+FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
+EXPORTED: tuple[Format, ...] = ("jsonl", "csv")
+ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".json": "json"}
 Row = tuple[int, NewPet | str]  # the number of the line, and the animal or the fault
 
 
-def format_of(name: str) -> Format:
+def format_of(name: str, among: Sequence[Format] = FORMATS) -> Format:
     """The format of a file by its name. Raises OperatorError."""
     for ending, chosen in ENDINGS.items():
-        if name.lower().endswith(ending):
+        if name.lower().endswith(ending) and chosen in among:
             return chosen
-    raise OperatorError(f"{name}: the name must end in .jsonl, .ndjson or .csv")
+    *others, last = (ending for ending, chosen in ENDINGS.items() if chosen in among)
+    raise OperatorError(f"{name}: the name must end in {', '.join(others)} or {last}")
 
 
 class Checked(NamedTuple):
-    """What the first reading of a file has found: that every row is good."""
+    """What the first reading of a file has found."""
 
     animals: int
+    bad_rows: int
     sha256: str  # of its bytes
+    marks: list[bytes]  # the digest of the bytes up to each BATCH of rows
 
 
 class PetFile:
     """The rows of a file that can be read twice: first it is checked whole, then its animals are added."""
 
-    def __init__(self, name: str, source: IO[bytes]) -> None:
-        """Raises OperatorError for a name that does not tell the format."""
+    def __init__(self, name: str, source: IO[bytes], written_as: Format | None = None) -> None:
+        """Without a format, the name tells it. Raises OperatorError for a name that does not."""
         self._name = name
-        self._rows_of = {"jsonl": _jsonl_rows, "csv": _csv_rows}[format_of(name)]
+        self._rows_of = {"jsonl": _jsonl_rows, "csv": _csv_rows, "json": _json_rows}[written_as or format_of(name)]
         self._source = source
 
-    async def rows(self, lines: "_Lines | None" = None) -> AsyncIterator[Row]:
-        """Each row with its line, good or bad."""
-        self._source.seek(0)
-        for count, row in enumerate(self._rows_of(lines or _Lines(self._source))):
-            if count % 200 == 0:
-                await asyncio.sleep(0)  # other tasks of the event loop go on
-            yield row
+    async def read(
+        self, bad: Callable[[int, str], None], progress: Callable[[int], None] = lambda position: None
+    ) -> Checked:
+        """Read all of the file. `bad` is called with the line and the fault of each bad row.
+
+        `progress` is called with the number of bytes read so far.
+        """
+        lines = _Lines(self._source)
+        animals, rows, marks = 0, 0, []
+        async for rows, (number, row) in self._rows(lines):
+            if isinstance(row, str):
+                bad(number, row)
+            else:
+                animals += 1
+            if rows % BATCH == 0:
+                marks.append(lines.digest.digest())
+                progress(lines.bytes)
+        progress(lines.bytes)
+        return Checked(animals, rows - animals, lines.digest.hexdigest(), marks)
 
     async def check(self, progress: Callable[[int], None] = lambda position: None) -> Checked:
-        """Read all of the file. `progress` is called with the number of bytes read so far.
+        """Read all of the file, of which every row must be good.
 
         Raises OperatorError if any row is bad, or if there is no row. The message lists up to BAD_ROWS_MAX bad rows.
         """
-        lines = _Lines(self._source)
-        bad: list[str] = []
-        rows = 0
-        async for rows, (number, row) in _counted(self.rows(lines)):
-            if isinstance(row, str):
-                bad.append(f"\n  line {number}: {row}" if len(bad) < BAD_ROWS_MAX else "")
-            if rows % BATCH == 0:
-                progress(lines.bytes)
-        if bad:
-            more = f"\n  and {len(bad) - BAD_ROWS_MAX:,} more" if len(bad) > BAD_ROWS_MAX else ""
-            counted = f"{len(bad):,} bad {'row' if len(bad) == 1 else 'rows'}"
-            raise OperatorError(f"{self._name}: {counted}, so nothing was imported" + "".join(bad) + more)
-        if not rows:
-            raise OperatorError(f"no animals in {self._name}")
-        progress(lines.bytes)
-        return Checked(rows, lines.digest.hexdigest())
+        listed: list[str] = []
 
-    async def chunks(self, checked: Checked, after: int, size: int) -> AsyncIterator[list[NewPet]]:
-        """The animals that follow the first `after`, in chunks. Raises OperatorError when the file has changed."""
+        def bad(number: int, fault: str) -> None:
+            if len(listed) < BAD_ROWS_MAX:
+                listed.append(f"\n  line {number}: {fault}")
+
+        checked = await self.read(bad, progress)
+        if checked.bad_rows:
+            more = checked.bad_rows - len(listed)
+            hint = f"\n  and {more:,} more, which petstore pets import --dry-run lists" if more else ""
+            counted = f"{checked.bad_rows:,} bad {'row' if checked.bad_rows == 1 else 'rows'}"
+            raise OperatorError(f"{self._name}: {counted}, so nothing was imported" + "".join(listed) + hint)
+        if not checked.animals:
+            raise OperatorError(f"no animals in {self._name}")
+        return checked
+
+    async def chunks(self, checked: Checked, after: int, size: int) -> AsyncIterator[Sequence[NewPet]]:
+        """The animals that follow the first `after`, in chunks. Raises OperatorError when the file has changed.
+
+        No animal of a BATCH is returned before its bytes are known to be those that were checked.
+        """
         lines = _Lines(self._source)
-        chunk: list[NewPet] = []
-        async for count, (_, row) in _counted(self.rows(lines)):
+        pets: list[NewPet] = []
+        marks = iter(checked.marks)
+        async for count, (_, row) in self._rows(lines):
             if isinstance(row, str):
                 raise self._changed()
             if count > after:
-                chunk.append(row)
-            if len(chunk) == size:
-                yield chunk
-                chunk = []
+                pets.append(row)
+            if count % BATCH == 0:
+                if lines.digest.digest() != next(marks, None):
+                    raise self._changed()
+                for start in range(0, len(pets), size):
+                    yield pets[start : start + size]
+                pets = []
         if lines.digest.hexdigest() != checked.sha256:
             raise self._changed()
-        if chunk:
-            yield chunk
+        for start in range(0, len(pets), size):
+            yield pets[start : start + size]
+
+    async def _rows(self, lines: "_Lines") -> AsyncIterator[tuple[int, Row]]:
+        """Each row with its line, good or bad, and how many they are so far."""
+        self._source.seek(0)
+        for count, row in enumerate(self._rows_of(lines), 1):
+            if count % 200 == 0:
+                await asyncio.sleep(0)  # other tasks of the event loop go on
+            yield count, row
 
     def _changed(self) -> OperatorError:
-        return OperatorError(f"{self._name} has changed while it was imported")
-
-
-async def _counted(rows: AsyncIterator[Row]) -> AsyncIterator[tuple[int, Row]]:
-    count = 0
-    async for row in rows:
-        count += 1
-        yield count, row
+        return OperatorError(f"{self._name} has changed since it was checked")
 
 
 async def write_pets(
@@ -149,8 +174,17 @@ class _Lines:
             while _too_long(line):
                 line = self._piece()
 
+    def whole(self) -> bytes:
+        """All of the file. Raises OperatorError when it is larger than JSON_MAX."""
+        content = self._counted(self._file.read(JSON_MAX + 1))
+        if len(content) > JSON_MAX:
+            raise OperatorError(f"larger than {JSON_MAX // 2**20} MiB; write one animal a line, as .jsonl")
+        return content
+
     def _piece(self) -> bytes:
-        piece = self._file.readline(LINE_MAX + 1)
+        return self._counted(self._file.readline(LINE_MAX + 1))
+
+    def _counted(self, piece: bytes) -> bytes:
         self.bytes += len(piece)
         self.digest.update(piece)
         return piece
@@ -160,7 +194,7 @@ def _too_long(line: bytes) -> bool:
     return len(line) > LINE_MAX and not line.endswith(b"\n")
 
 
-def _jsonl_rows(lines: Iterable[bytes]) -> Iterator[Row]:
+def _jsonl_rows(lines: _Lines) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         try:
             text = _text_of(line, number)
@@ -170,7 +204,29 @@ def _jsonl_rows(lines: Iterable[bytes]) -> Iterator[Row]:
             yield number, str(error).replace("The body", "the line", 1)
 
 
-def _csv_rows(lines: Iterable[bytes]) -> Iterator[Row]:
+def _json_rows(lines: _Lines) -> Iterator[Row]:
+    """Of a .json file, which is one array of objects. The line of a row is the one where its object begins."""
+    try:
+        content = lines.whole()
+        rows = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8), type=list[msgspec.Raw])
+    except OperatorError as error:
+        yield 1, str(error)
+        return
+    except (msgspec.DecodeError, RecursionError):
+        yield 1, "the file is not a valid JSON array"
+        return
+    number, place, end = 1, 0, 0
+    for row in map(bytes, rows):
+        start = content.index(row, end)
+        number += content.count(b"\n", place, start)
+        place, end = start, start + len(row)
+        try:
+            yield number, parse_new_pet(row)
+        except InvalidBody as error:
+            yield number, str(error).replace("The body", "the object", 1)
+
+
+def _csv_rows(lines: _Lines) -> Iterator[Row]:
     """A row takes one line, since a name has no line break. So a quote that is not closed hides no other row."""
     names: list[str] = []
     for number, line in enumerate(lines, 1):

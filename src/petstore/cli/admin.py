@@ -113,7 +113,7 @@ async def _has_schemas(url: str) -> bool:
 
 
 def admin(backends: Backends, environment: Environment) -> Admin:
-    return Admin(backends.stores[environment], backends.gate, actor(), time.time)
+    return Admin(backends.stores[environment], backends.gate, actor(), backends.clock)
 
 
 async def key_of(backends: Backends, key_id: str) -> ApiKey:

@@ -31,7 +31,6 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
               help="Use X-Forwarded-For of this proxy; repeatable.")  # fmt: skip
-@click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 def console(**options: Any) -> None:
     """Start the console and run until Ctrl-C or SIGTERM.
 

@@ -18,7 +18,7 @@ from petstore.settings import Settings, check_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer")
+BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
 
 
 class Command(click.Command):
@@ -73,6 +73,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def backend_options(command: F) -> F:
     """--data, --store, --gate and their variants: the data that a command acts on. See `settings_from`."""
     for option in (
+        click.option("--clock-file", envvar="PETSTORE_CLOCK_FILE", type=click.Path(path_type=Path, dir_okay=False),
+                     hidden=True, help="For tests: a file with seconds to add to the clock."),
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
                      help="PostgreSQL is behind PgBouncer in transaction mode."),
         click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),

@@ -2,20 +2,18 @@
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
 import click
 
 from petstore import data_dir
-from petstore.admin.pet_files import BATCH, PetFile, format_of, write_pets
+from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, Checked, Format, PetFile, format_of, write_pets
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, check_data, on_data
 from petstore.cli.options import Command, confirm, data_options, env_option, limit_option, settings_from, yes_option
@@ -26,120 +24,143 @@ from petstore.pets import Import, Undone
 
 NAMED_MAX = 10  # ids in a message
 KEPT_IDS_MAX = 1_000  # ids in JSON
+WAIT_SECONDS = 1.0  # between two looks at an import of the same content
 
 
-@click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl or .csv file.")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl, .csv or .json file.")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 @env_option
+@click.option("--format", "written_as", type=click.Choice(FORMATS), help="Of FILE, if its name does not tell it.")
 @click.option("--dry-run", is_flag=True, help="Only read FILE: count its animals and list every bad row.")
 @yes_option
 @data_options
-def import_(file: Path, environment: Environment, dry_run: bool, yes: bool, as_json: bool, **where: Any) -> None:
-    """Add all animals of FILE, a .jsonl, .ndjson or .csv file. If one row is bad, nothing is added.
+def import_(
+    file: Path,
+    environment: Environment,
+    written_as: Format | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file, or of - (standard input).
 
     \b
     .jsonl has one object a line:  {"name": "Rex", "categoryId": 1, "status": "available"}
     .csv has a header line:        name,categoryId,status
+    .json has one array of objects, and at most 64 MiB.
     Ids in the file are ignored: the catalogue assigns new ones.
 
-    FILE is checked whole first. Its animals are then visible as they are added, and creates go on meanwhile. After an
-    interruption give the same command again: it goes on where it ended. A file that was imported before is recognised
-    by its content, and the command asks first. pets imports lists the imports, pets undo-import removes one again.
-    With --dry-run the exit code is 1 when FILE has bad rows.
+    FILE is checked whole first: if one row is bad, nothing is added. Its animals are then visible as they are added,
+    and creates go on meanwhile. After an interruption give the same command again: it goes on where it ended. A file
+    that was imported before is recognised by its content, and the command asks first. pets imports lists the imports,
+    pets undo-import removes one again. With --dry-run the exit code is 1 when FILE has bad rows.
     """
-    format_of(str(file))
-    with _spooled(file) as source:
-        earlier = _earlier_import(where, environment, source)
-        if dry_run:
-            _dry_run(file, source, earlier, as_json)
-            return
-        if earlier is not None and earlier.state == "done":
-            confirm(f"{file} was imported before: {_described(earlier)}. Import it again?", yes)
-
-        async def work(backends: Backends) -> Import:
-            with progress("Checking", os.fstat(source.fileno()).st_size) as check_bar, contextlib.ExitStack() as bars:
-                bar: Any = None
-
-                def adding(added: int, total: int) -> None:
-                    nonlocal bar
-                    if bar is None:
-                        bar = bars.enter_context(progress("Importing", total))
-                    bar.update(added - bar.pos)
-
-                return await admin(backends, environment).import_pets(
-                    file.name,
-                    PetFile(str(file), source),
-                    reading=lambda position: check_bar.update(position - check_bar.pos),
-                    adding=adding,
-                    waiting=_wait,
-                )
-
-        try:
-            imported = act(where, work, create=True)
-        except KeyboardInterrupt:
-            click.echo("\nInterrupted: give the same command again to go on.", err=True)
-            raise
+    name = "standard input" if str(file) == "-" else str(file)
+    if str(file) == "-" and written_as is None:
+        raise OperatorError(f"standard input has no name: give --format {' or '.join(FORMATS)}")
+    written_as = written_as or format_of(name)
+    try:
+        with _spooled(file, name) as source:
+            pets = PetFile(name, source, written_as)
+            if dry_run:
+                _dry_run(where, environment, name, pets, as_json)
+                return
+            with progress("Checking", os.fstat(source.fileno()).st_size) as bar:
+                checked = asyncio.run(pets.check(_reaching(bar)))
+            earlier = _earlier_import(where, environment, checked.sha256)
+            if earlier is not None and earlier.state == "done":
+                confirm(f"{name} was imported before: {_described(earlier)}. Import it again?", yes)
+            elif earlier is not None and earlier.state == "interrupted":
+                of = f"{earlier.added:,} of {counted(earlier.total, 'animal')}"
+                click.echo(f"Going on with {earlier.id}, which has added {of}.", err=True)
+            imported = act(where, lambda backends: _add(backends, environment, name, pets, checked), create=True)
+    except KeyboardInterrupt:
+        click.echo("\nInterrupted: give the same command again to go on.", err=True)
+        raise
     data = {"added": imported.added, "import": imported.id, "environment": environment}
     Output(data, f"{counted(imported.added, 'animal')} added to {environment} by import {imported.id}.").print(as_json)
 
 
-async def _wait(running: Import) -> None:
-    """While another process seems to import the same file. One that was killed gives no sign of life any more."""
-    click.echo(f"{running.id} imports the same file and gave a sign of life within a minute: waiting …", err=True)
-    await asyncio.sleep(5)
+async def _add(backends: Backends, environment: Environment, name: str, pets: PetFile, checked: Checked) -> Import:
+    waited = False
+
+    async def wait(running: Import) -> None:
+        nonlocal waited
+        if not waited:
+            click.echo(f"{running.id} imports the same content, or did within the last minute: waiting …", err=True)
+        waited = True
+        await asyncio.sleep(WAIT_SECONDS)
+
+    with progress("Adding", checked.animals) as bar:
+        return await admin(backends, environment).import_pets(
+            Path(name).name, pets, checked, adding=_reaching(bar), waiting=wait
+        )
+
+
+def _reaching(bar: Any) -> Callable[[int], None]:
+    """A function that moves a progress bar to a place. `bar.pos` lags behind, so it cannot tell the distance."""
+    reached = 0
+
+    def reach(place: int) -> None:
+        nonlocal reached
+        bar.update(place - reached)
+        reached = place
+
+    return reach
 
 
 @contextlib.contextmanager
-def _spooled(file: Path) -> Iterator[BinaryIO]:
+def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
     """The file, open for reading more than once: what can be read only once is copied first."""
-    with data_dir.os_errors_of(file), file.open("rb") as source:
-        if source.seekable():
-            yield source
-            return
-        with tempfile.TemporaryFile() as copy:
+    with data_dir.os_errors_of(name), contextlib.ExitStack() as stack:
+        if str(file) != "-":
+            source: Any = stack.enter_context(file.open("rb"))
+        elif sys.stdin is None:
+            raise OperatorError("standard input is closed")
+        else:
+            source = sys.stdin.buffer
+        if not source.seekable():
+            copy = stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(source, copy)
-            copy.seek(0)
-            yield copy
+            source = copy
+        yield source
 
 
-def _earlier_import(where: Mapping[str, Any], environment: Environment, source: BinaryIO) -> Import | None:
+def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: str) -> Import | None:
     """An import of the same content."""
-    settings = settings_from(where)
-    digest = hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
     try:
-        asyncio.run(check_data(settings))
+        asyncio.run(check_data(settings_from(where)))
     except OperatorError:  # there are no data yet
         return None
-    return act(where, lambda backends: admin(backends, environment).earlier_import(digest))
+    return act(where, lambda backends: admin(backends, environment).earlier_import(sha256))
 
 
 def _described(earlier: Import) -> str:
     return f"{earlier.id}, {counted(earlier.added, 'animal')}, {when(earlier.at)}"
 
 
-def _dry_run(file: Path, source: BinaryIO, earlier: Import | None, as_json: bool) -> None:
+def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets: PetFile, as_json: bool) -> None:
     """Prints each bad row as it is found: there may be millions."""
+    listed: list[dict[str, Any]] = []
 
-    async def work() -> tuple[int, int, list[dict[str, Any]]]:
-        good, rows, bad = 0, 0, []
-        async for line, row in PetFile(str(file), source).rows():
-            rows += 1
-            if not isinstance(row, str):
-                good += 1
-            elif as_json:
-                bad.append({"line": line, "reason": row})
-            else:
-                click.echo(f"line {line}: {row}")
-        return good, rows - good, bad
+    def bad(line: int, reason: str) -> None:
+        if as_json:
+            listed.append({"line": line, "reason": reason})
+        else:
+            click.echo(f"line {line}: {reason}")
 
-    good, faults, bad = asyncio.run(work())
+    good, faults, sha256, _ = asyncio.run(pets.read(bad))
+    earlier = _earlier_import(where, environment, sha256)
     data = {
-        "added": 0, "import": None, "animals": good, "bad_rows": faults, "bad": bad,
+        "added": 0, "import": None, "animals": good, "bad_rows": faults, "bad": listed,
         "earlier_import": earlier.id if earlier else None,
     }  # fmt: skip
-    sentences = [f"{file}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added."]
-    if earlier is not None:
+    sentences = [f"{name}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added."]
+    if earlier is not None and earlier.state == "done":
         sentences.append(f"It was imported before: {_described(earlier)}.")
+    elif earlier is not None:
+        sentences.append(f"Its import is {earlier.state}: {_described(earlier)}.")
     Output(data, *sentences).print(as_json)
     if faults:
         raise click.exceptions.Exit(1)
@@ -151,7 +172,7 @@ def _dry_run(file: Path, source: BinaryIO, earlier: Import | None, as_json: bool
 @on_data
 async def imports(backends: Backends, environment: Environment, limit: int) -> Output:
     """List the imports, the newest first. An interrupted one is finished by importing the same file again."""
-    found = await backends.stores[environment].imports.page(time.time(), limit=limit)
+    found = await backends.stores[environment].imports.page(backends.clock(), limit=limit)
     rows = [
         [each.id, printable(each.name), each.state, f"{each.added:,}", f"{each.total:,}", when(each.at), each.actor]
         for each in found
@@ -207,7 +228,7 @@ async def _undoing(backends: Backends, import_id: str) -> _Undoing:
     """Raises OperatorError for an unknown import."""
     # PostgreSQL refuses a text with U+0000 or a lone surrogate: such a text is not looked up.
     for environment, store in backends.stores.items() if import_id.isascii() and import_id.isprintable() else ():
-        found = await store.imports.get(import_id, time.time())
+        found = await store.imports.get(import_id, backends.clock())
         if found is not None:
             counts = await store.imports.undone(import_id)
             ids = await store.imports.kept_ids(import_id, KEPT_IDS_MAX) if counts.kept else []
@@ -230,7 +251,7 @@ def _question(undoing: _Undoing) -> str:
 @data_options
 def export(file: Path, environment: Environment, force: bool, as_json: bool, **where: Any) -> None:
     """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
-    written_as = "jsonl" if str(file) == "-" else format_of(str(file))
+    written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-" and not force and os.path.lexists(file):
         raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
 
@@ -239,7 +260,7 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
         with progress("Exporting", sum((await store.pets.count()).values())) as bar:
             return await write_pets(
                 lambda after: store.pets.page(after=after, limit=BATCH, status=None), written_as, target,
-                lambda count: bar.update(count - bar.pos),
+                _reaching(bar),
             )  # fmt: skip
 
     if str(file) == "-":

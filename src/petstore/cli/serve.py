@@ -82,7 +82,6 @@ def _setting(
 @_setting("--gate-outage", "While Redis is away: limits per node, or 503.", click.Choice(["degrade", "refuse"]))
 @_setting("--postgres-pool", "Connections to PostgreSQL, per worker.")
 @_setting("--usage-days", "Days for which the usage of keys is kept by the hour.")
-@click.option("--clock-file", type=_file, metavar="FILE", help="For tests: a file with seconds to add to the clock.")
 @click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
 def serve(demo: bool, **options: Any) -> None:
     """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads without a refused request.

@@ -104,7 +104,7 @@ async def open_console(
     settings: Settings, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
 ) -> AsyncIterator[Console]:
     """The console over open backends."""
-    with Jobs() as jobs:
+    async with Jobs() as jobs:
         state = ConsoleState(stores, gate, clock, settings, jobs)
         yield Console(_app(state), f"{state.origin.url}/sign-in?token={state.sessions.new_link_token()}")
         await record_other_failures(state)

@@ -28,6 +28,7 @@ class Job(msgspec.Struct):
     total: int
     file_name: str  # of the upload or the download
     done: int = 0
+    step: str = ""  # what the progress is of, where a job has several
     state: Literal["running", "finished", "failed"] = "running"
     result: str = ""
     errors: list[str] = []
@@ -42,24 +43,25 @@ class Job(msgspec.Struct):
     def advance(self, done: int) -> None:
         self.done = done
 
-    def advance_of(self, done: int, total: int) -> None:
-        self.done, self.total = done, total
+    def begin(self, step: str, total: int) -> None:
+        self.step, self.done, self.total = step, 0, total
 
 
 class Jobs:
-    """A context manager: its end cancels running jobs and deletes their files."""
+    """A context manager: its end cancels running jobs, waits for them and deletes their files."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
-    def __enter__(self) -> "Jobs":
+    async def __aenter__(self) -> "Jobs":
         self._directory = tempfile.TemporaryDirectory(prefix="petstore-console-")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for job in self._jobs.values():
-            if job.task is not None:
-                job.task.cancel()
+    async def __aexit__(self, *_: object) -> None:
+        running = [job.task for job in self._jobs.values() if job.task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)  # an import notes that it was interrupted
         self._directory.cleanup()
 
     def start(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> Job:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
-from petstore.admin.pet_files import BATCH, FORMATS, PetFile, format_of, write_pets
+from petstore.admin.pet_files import BATCH, EXPORTED, PetFile, format_of, write_pets
 from petstore.console.forms import read_form
 from petstore.console.jobs import Job
 from petstore.console.requests import ConsoleRequest
@@ -20,26 +20,28 @@ async def start_import(request: ConsoleRequest) -> Response:
     form = await read_form(request.http, max_bytes=UPLOAD_MAX, max_files=1, seconds=None)
     upload = form.file("file")
     if upload is None or not upload.filename:
-        return _refuse(request, "Choose a file first: .jsonl or .csv.")
+        return _refuse(request, "Choose a file first: .jsonl, .csv or .json.")
     # The audit log keeps the name, and PostgreSQL rejects some control characters.
     name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
 
     async def work(job: Job) -> str:
         with source:
-            done = await request.admin.import_pets(
-                name, PetFile(name, source), reading=job.advance, adding=job.advance_of
-            )
+            file = PetFile(name, source)
+            job.begin(f"Checking {name}", upload.size or 0)
+            checked = await file.check(job.advance)
+            job.begin(f"Adding {checked.animals:,} animals", checked.animals)
+            done = await request.admin.import_pets(name, file, checked, adding=job.advance)
         request.pets_changed()
         added = f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added"
         return f"{added} to {request.environment}. To remove them again: petstore pets undo-import {done.id}"
 
-    return _start(request, Job(request.environment, f"Importing {name}", upload.size or 0, name), work)
+    return _start(request, Job(request.environment, f"Importing {name}", 1, name), work)
 
 
 async def start_export(request: ConsoleRequest) -> Response:
     """Export all animals, or those of a search."""
     form = await request.form()
-    chosen = next((each for each in FORMATS if each == form.text("form")), FORMATS[0])
+    chosen = next((each for each in EXPORTED if each == form.text("form")), EXPORTED[0])
     text, status = form.text("q").strip(), form.text("status")
     if form.text("filter") != "shown":
         text, status = "", ""

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.errors import OperatorError
+from petstore.errors import ImportTaken
 from petstore.pets import Import, ImportState, NewPet, Undone, new_import_id
 from petstore.store.audit import recorded
 from petstore.store.bounds import OPERATOR_TIMEOUT
-from petstore.store.database import Database, PutRows, Statement, T, Transaction, steps
+from petstore.store.database import Database, PutRows, Statement, T, Transaction, lock_tables, steps
 from petstore.store.freshness import ADDED, EDITED, NOTHING
 from petstore.store.pets import added
 from petstore.store.schema import IMPORT_CHUNKS
@@ -61,8 +61,7 @@ class Imports:
 
     async def _read(self, which: str, now: float, *values: object) -> list[Import]:
         rows = await self._db.read(
-            "SELECT id, at, actor, name, sha256, total,"
-            f" CAST(coalesce((SELECT sum(c.count) FROM {self._chunks} AS c WHERE c.import_id = i.id), 0) AS bigint),"
+            f"SELECT id, at, actor, name, sha256, total, {self._added_sql('i.id')},"
             " CASE WHEN state = 'running' AND touched < CAST($1 AS double precision) THEN 'interrupted' ELSE state END"
             f" FROM {self._table} AS i {which}",
             now - LIFE_SECONDS, *values,
@@ -71,18 +70,29 @@ class Imports:
 
     # Adding
 
-    async def begin(self, sha256: str, total: int, entry: AuditEntry) -> Claim:
-        """A new import of so many animals; the entry's subject is the file. Raises OperatorError on a full disk."""
+    async def begin(self, sha256: str, total: int, entry: AuditEntry) -> Claim | None:
+        """A new import of so many animals; the entry's subject is the file. None while one of the same bytes runs.
+
+        Raises OperatorError on a full disk.
+        """
         self._db.check_space()
         claim = Claim(new_import_id(), secrets.token_hex(8))
-        insert = Statement(
-            f"INSERT INTO {self._table} (id, at, actor, name, sha256, total, state, owner, touched)"
-            " VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $2)",
-            (claim.import_id, entry.at, entry.actor, entry.subject, sha256, total, claim.owner),
-        )
-        named = msgspec.structs.replace(entry, detail=f"{_animals(total)}, {claim.import_id}")
-        await self._write(steps(insert, recorded(self._db.schema, named)))
-        return claim
+
+        def transaction() -> Transaction[Claim | None]:
+            yield from lock_tables(self._db, "imports")  # two processes must not begin the same file at once
+            same = f"SELECT 1 FROM {self._table} WHERE sha256 = $1 AND state = 'running'"
+            if (yield Statement(same, (sha256,))):
+                return None
+            yield Statement(
+                f"INSERT INTO {self._table} (id, at, actor, name, sha256, total, state, owner, touched)"
+                " VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $2)",
+                (claim.import_id, entry.at, entry.actor, entry.subject, sha256, total, claim.owner),
+            )
+            named = msgspec.structs.replace(entry, detail=f"{_animals(total)}, {claim.import_id}")
+            yield recorded(self._db.schema, named)
+            return claim
+
+        return await self._write(transaction())
 
     async def take_over(self, import_id: str, now: float) -> Claim | None:
         """The right to go on with an interrupted import. None while its process gives signs of life."""
@@ -101,7 +111,7 @@ class Imports:
     async def add_chunk(self, claim: Claim, place: int, new: Sequence[NewPet], now: float) -> None:
         """Add the animals that follow `place` others of the file. Adds nothing when they are there already.
 
-        Raises OperatorError when another process has taken the import over or undoes it, or when the disk is full.
+        Raises ImportTaken when another process goes on with the import or undoes it, OperatorError on a full disk.
         """
         self._db.check_space()
 
@@ -118,19 +128,16 @@ class Imports:
         await self._db.write(transaction(), ADDED, OPERATOR_TIMEOUT)
 
     async def finish(self, claim: Claim, now: float) -> None:
-        """Every chunk was added. Raises OperatorError as `add_chunk` does."""
+        """Every chunk was added. Raises ImportTaken."""
         await self._write(self._touch(claim, "done", now))
 
     async def release(self, claim: Claim) -> None:
         """Let the import be `interrupted` at once: this process adds no further chunk."""
-        await self._write(
-            steps(
-                Statement(
-                    f"UPDATE {self._table} SET touched = $3 WHERE id = $1 AND owner = $2 AND state = 'running'",
-                    (*claim, _NO_LIFE),
-                )
-            )
+        no_life = Statement(
+            f"UPDATE {self._table} SET touched = $3 WHERE id = $1 AND owner = $2 AND state = 'running'",
+            (*claim, _NO_LIFE),
         )
+        await self._db.write(steps(no_life), NOTHING)  # within a request's time: the process may be ending
 
     def _touch(self, claim: Claim, state: ImportState, now: float) -> Transaction[None]:
         """Lock the import, see that it is ours and runs, and give a sign of life."""
@@ -140,7 +147,7 @@ class Imports:
             (*claim, state, now),
         )
         if not rows:
-            raise OperatorError(f"another process goes on with {claim.import_id}, or undoes it: this one stops")
+            raise ImportTaken(f"another process goes on with {claim.import_id}, or undoes it: this one stops")
 
     # Undoing
 
@@ -148,7 +155,7 @@ class Imports:
         """Remove the animals of an import that no operator has changed since. False when it cannot be undone.
 
         Undoing that was interrupted goes on; several processes may do it at once. `entry` is recorded at the
-        beginning, with the numbers of animals in its detail.
+        beginning, with the number of animals that the import has added.
         """
 
         def begin() -> Transaction[bool]:
@@ -159,11 +166,12 @@ class Imports:
                 (import_id,),
             )
             if rows:
-                ((left, kept),) = yield Statement(self._counts_sql(), (import_id,))
-                counts = f"{_animals(left)} to remove, {kept:,} stay{'s' if kept == 1 else ''}"
-                yield recorded(self._db.schema, msgspec.structs.replace(entry, detail=f"{entry.detail}, {counts}"))
-            state = yield Statement(f"SELECT state FROM {self._table} WHERE id = $1", (import_id,))
-            return bool(state) and state[0][0] == "undoing"
+                # A statement of its own: it sees the chunk for whose end the first one may have waited.
+                ((added,),) = yield Statement(f"SELECT {self._added_sql('$1')}", (import_id,))
+                detail = f"{entry.detail}, {_animals(added)}"
+                yield recorded(self._db.schema, msgspec.structs.replace(entry, detail=detail))
+            undoing = f"SELECT 1 FROM {self._table} WHERE id = $1 AND state = 'undoing'"
+            return bool((yield Statement(undoing, (import_id,))))
 
         if not await self._write(begin()):
             return False
@@ -181,14 +189,13 @@ class Imports:
         return True
 
     async def undone(self, import_id: str) -> Undone:
-        """How many animals of this import undoing has removed, keeps, and has still to remove."""
-        ((left, kept),) = await self._db.read_long(self._counts_sql(), import_id)
-        ((state, count),) = await self._db.read_long(
-            "SELECT state, CAST(coalesce((SELECT sum(c.count) FROM"
-            f" {self._chunks} AS c WHERE c.import_id = i.id), 0) AS bigint) FROM {self._table} AS i WHERE id = $1",
+        """How many animals of this import are gone, how many stay, and how many undoing has still to remove."""
+        ((added, left, kept),) = await self._db.read_long(
+            f"SELECT {self._added_sql('$1')}, (SELECT count(*) {self._its_pets} AND p.edited = 0),"
+            f" (SELECT count(*) {self._its_pets} AND p.edited = 1)",
             import_id,
         )
-        return Undone(count - kept - left if state in ("undoing", "undone") else 0, kept, left)
+        return Undone(added - kept - left, kept, left)
 
     async def kept_ids(self, import_id: str, limit: int) -> list[int]:
         """The ids of animals that stay, because an operator has changed them."""
@@ -197,12 +204,10 @@ class Imports:
         )
         return [row[0] for row in rows]
 
-    def _counts_sql(self) -> str:
-        """How many animals of the import $1 can be removed, and how many stay."""
-        return (
-            f"SELECT (SELECT count(*) {self._its_pets} AND p.edited = 0), (SELECT count(*) {self._its_pets}"
-            " AND p.edited = 1)"
-        )
+    def _added_sql(self, import_id: str) -> str:
+        """An expression: how many animals an import has added."""
+        total = f"SELECT sum(c.count) FROM {self._chunks} AS c WHERE c.import_id = {import_id}"
+        return f"CAST(coalesce(({total}), 0) AS bigint)"
 
     async def _write(self, transaction: Transaction[T]) -> T:
         return await self._db.write(transaction, NOTHING, OPERATOR_TIMEOUT)

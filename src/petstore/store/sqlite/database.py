@@ -125,7 +125,7 @@ class SqliteDatabase:
         if free < least:
             raise OperatorError(
                 f"{directory}: only {free // 2**20:,} MiB are free, and an import leaves {least // 2**20:,} MiB;"
-                " free some space, then give the same command again"
+                " free some space first"
             )
 
     async def ping(self) -> None:

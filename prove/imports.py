@@ -1,0 +1,190 @@
+"""A large file is imported while clients create animals, and the importing process is killed again and again.
+
+No create is refused or waits for two seconds. After each kill the same command goes on: at the end the catalogue has
+exactly the file's animals, and after `undo-import` none of them. On SQLite with LMDB, and on PostgreSQL with Redis.
+"""
+
+import http.client
+import json
+import os
+import random
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from petstore.backends import Backends
+from petstore.plans import Limits
+from petstore.store.database import Statement, steps
+from petstore.store.freshness import NOTHING
+from petstore.store.imports import LIFE_SECONDS
+from prove.proof import Figures, Scale, folder, hold, progress
+from tests.servers import PETSTORE, Key, Server, started
+
+CLIENTS = 4
+PAUSE = 0.01  # between two creates of a client
+PLENTY = Limits(10**9, 10**9)
+WAIT_MAX = 2.0
+PAGE = 10_000
+# Of the last chunk that was added: as if the row of a chunk were not written in the transaction of its animals.
+FORGET = "DELETE FROM {0}.import_chunks WHERE first_id = (SELECT max(first_id) FROM {0}.import_chunks)"
+
+
+class Creator(threading.Thread):
+    """Creates animals one after the other, on a connection of its own, until it is told to stop."""
+
+    def __init__(self, server: Server, key: Key, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._server, self._key, self._stopped = server, key, stop
+        self.ids: list[int] = []
+        self.refused: list[int] = []
+        self.longest = 0.0
+        self.start()
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=30)
+        body = json.dumps({"name": "created", "categoryId": 1})
+        while not self._stopped.wait(PAUSE):
+            began = time.monotonic()
+            connection.request("POST", "/v1/pets", body, self._key.headers)
+            response = connection.getresponse()
+            content = response.read()
+            self.longest = max(self.longest, time.monotonic() - began)
+            if response.status == 201:
+                self.ids.append(json.loads(content)["id"])
+            else:
+                self.refused.append(response.status)
+        connection.close()
+
+
+class Importing:
+    """The commands of one operator, whose clock is moved so that no minute has to pass after a kill."""
+
+    def __init__(self, server: Server, file: Path) -> None:
+        self._server, self._file = server, file
+        self._clock_file, self._moved = server.data.parent / "import.clock", 0.0
+
+    def command(self, *words: str) -> "subprocess.Popen[str]":
+        variables = {**os.environ, **self._server.where, "PETSTORE_CLOCK_FILE": str(self._clock_file)}
+        return subprocess.Popen(
+            [*PETSTORE, "pets", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
+        )
+
+    def run(self, *words: str) -> Any:
+        """What a command prints as JSON. Raises Broken when it fails."""
+        command = self.command(*words, "--json")
+        printed, message = command.communicate(timeout=1800)
+        hold(command.returncode == 0, f"{words[0]} succeeds: {message[-500:]}")
+        return json.loads(printed)
+
+    def kill(self, after: float) -> bool:
+        """Kill an import after so many seconds. Whether it had not ended before."""
+        command = self.command("import", str(self._file))
+        try:
+            command.wait(timeout=after)
+        except subprocess.TimeoutExpired:
+            command.kill()
+        command.communicate(timeout=60)
+        self._moved += LIFE_SECONDS + 1
+        self._clock_file.write_text(str(self._moved))
+        hold(command.returncode in (0, -9), f"an import is killed or ends well, not {command.returncode}")
+        return command.returncode != 0
+
+    def finish(self) -> dict[str, Any]:
+        done: dict[str, Any] = self.run("import", str(self._file))
+        return done
+
+    def states(self) -> list[str]:
+        """Of the imports, the newest first."""
+        return [each["state"] for each in self.run("imports")]
+
+
+def prove(scale: Scale) -> Figures:
+    figures: Figures = {"animals": scale.imported, "kills": 2 * scale.import_kills}
+    with folder() as data:
+        file = data / "animals.csv"
+        with file.open("w") as rows:
+            rows.write("name,categoryId\n")
+            rows.writelines(f"Imported {number},{number}\n" for number in range(scale.imported))
+        figures |= _imported(scale, data / "embedded", "own", file, "SQLite")
+        figures |= _imported(scale, data / "cluster", "cluster", file, "PostgreSQL")
+    return {**figures, "animals missing or twice": 0}
+
+
+def _imported(scale: Scale, data: Path, host: Literal["own", "cluster"], file: Path, where: str) -> Figures:
+    """Raises Broken."""
+    data.mkdir()
+    with started(Server(data / "data", host, workers=2)) as server:
+        stop, key = threading.Event(), server.key(limits=PLENTY)
+        creators = [Creator(server, key, stop) for _ in range(CLIENTS)]
+        try:
+            figures = _killed(scale, server, Importing(server, file), where)
+        finally:
+            stop.set()
+            for creator in creators:
+                creator.join(timeout=60)
+        created = [pet_id for creator in creators for pet_id in creator.ids]
+        hold(sorted(created) == [pet_id for pet_id, _ in _animals(server)], "every create is there once, and no other")
+        refused = [status for creator in creators for status in creator.refused]
+        longest = max(creator.longest for creator in creators)
+        if scale.full:
+            hold(not refused, f"no create is refused: {refused[:5]}")
+            hold(longest < WAIT_MAX, f"no create waits for {WAIT_MAX} s: {longest:.2f} s")
+    return {**figures, f"creates beside ({where})": len(created), f"longest create ({where})": f"{longest:.2f} s"}
+
+
+def _killed(scale: Scale, server: Server, importing: Importing, where: str) -> Figures:
+    dice = random.Random(14)
+    began = time.monotonic()
+    importing.finish()
+    seconds = time.monotonic() - began
+    began = time.monotonic()
+    _check_and_undo(scale, server, importing)
+    undone = time.monotonic() - began
+    for number in range(scale.import_kills):
+        while not importing.kill(dice.uniform(0.0, seconds)):
+            _check_and_undo(scale, server, importing)  # it had ended before
+        _plant(scale, server)
+        progress(f"{where}: {number + 1} kills, then {importing.states()[0]}")
+    importing.finish()
+    _check_and_undo(scale, server, importing)
+    return {f"an import ({where})": f"{seconds:.1f} s", f"check and undo ({where})": f"{undone:.1f} s"}
+
+
+def _check_and_undo(scale: Scale, server: Server, importing: Importing) -> None:
+    """An import has ended: all of its animals are there once, in order; after undoing it, none of them."""
+    names = [name for _, name in _animals(server) if name != "created"]
+    wanted = [f"Imported {number}" for number in range(scale.imported)]
+    hold(len(names) == len(wanted), f"an import adds {len(wanted):,} animals, not {len(names):,}")
+    hold(names == wanted, "an import adds the file's animals in their order")
+    _plant(scale, server)
+    (newest, *others) = importing.run("imports")
+    hold(newest["state"] == "done" and not {each["state"] for each in others} - {"undone"}, "one import is done")
+    importing.run("undo-import", newest["id"], "--yes")
+    left = sum(name != "created" for _, name in _animals(server))
+    hold(left == 0, f"undoing an import leaves none of its animals, not {left:,}")
+
+
+def _plant(scale: Scale, server: Server) -> None:
+    async def forget(backends: Backends) -> None:
+        database = backends.stores["live"].database
+        await database.write(steps(Statement(FORGET.format(database.schema))), NOTHING)
+
+    if scale.plant:
+        server.act(forget)
+
+
+def _animals(server: Server) -> list[tuple[int, str]]:
+    """The ids and names of all animals."""
+
+    async def read(backends: Backends) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        more = True
+        while more:
+            after = found[-1][0] if found else 0
+            page, more = await backends.stores["live"].pets.page(after=after, limit=PAGE, status=None)
+            found += [(pet.id, pet.name) for pet in page]
+        return found
+
+    return server.act(read)
