@@ -244,8 +244,8 @@ def test_the_content_of_a_pipe_is_recognised_afterwards(petstore: Commands, tmp_
     assert added["import"] in answering(petstore, "", "pets", "import", str(file)).stderr
 
 
-def test_ctrl_c_in_an_import_says_that_nothing_was_added(petstore: Commands, tmp_path: Path) -> None:
-    """The file is a pipe that never ends: the import waits in the middle of it."""
+def test_ctrl_c_while_a_pipe_is_read_adds_nothing(petstore: Commands, tmp_path: Path) -> None:
+    """The file is a pipe that never ends: the command waits in the middle of it."""
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
     command = subprocess.Popen(
@@ -256,8 +256,8 @@ def test_ctrl_c_in_an_import_says_that_nothing_was_added(petstore: Commands, tmp
         open_end.flush()
         assert wait_for(lambda: _is_waiting(command.pid))
         command.send_signal(signal.SIGINT)
-    _, message = command.communicate(timeout=60)
-    assert command.returncode == 130 and "Interrupted: nothing was added.\n" in message
+    command.communicate(timeout=60)
+    assert command.returncode == 130
     assert (names(petstore), petstore.entries()) == ([], [])
 
 
@@ -280,7 +280,7 @@ def test_ctrl_c_in_an_undo_says_how_to_go_on_and_the_next_one_does(petstore: Com
     command.send_signal(signal.SIGINT)
     _, message = command.communicate(timeout=60)
     assert command.returncode == 130, message
-    assert "Interrupted: run the same command again to go on" in message
+    assert "Interrupted: give the same command again to go on" in message
     asked = answering(petstore, "", *words[:-1]).stderr
     found = re.search(r"([\d,]+) animals? removed already\. Remove the ([\d,]+) animals of .* 2 stay\.", asked)
     assert found is not None, asked

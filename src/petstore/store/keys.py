@@ -11,7 +11,7 @@ from petstore.store.audit import recorded
 from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text, lock_tables, steps
 from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
-from petstore.store.schema import KEY_COLUMNS, KEYS, key_of, key_of_secret, key_row
+from petstore.store.schema import KEY_COLUMNS, KEY_FIELDS, KEYS, key_of, key_of_secret, key_row
 
 # By what to sort: the column, the comparison with the last row of the previous page, and the order.
 _SORTS: dict[KeySort, tuple[str, str, str]] = {
@@ -119,7 +119,7 @@ class Keys:
         def transaction() -> Transaction[ApiKey | None]:
             assignments = ", ".join(f"{column} = ${place}" for place, column in enumerate(changed, 2))
             rows = yield Statement(
-                f"UPDATE {self._db.schema}.keys AS k SET {assignments} WHERE k.id = $1 RETURNING {KEY_COLUMNS}",
+                f"UPDATE {self._db.schema}.keys SET {assignments} WHERE id = $1 RETURNING {', '.join(KEY_FIELDS)}",
                 (key_id, *changed.values()),
             )
             if not rows:
