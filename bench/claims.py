@@ -23,6 +23,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.pets import STATUSES
 from petstore.plans import Limits
 from petstore.settings import Settings
+from petstore.store.schema import PETS
 
 PETSTORE = [str(Path(sys.executable).with_name("petstore"))]
 ENTRY = AuditEntry(0.0, "bench", "bench", "bench")

@@ -14,8 +14,8 @@ from petstore.pets import STATUSES
 from petstore.plans import Plan
 from petstore.rate_limits import Windows
 from petstore.settings import Settings
-from petstore.store.schema import TABLES, key_row
-from petstore.usage import DAY, HOUR
+from petstore.store.schema import PETS, TABLES, key_row
+from petstore.usage import DAY, HOUR, MINUTE
 
 ANIMALS, KEYS, ENTRIES = 1_000_000, 10_000, 100_000
 ACTIVE = 0.2  # the share of keys that send requests in an hour
@@ -68,32 +68,27 @@ def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[
     ids = sorted(key.id for key in keys)
     history: dict[str, list[tuple[Any, ...]]] = {
         "keys": sorted((key_row(key) for key in keys), key=lambda row: row[0]),
-        "suspensions": sorted((key.id, key.suspended) for key in keys if key.suspended is not None),
         "secrets": [(digest_of(secret), keys[0].id, None)],
     }
     totals: Counter[tuple[int, int, str]] = Counter()
-    by_operation: list[tuple[Any, ...]] = []
-    intervals = (("usage_days", DAY, 30, 0.9), ("usage", HOUR, 720, ACTIVE), ("usage_minutes", 60, 60, 1))
-    for table, step, count, share in intervals:
-        rows = history[table] = []
-        for start in range(now // step * step - count * step, now // step * step, step):
+    usage: list[tuple[Any, ...]] = []
+    for seconds, count, share in ((DAY, 30, 0.9), (HOUR, 720, ACTIVE), (MINUTE, 60, 1)):
+        for start in range(now // seconds * seconds - count * seconds, now // seconds * seconds, seconds):
             for key_id in ids:
                 if random.random() < share:
                     used = {"ok": random.randrange(1, 300), "refused": 5 if random.random() < 0.1 else 0}
-                    rows += [(key_id, start, response, n) for response, n in used.items() if n]
-                    if step == DAY:  # what the page of deprecated calls reads
-                        by_operation += [
-                            (step, start, key_id, operation, response, n)
-                            for operation in ("getPet", "listPets")
-                            for response, n in used.items()
-                            if n
-                        ]
-            if step < DAY:
-                totals[step, start, "ok"] += 150 * int(share * len(ids))
-    history["usage_by_operation"] = sorted(by_operation)
-    history["traffic"] = sorted((*cell, n) for cell, n in totals.items())
-    # The first entry is the import of the animals.
-    history["deeds"] = [
-        (i, float(now), f"operator {i % 50}", ACTIONS[i % 4], str(i), "sold") for i in range(2, ENTRIES + 2)
+                    usage += [
+                        (seconds, start, key_id, operation, response, n)
+                        for operation in ("getPet", "listPets")
+                        for response, n in used.items()
+                        if n
+                    ]
+            if seconds < DAY:
+                totals[seconds, start, "ok"] += 300 * int(share * len(ids))
+    history["usage"] = sorted(usage)
+    history["usage_totals"] = sorted((*cell, n) for cell, n in totals.items())
+    history["audit"] = [
+        (i, float(now), f"operator {i % 50}", ACTIONS[i % 4], str(i), "sold", None, None, None)
+        for i in range(1, ENTRIES + 1)
     ]
     return history

@@ -1,8 +1,11 @@
-"""Upgrades under creates: from release 1.0.0 to the present code, and from the present code to a next version.
+"""Upgrades under creates: from release 1.1 to the present code, and from the present code to a next version.
 
 Each upgrade migrates the schema while clients add animals, each with an idempotency key, and repeat every create that
 was not acknowledged. The code of the release comes from the history of git. The next version is the present code with
 one more migration. Afterwards every animal is there once, with the id that was acknowledged.
+
+Release 1.1 has to be stopped first. While it runs, a reload into the present code fails, and a node with the present
+code does not start; the release goes on.
 """
 
 import http.client
@@ -10,7 +13,9 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import tarfile
 import threading
@@ -19,14 +24,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from petstore.store.schema import NEWEST_SCHEMA
 from petstore.web.cursors import write_cursor
 from prove.proof import Figures, Scale, Skipped, folder, hold, progress
-from prove.reloads import reload
+from prove.reloads import events, reload
 from tests.places import StorePlace
 from tests.served import Served, wait_for
 from tests.servers import PETSTORE, Server
 
-RELEASE = "5fb50b3c533a5a6cd3d1e76786602c608335db99"  # 1.0.0
+RELEASE = "7da90a0b1fbd7e82643f506074cc8d77783cce6f"  # 1.1
 ROOT = Path(__file__).parent.parent
 CLIENTS = 4
 PAUSE = 0.01  # seconds between two requests of a client
@@ -188,7 +194,7 @@ def prove(scale: Scale) -> Figures:
         for backends, name in NAMES.items():
             total = retries = 0
             for number in range(scale.upgrades):
-                for upgrade in (_restarted, _side_by_side, _reloaded):
+                for upgrade in (_restarted, _too_early, _reloaded):
                     data = place / f"{backends}{number}{upgrade.__name__}"
                     data.mkdir()
                     clients = upgrade(release, data, backends, scale)
@@ -207,7 +213,7 @@ def _release(place: Path) -> Path:
     try:
         archive = subprocess.run(["git", "-C", str(ROOT), "archive", RELEASE, "src"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        raise Skipped("the code of release 1.0.0 is not here: it needs git and the whole history") from None
+        raise Skipped("the code of release 1.1 is not here: it needs git and the whole history") from None
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(place)  # git has just made it, from this repository
     return place / "src"
@@ -236,23 +242,32 @@ def _restarted(release: Path, place: Path, backends: Backends, scale: Scale) -> 
     return clients
 
 
-def _side_by_side(release: Path, place: Path, backends: Backends, scale: Scale) -> Clients:
-    """The present code starts beside the release, as a second node; both serve; the release stops."""
-    old = Node(release, place / "data", backends)
+def _too_early(release: Path, place: Path, backends: Backends, scale: Scale) -> Clients:
+    """The present code is reloaded, and started as a second node, while the release runs: both fail."""
+    code = place / "code"
+    shutil.copytree(release, code)
+    old = Node(code, place / "data", backends)
     new = old.with_code(ROOT / "src")
     try:
         secret = old.start().make_key()
         with Clients(secret, old.port) as clients:
             clients.wait(old.port)
             before = old.schema
-            new.start()
-            clients.ports = (old.port, new.port)
-            for node in (old, new, old):
-                clients.wait(node.port)
-            hold(old.stop() == 0, "the release stops in order")
-            clients.ports = (new.port,)
-            clients.wait(new.port)
-        _check(new, clients, before)
+            shutil.rmtree(code / "petstore")
+            shutil.copytree(ROOT / "src" / "petstore", code / "petstore")
+            assert old.process is not None
+            os.kill(old.process.pid, signal.SIGHUP)
+            failed = wait_for(lambda: events(old, "reload failed"), TIMEOUT)
+            hold(failed, f"the reload fails: {old.log.read_text()[-500:]}")
+            new.start(wait=False)
+            assert new.process is not None
+            refused = new.process.wait(TIMEOUT)
+            said = new.log.read_text().splitlines()[-1]
+            hold(refused == 2 and "1.1" in said and "stop" in said, f"a node is refused: {refused}, {said}")
+            clients.wait(old.port)
+        clients.check()
+        hold(not clients.retries, f"no create fails: {clients.retries[:3]}")
+        hold(old.schema == before, f"the schema is still {before}: {old.schema}")
     finally:
         old.kill()
         new.kill()
@@ -269,8 +284,7 @@ def _reloaded(_: Path, place: Path, backends: Backends, scale: Scale) -> Clients
         with Clients(secret, node.port) as clients:
             clients.wait(node.port)
             before = node.schema
-            for migrations in (code / "petstore" / "store" / "migrations").iterdir():
-                (migrations / "9999_next.sql").write_text(NEXT_MIGRATION)
+            _add_migration(code / "petstore" / "store")
             reload(node)
             clients.wait(node.port)
         hold(not clients.retries, f"no create fails during a reload: {clients.retries[:3]}")
@@ -278,6 +292,17 @@ def _reloaded(_: Path, place: Path, backends: Backends, scale: Scale) -> Clients
     finally:
         node.kill()
     return clients
+
+
+def _add_migration(store: Path) -> None:
+    """Make the code one of a next version."""
+    for migrations in (store / "migrations").iterdir():
+        (migrations / f"{NEWEST_SCHEMA + 1:04}_next.sql").write_text(NEXT_MIGRATION)
+    schema = store / "schema.py"
+    newest = re.compile(r"(NEWEST_SCHEMA = .*, )(\d+)$", re.MULTILINE)
+    text, count = newest.subn(rf"\g<1>{NEWEST_SCHEMA + 1}", schema.read_text())
+    hold(count == 1, "the number of the newest schema has moved")
+    schema.write_text(text)
 
 
 def _check(node: Node, clients: Clients, before: int) -> None:

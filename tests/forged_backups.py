@@ -1,11 +1,19 @@
-"""Backups as an attacker writes them: sizes that are not true, with a checksum that is."""
+"""Backups as an attacker writes them, with a true checksum: sizes that are not true, SQL that runs by itself."""
 
+import contextlib
 import hashlib
 import json
+import shutil
 import struct
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from petstore.maintenance import archive
+from petstore.store.schema import NEWEST_SCHEMA
 
 MEGABYTE = 1024 * 1024
 
@@ -25,7 +33,8 @@ class Text(NamedTuple):
 def manifest_of(size: int) -> Text:
     """A manifest that claims a size for each member."""
     members: list[dict[str, Any]] = [
-        {"name": name, "bytes": size, "sha256": "0" * 64, "schema": 1, "rows": {}} for name in ("live.db", "staging.db")
+        {"name": name, "bytes": size, "sha256": "0" * 64, "schema": NEWEST_SCHEMA, "rows": {}}
+        for name in ("live.db", "staging.db")
     ]
     claims = {"format": 1, "petstore": "1.0", "began": "2026-01-01", "members": members}
     return Text("manifest.json", json.dumps(claims).encode())
@@ -63,3 +72,21 @@ def _deflated(member: Zeros | Text) -> tuple[bytes, int, int]:
         return compress.compress(member.content) + compress.flush(), len(member.content), zlib.crc32(member.content)
     block = compress.compress(bytes(MEGABYTE)) + compress.flush(zlib.Z_FULL_FLUSH)
     return block * member.blocks + compress.flush(), member.blocks * MEGABYTE, 0
+
+
+def rewrite(source: Path, target: Path, sql: str) -> None:
+    """The same backup after statements on its live.db, with a size and checksums that are true."""
+    manifest = archive.read(source)
+    work = target.with_name(f"{target.name}-work")
+    work.mkdir()
+    archive.unpack(source, manifest, work, lambda _: None)
+    with contextlib.closing(apsw.Connection(str(work / "live.db"))) as connection:
+        connection.execute(sql)
+    members = [
+        msgspec.structs.replace(
+            member, bytes=(work / member.name).stat().st_size, sha256=archive.sha256_of(work / member.name)
+        )
+        for member in manifest.members
+    ]
+    archive.write(target, work, msgspec.structs.replace(manifest, members=members), lambda _: None)
+    shutil.rmtree(work)

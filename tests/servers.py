@@ -243,7 +243,7 @@ class Server:
         """Put a row into the live catalogue, with id 1, that no version of the service can have written."""
         if self.store is None:
             with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as by_hand:
-                by_hand.execute("INSERT INTO pets VALUES (1, CAST(x'ff' AS TEXT), 1, 'sold')")  # is no UTF-8
+                by_hand.execute("INSERT INTO pets VALUES (1, CAST(x'ff' AS TEXT), 1, 'sold', 0)")  # is no UTF-8
         else:
             postgres = shared(Postgres)
             postgres.execute("ALTER TABLE petstore_live.pets ALTER name TYPE inet USING name::inet", self.store)

@@ -21,7 +21,7 @@ from petstore.operations import COUNTED, OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED
 from petstore.store import Store
-from petstore.usage import DAY, HOUR, MINUTE, AdmissionTotal, Usage
+from petstore.usage import DAY, HOUR, MINUTE, AdmissionTotal, KeyUsage
 from tests.backends import Redis
 from tests.commands import Commands
 from tests.gates import NOW, PLENTY, REFUSE, answers_again
@@ -138,12 +138,12 @@ def test_a_total_is_added_once_in_whatever_order_it_is_given(store_at: StorePlac
         await store.usage.add_admissions([], AT)
         await store.usage.add_admissions([total(3, operation="getPet"), total(2, operation="getPet")], AT + HOUR)
         assert await store.usage.of_keys(["key_a"], HOUR, [AT, AT + HOUR]) == [
-            Usage("key_a", AT, "ok", 10),
-            Usage("key_a", AT + HOUR, "ok", 3),
+            KeyUsage("key_a", AT, "ok", 10),
+            KeyUsage("key_a", AT + HOUR, "ok", 3),
         ]
         assert await used(store, operation="getPet") == 3
         assert [row.requests for row in await store.usage.totals(interval=HOUR, since=AT)] == [10, 3]
-        assert await store.usage.of_keys(["key_a"], MINUTE, [AT]) == [Usage("key_a", AT, "ok", 10)]
+        assert await store.usage.of_keys(["key_a"], MINUTE, [AT]) == [KeyUsage("key_a", AT, "ok", 10)]
 
     store_at.use(work)
 

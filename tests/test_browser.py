@@ -163,7 +163,7 @@ def test_staging_is_selected_and_keys_are_kept_for_the_tab_alone(
     open_reference(other, server)
     assert other.input_value("#key") == ""
     assert other.is_checked("[value=staging]")
-    other.database.close()
+    other.close()
 
 
 def test_a_key_of_the_other_environment_is_noticed(server: Server, reference: Page) -> None:

@@ -15,6 +15,7 @@ from petstore.cli.check import check
 from tests.certificates import self_signed
 from tests.commands import Commands
 from tests.findings import faults
+from tests.release_1_1 import unpack
 from tests.servers import Server, serving
 from tests.users import as_nobody, only_as_root
 
@@ -77,11 +78,10 @@ def test_check_changes_nothing(embedded: Commands) -> None:
 
 
 def test_check_reports_an_older_schema_and_does_not_migrate_it(embedded: Commands) -> None:
-    with apsw.Connection(str(embedded.data / "live.db")) as connection:
-        connection.execute("DROP TABLE operators; DROP TABLE copying; PRAGMA user_version = 1")
+    unpack("backup.zip", embedded.data)
     before = state(embedded.data)
     report = embedded.json("check")
-    assert "schema 1" in report["about"]["store, live"]
+    assert "schema 5" in report["about"]["store, live"]
     assert state(embedded.data) == before
 
 
@@ -117,7 +117,7 @@ def test_a_newer_schema_is_found(embedded: Commands) -> None:
 
 def test_a_clock_that_was_set_back_is_found(embedded: Commands) -> None:
     with apsw.Connection(str(embedded.data / "live.db")) as connection:
-        connection.execute("UPDATE deeds SET at = ?", (time.time() + 3600,))
+        connection.execute("UPDATE audit SET at = ?", (time.time() + 3600,))
     assert "clock" in faults(embedded)["clock"][0]
 
 
@@ -195,7 +195,9 @@ def test_a_file_that_is_removed_during_the_check_is_no_fault(
     embedded: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda path: [*there(path), path / "gate.mdb-boot.1"])
+    monkeypatch.setattr(
+        Path, "iterdir", lambda path: [*there(path), path / "gate.mdb-boot.1"] if path == embedded.data else there(path)
+    )
     assert faults(embedded) == {}
 
 

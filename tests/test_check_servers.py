@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 
 from petstore.gate.doctor import check_file, check_redis
-from petstore.store.postgres.doctor import NEWEST_SCHEMA, check_server
+from petstore.store.postgres.doctor import check_server
+from petstore.store.schema import NEWEST_SCHEMA, OLDEST_SCHEMA
 from tests.backends import Postgres, Redis, running, shared
 from tests.commands import Commands
 from tests.findings import faults
@@ -66,8 +67,8 @@ def test_an_older_or_newer_schema_of_postgresql_is_reported(tmp_path: Path) -> N
 
     assert about() == f"schema {NEWEST_SCHEMA}"
     postgres = shared(Postgres)
-    postgres.execute(f"DELETE FROM petstore_live.migrations WHERE number = {NEWEST_SCHEMA}", commands.server.store)
-    assert about() == f"schema {NEWEST_SCHEMA - 1}; the next start brings it to {NEWEST_SCHEMA}"
+    postgres.execute(f"UPDATE petstore_live.migrations SET number = {OLDEST_SCHEMA}", commands.server.store)
+    assert about() == f"schema {OLDEST_SCHEMA}; the next start brings it to {NEWEST_SCHEMA}, with every node stopped"
     postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", commands.server.store)
     assert "newer" in faults(commands)["store, live"][0]
 
@@ -117,7 +118,7 @@ def test_check_leaves_no_connection_open(postgres: Postgres) -> None:
         async with asyncio.timeout(10):  # the server notices when it comes to it
             while await other.fetchval(here) > 1:
                 await asyncio.sleep(0.01)
-        await other.database.close()
+        await other.close()
 
     asyncio.run(look())
 

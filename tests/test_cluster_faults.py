@@ -161,7 +161,7 @@ def test_a_server_that_fails_again_and_again(servers: tuple[Postgres, Redis], tm
 def test_a_client_that_drops_its_connections_adds_every_animal_once(tmp_path: Path) -> None:
     """It hangs up at a random moment, often before the answer, and tries again with its idempotency key."""
     with nodes_running(tmp_path, shared(Postgres), shared(Redis), skews=(0.0, 0.0), workers=2) as nodes:
-        keys = [node.keys.get() for node in nodes]
+        keys = [node.key() for node in nodes]
 
         def add(number: int) -> int:
             dice = random.Random(number)
@@ -242,7 +242,7 @@ def test_without_postgres_answers_are_503_in_time_and_cached_pages_go_on_for_a_m
 ) -> None:
     postgres, redis = servers
     with nodes_running(tmp_path, postgres, redis, skews=(0.0,), workers=1) as (node,):
-        key = node.keys.get()
+        key = node.key()
         with httpx.Client(verify=False, headers=key.headers, timeout=10) as client:
             body = {"name": "Rex", "categoryId": 1}
             assert client.post(node.url("/pets"), json=body).status_code == 201
@@ -264,13 +264,13 @@ def test_a_primary_that_was_demoted_is_an_outage_and_not_a_success(
     """It still answers SELECT 1, but takes no writes: SQLSTATE 25006."""
     postgres, redis = servers
     with nodes_running(tmp_path, postgres, redis, skews=(0.0,), workers=1) as (node,):
-        key = node.keys.get()
+        key = node.key()
         body = {"name": "Rex", "categoryId": 1}
         with httpx.Client(verify=False, headers=key.headers, timeout=10) as client:
             assert client.post(node.url("/pets"), json=body).status_code == 201
             database = str(node.store).rpartition("/")[2]
             postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
-            pids = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'petstore'"
+            pids = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'petstore 2'"
             postgres.execute(pids)
             assert wait_for(lambda: client.post(node.url("/pets"), json=body).status_code == 503)
             assert client.get(node.origin + "/readyz").status_code == 503

@@ -75,7 +75,7 @@ def test_a_copy_to_a_cluster_and_back_is_complete(tmp_path: Path) -> None:
     busy, banned = with_some_data(first)
     before = first.act(everything)
     assert len(before["live pets"]) == 2_501 and len(before["quotas"]) == 2
-    assert all(before[f"live {name}"] for name in ("keys", "secrets", "idempotency", "deeds", "usage"))
+    assert all(before[f"live {name}"] for name in ("keys", "secrets", "idempotency", "audit", "usage"))
 
     report = copied_to(first, cluster)
     assert {each["what"]: each["rows"] for each in report} == {what: len(rows) for what, rows in before.items()}
@@ -249,7 +249,7 @@ def test_a_copy_that_was_interrupted_after_it_collected_admissions_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = Server(tmp_path / "source"), Server(tmp_path / "target")
-    key = source.keys.get()
+    key = source.key()
 
     async def admit(backends: Backends) -> None:
         version = await backends.gate.keys_version("live")

@@ -265,7 +265,7 @@ def test_the_fallback_does_not_decide_when_the_queue_is_full(redis: Redis, tmp_p
         assert all(after > earlier for after, earlier in zip(await catalogue(other), before, strict=True))
         assert await gate.keys_version("live") == version and not gate.degraded()
         assert all(admitted and min(admitted[1]) > 0 for admitted in await asyncio.gather(*waiting))
-        await other.database.close()
+        await other.close()
         await gate.close()
 
     file = tmp_path / "gate.mdb"

@@ -92,7 +92,7 @@ def test_counters_start_at_zero_when_the_service_starts(tmp_path: Path, host: Ho
 
 def test_two_services_on_one_data_directory_report_both(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as first:
-        key = first.keys.get()
+        key = first.key()
         httpx.get(first.url("/pets"), headers=key.headers, verify=False)
         assert lists(scrape(first)) == 1
         with serving(tmp_path / "data") as second:
@@ -163,11 +163,11 @@ def test_counters_of_a_stopped_worker_stay_and_its_gauges_go(tmp_path: Path) -> 
         assert (both.value("petstore_rejected_messages_total"), both.value("petstore_connections")) == (8, 8)
         assert both.value("petstore_workers") == both.value("petstore_worker_starts_total") == 2
         assert both.value("petstore_store_batch_size_sum", environment="live") == 8
-        await first.database.close()
+        await first.close()
         one = await scraped(second)
         assert (one.value("petstore_rejected_messages_total"), one.value("petstore_connections")) == (8, 5)
         assert (one.value("petstore_workers"), one.value("petstore_worker_starts_total")) == (1, 2)
-        await second.database.close()
+        await second.close()
 
     asyncio.run(work())
 
@@ -274,7 +274,7 @@ def test_numbers_are_written_once_a_second_without_a_scrape(tmp_path: Path) -> N
         assert (await scraped(other)).value("petstore_worker_starts_total") == 2
         metrics.REJECTED.add("431")
         other.tick(0.0)
-        await other.database.close()
+        await other.close()
         third = Monitoring(tmp_path, no_node_gauges)
         found = await scraped(third)
         assert found.value("petstore_rejected_messages_total", status="431") == 1

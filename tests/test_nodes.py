@@ -118,7 +118,7 @@ def test_a_revoked_key_is_refused_by_every_node_from_the_next_request_on(nodes: 
 
 def _many_keys(node: Node, count: int) -> list[Key]:
     with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda _: node.keys.get(), range(count)))
+        return list(pool.map(lambda _: node.key(), range(count)))
 
 
 def test_an_idempotency_key_is_one_promise_on_all_nodes(nodes: list[Node]) -> None:

@@ -13,7 +13,7 @@ from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
 from petstore.pets import NewPet
 from petstore.settings import Settings
-from petstore.store import Store, StorePolicy
+from petstore.store import Store, StorePolicy, schema
 from petstore.store.bounds import Bounds
 from petstore.store.postgres import migrations
 from petstore.store.postgres.pool import PostgresPool, each_host, pool_options
@@ -115,9 +115,10 @@ def test_requests_that_meet_a_newer_schema_get_an_outage(place: StorePlace) -> N
 def test_migration_may_take_longer_than_a_request_waits(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = tmp_path / "9999_slow.sql"
-    slow.write_text("SELECT pg_sleep(1)")
-    monkeypatch.setattr(migrations, "MIGRATIONS", [*migrations.MIGRATIONS, slow])
+    slow = tmp_path / "slow.sql"
+    (initial,) = schema.migrations("postgres", 0)
+    slow.write_text(f"{initial.file.read_text()}; SELECT pg_sleep(1)")
+    monkeypatch.setattr(migrations, "migrations", lambda *_: [initial._replace(file=slow)])
 
     async def work() -> None:
         assert place.url is not None
@@ -144,7 +145,7 @@ def test_first_connection_that_goes_silent_does_not_keep_the_store_from_opening(
     monkeypatch.setattr(migrations, "check_encoding", checked)
 
     async def work() -> None:
-        async with postgres_pool(place, limits=Bounds(), pgbouncer=True) as pool:  # so without a timeout on the server
+        async with postgres_pool(place, bounds=Bounds(), pgbouncer=True) as pool:  # so without a timeout on the server
             with pytest.raises(Unavailable):
                 await pool.run(lambda connection: connection.fetchval("SELECT 1"))
             assert await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20) == 1
@@ -161,11 +162,11 @@ def test_database_whose_encoding_cannot_hold_all_names_is_refused(postgres: Post
 
 def test_connection_settings_reach_the_server(place: StorePlace) -> None:
     async def work() -> list[str]:
-        async with postgres_pool(place, limits=Bounds()) as pool:
+        async with postgres_pool(place, bounds=Bounds()) as pool:
             limits = ("statement_timeout", "idle_in_transaction_session_timeout", "application_name")
             return [await pool.run(lambda c, limit=limit: c.fetchval(f"SHOW {limit}"), 20) for limit in limits]  # type: ignore[misc]  # of this turn
 
-    assert asyncio.run(work()) == ["1350ms", "5s", "petstore"]
+    assert asyncio.run(work()) == ["1350ms", "5s", "petstore 2"]
 
 
 def test_pool_that_is_closed_first_finishes_its_work(place: StorePlace) -> None:

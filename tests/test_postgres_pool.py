@@ -33,7 +33,7 @@ async def table_locked(place: StorePlace) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await other.database.close()
+        await other.close()
 
 
 # Waiting
@@ -109,7 +109,7 @@ def test_add_that_is_refused_with_little_time_left_is_not_added_when_the_lock_is
 
 def test_queue_for_connections_is_finite(place: StorePlace) -> None:
     async def work() -> None:
-        async with postgres_pool(place, limits=PATIENT._replace(queued_reads=10)) as pool:
+        async with postgres_pool(place, bounds=PATIENT._replace(queued_reads=10)) as pool:
             calls = (pool.run(lambda connection: connection.fetchval("SELECT 1")) for _ in range(50))
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             refused = [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
@@ -166,7 +166,7 @@ def test_statement_that_takes_too_long_is_ended_unless_it_is_an_operators(place:
             return int(await connection.fetchval("SELECT 7 FROM pg_sleep(0.3)"))
 
     async def work() -> None:
-        async with postgres_pool(place, limits=PATIENT._replace(statement_timeout=0.1)) as pool:
+        async with postgres_pool(place, bounds=PATIENT._replace(statement_timeout=0.1)) as pool:
             before = await backends_of(pool)
             with pytest.raises(Unavailable, match="QueryCanceled"):
                 await pool.run(lambda connection: connection.fetchval("SELECT pg_sleep(1)"), 20)
@@ -229,7 +229,7 @@ def test_transaction_ends_although_the_server_hangs(tmp_path: Path) -> None:
                 server.hang()
                 await connection.fetchval("SELECT 1")
 
-        async with postgres_pool(StorePlace(tmp_path, server.url()), limits=Bounds()) as pool:
+        async with postgres_pool(StorePlace(tmp_path, server.url()), bounds=Bounds()) as pool:
             await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20)
             with pytest.raises(Unavailable):
                 await asyncio.wait_for(pool.run(hang), 10)
@@ -265,9 +265,9 @@ def test_closed_store_has_closed_its_connections(place: StorePlace) -> None:
     async def work() -> None:
         async with place.open():
             other = await asyncpg.connect(place.url)
-            ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'"
+            ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore 2'"
             assert await other.fetchval(f"{ours} AND datname = current_database()") == 1
-            await other.database.close()
+            await other.close()
         await nobody_is_connected(place)
 
     asyncio.run(work())

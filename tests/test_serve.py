@@ -21,6 +21,7 @@ import pytest
 from petstore.cli import serve as serve_command
 from petstore.service import AsgiService
 from petstore.settings import Settings
+from petstore.store import schema
 from petstore.store.bounds import Bounds
 from petstore.store.postgres import migrations
 from tests.backends import free_port
@@ -185,9 +186,11 @@ def test_a_store_that_is_away_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
 def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slow = tmp_path / "9999_slow.sql"
-    slow.write_text(f"SELECT pg_sleep({0.6 * Bounds().request_timeout})")  # for each of the two schemas
-    monkeypatch.setattr(migrations, "MIGRATIONS", [*migrations.MIGRATIONS, slow])
+    slow = tmp_path / "slow.sql"
+    seconds = 0.6 * Bounds().request_timeout  # for each of the two schemas
+    (initial,) = schema.migrations("postgres", 0)
+    slow.write_text(f"{initial.file.read_text()}; SELECT pg_sleep({seconds})")
+    monkeypatch.setattr(migrations, "migrations", lambda *_: [initial._replace(file=slow)])
     monkeypatch.setattr(serve_command, "OPENING_LOGGED_AFTER", 0.1)
     with caplog.at_level("INFO", "petstore"):
         secrets = asyncio.run(serve_command._first_key(Settings(data=place.data, store=place.url)))

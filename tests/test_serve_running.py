@@ -69,7 +69,7 @@ def test_stop_finishes_an_accepted_create(serve: Callable[..., Served], stop: Ca
         stop(own)
         (response,) = split(receive(connection).data)
         release.join()
-        other.database.close()
+        other.close()
     assert response.status == 201
     assert own.process is not None
     own.process.wait(timeout=STOPS_WITHIN)

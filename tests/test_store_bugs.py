@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from petstore.store.postgres.pool import PostgresPool
 from tests.places import NOW, PATIENT, StorePlace, WatchedConnection, names, opened, sqlite_store
 
 
-async def on_commit(_: Change) -> None: ...
+async def announce(_: Collection[Change]) -> None: ...
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_stores_that_fail_to_open_leave_nothing_open(tmp_path: Path) -> None:
 
     async def work() -> None:
         with pytest.raises(OperatorError, match="newer"):
-            open_stores(None, tmp_path, StorePolicy(), lambda _: on_commit)
+            open_stores(None, tmp_path, StorePolicy(), lambda _: announce)
         assert not opened(tmp_path)
 
     asyncio.run(work())

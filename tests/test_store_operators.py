@@ -14,11 +14,11 @@ from petstore.usage import (
     USAGE_DAYS,
     Interval,
     KeyTotal,
+    KeyUsage,
     OperationUsage,
     RecentError,
     ResponseClass,
     TotalUsage,
-    Usage,
 )
 from tests.places import ENTRY, NOW, PATIENT, StorePlace
 
@@ -31,7 +31,7 @@ def used(
     return OperationUsage(key_id, start, response, requests, operation)
 
 
-# Usage
+# KeyUsage
 
 
 def test_usage_adds_up_and_last_use_never_goes_back(store_at: StorePlace) -> None:
@@ -41,11 +41,11 @@ def test_usage_adds_up_and_last_use_never_goes_back(store_at: StorePlace) -> Non
         await store.usage.add([used(key.id, 3600, "ok", 2), used(key.id, 3600, "refused", 1)], {key.id: 9_000.0})
         await store.usage.add([used(key.id, 3600, "ok", 5), used(key.id, 7200, "ok", 1)], {key.id: 8_000.0})
         assert sorted(await store.usage.of_keys([key.id], HOUR, [0, 3600, 7200])) == [
-            Usage(key.id, 3600, "ok", 7),
-            Usage(key.id, 3600, "refused", 1),
-            Usage(key.id, 7200, "ok", 1),
+            KeyUsage(key.id, 3600, "ok", 7),
+            KeyUsage(key.id, 3600, "refused", 1),
+            KeyUsage(key.id, 7200, "ok", 1),
         ]
-        assert await store.usage.of_keys([key.id], HOUR, [7200]) == [Usage(key.id, 7200, "ok", 1)]
+        assert await store.usage.of_keys([key.id], HOUR, [7200]) == [KeyUsage(key.id, 7200, "ok", 1)]
         shown = await store.keys.get(key.id)
         assert shown is not None and shown.last_used == 9_000.0
         await store.usage.add([], {})
@@ -65,12 +65,12 @@ def test_usage_is_kept_by_minute_hour_and_day_and_for_all_keys_together(store_at
         await store.usage.add(rows, {})
         await store.usage.add([used("key_a", NOW + 59, "ok", 1)], {})
         assert sorted(await store.usage.of_keys(["key_a"], MINUTE, [NOW, NOW + 60])) == [
-            Usage("key_a", NOW, "ok", 6),
-            Usage("key_a", NOW + 60, "ok", 2),
+            KeyUsage("key_a", NOW, "ok", 6),
+            KeyUsage("key_a", NOW + 60, "ok", 2),
         ]
         assert sorted(await store.usage.of_keys(["key_a", "key_b"], HOUR, [NOW])) == [
-            Usage("key_a", NOW, "ok", 8),
-            Usage("key_b", NOW, "banned", 7),
+            KeyUsage("key_a", NOW, "ok", 8),
+            KeyUsage("key_b", NOW, "banned", 7),
         ]
         assert len(await store.usage.of_keys(["key_a"], DAY, [NOW // DAY * DAY])) == 2
         assert await store.usage.of_keys([""], MINUTE, [NOW]) == []
@@ -101,8 +101,8 @@ def test_usage_is_kept_by_operation(store_at: StorePlace) -> None:
         for interval in INTERVALS:
             start = NOW // interval * interval
             assert sorted(await store.usage.of_keys(["key_a", "key_b"], interval, [start], "createPet")) == [
-                Usage("key_a", start, "client_error", 2),
-                Usage("key_a", start, "ok", 4),
+                KeyUsage("key_a", start, "client_error", 2),
+                KeyUsage("key_a", start, "ok", 4),
             ]
             assert await store.usage.of_keys(["key_b"], interval, [start], "listPets") == []
             assert await store.usage.busiest(interval=interval, since=start, limit=9, operation="listPets") == [

@@ -16,7 +16,7 @@ from petstore.observability import metrics
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store
 from petstore.store.bounds import Bounds
-from petstore.store.schema import TABLES
+from petstore.store.schema import USAGE_TOTALS
 from petstore.store.sqlite.connection import connect
 from tests.places import NOW, WatchedConnection, names, sqlite_store
 
@@ -77,7 +77,7 @@ def another_process_writing(data: Path) -> Iterator[None]:
         yield
     finally:
         other.execute("ROLLBACK")
-        other.database.close()
+        other.close()
 
 
 def adding(store: Store, name: str, idempotency_key: IdempotencyKey | None = None) -> "asyncio.Task[Added]":
@@ -223,14 +223,13 @@ def test_write_whose_time_ends_during_its_commit_is_written_and_its_caller_told_
 
 
 def test_write_that_waits_for_a_long_one_is_not_part_of_it(tmp_path: Path) -> None:
-    (traffic,) = [table for table in TABLES if table.name == "traffic"]
     clock = Clock()
 
     async def work() -> None:
         async with sqlite_store(tmp_path, LIMITS, Disk, clock=clock) as store:
             await store.pets.add(NewPet("before", 1), NOW)
             async with hanging_disk():
-                long = asyncio.create_task(store.transfer.put_rows(traffic, [(60, 0, "ok", 1)]))
+                long = asyncio.create_task(store.transfer.put_rows(USAGE_TOTALS, [(60, 0, "ok", 1)]))
                 await until(Disk.hanging.is_set)
                 after = adding(store, "after")
                 await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from petstore.changes import Change
 from petstore.keys import new_key
 from petstore.pets import NewPet
 from petstore.store import Store
-from petstore.store.schema import COUNTERS, TABLES, Row, Table, key_row
+from petstore.store.schema import COUNTERS, OWN_TABLES, TABLES, Row, Table, key_row
 from tests.places import NOW, REFUSED_ROW, StorePlace
 
 
@@ -19,8 +19,8 @@ def table(name: str) -> Table:
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("pets", [(number, f"Pet {number}", -number, "sold") for number in (3, 5, 1_000)]),
-        ("usage", [(f"key_{n}", hour, "ok", 7) for hour in (0, 3600) for n in range(2)]),
+        ("pets", [(number, f"Pet {number}", -number, "sold", 0) for number in (3, 5, 1_000)]),
+        ("usage", [(3600, hour, f"key_{n}", "listPets", "ok", 7) for hour in (0, 3600) for n in range(2)]),
     ],
     ids=["pets", "usage"],
 )
@@ -52,17 +52,17 @@ def test_every_table_of_the_database_is_copied(store_at: StorePlace) -> None:
     else:
         sql = "SELECT tablename FROM pg_tables WHERE schemaname = 'petstore_live' AND tablename <> 'migrations'"
     found = {row[0] for row in store_at.by_hand(sql)}
-    assert found - {table.name for table in TABLES} == {"copying", "catalogue_changes", "key_changes"}
+    assert found - {table.name for table in TABLES} == set(OWN_TABLES)
     assert {table.name for table in TABLES} <= found
 
 
 def test_ids_continue_behind_the_last_one_that_another_store_gave_out(store_at: StorePlace) -> None:
     async def work(store: Store) -> list[int]:
-        await store.transfer.put_rows(COUNTERS, [("pets", 100), ("deeds", 7)])
-        await store.transfer.put_rows(COUNTERS, [("pets", 50), ("deeds", 7)])  # never back
-        assert sorted(await store.transfer.rows(COUNTERS, None, 10)) == [("deeds", 7), ("pets", 100)]
+        await store.transfer.put_rows(COUNTERS, [("pets", 100), ("audit", 7)])
+        await store.transfer.put_rows(COUNTERS, [("pets", 50), ("audit", 7)])  # never back
+        assert sorted(await store.transfer.rows(COUNTERS, None, 10)) == [("audit", 7), ("pets", 100)]
         ids = [(await store.pets.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
-        await store.transfer.put_rows(table("pets"), [(150, "Mia", 1, "sold"), (200, "Bo", 1, "sold")])
+        await store.transfer.put_rows(table("pets"), [(150, "Mia", 1, "sold", 0), (200, "Bo", 1, "sold", 1)])
         return [*ids, (await store.pets.add(NewPet("Max", 1), NOW)).pet.id]
 
     assert store_at.use(work) == [101, 102, 201]
@@ -81,12 +81,12 @@ def test_unfinished_copy_is_remembered(store_at: StorePlace) -> None:
 
 
 def test_all_rows_are_put_into_an_empty_store_only(store_at: StorePlace) -> None:
-    rows: dict[Table, list[Row]] = {table("pets"): [(3, "Rex", 1, "sold")], COUNTERS: [("pets", 9), ("deeds", 2)]}
+    rows: dict[Table, list[Row]] = {table("pets"): [(3, "Rex", 1, "sold", 0)], COUNTERS: [("pets", 9), ("audit", 2)]}
     changes: list[Change] = []
 
     async def work(store: Store) -> None:
         assert await store.transfer.put_all(rows)
-        assert changes == ["keys", "catalogue"]
+        assert sorted(changes) == ["added", "edited", "keys"]
         assert not await store.transfer.put_all(rows)
         assert await store.transfer.rows(table("pets"), None, 10) == rows[table("pets")]
         assert (await store.pets.add(NewPet("Mia", 1), NOW)).pet.id == 10
@@ -96,13 +96,15 @@ def test_all_rows_are_put_into_an_empty_store_only(store_at: StorePlace) -> None
 
 def test_of_several_at_once_one_puts_all_rows(store_at: StorePlace) -> None:
     rows: dict[Table, list[Row]] = {
-        table("pets"): [(number, f"Pet {number}", 1, "sold") for number in range(1, 500)],
-        table("usage"): [(f"key_{n}", hour, "ok", 7) for hour in range(0, 36_000, 3600) for n in range(10, 60)],
+        table("pets"): [(number, f"Pet {number}", 1, "sold", 0) for number in range(1, 500)],
+        table("usage"): [
+            (3600, hour, f"key_{n}", "listPets", "ok", 7) for hour in range(0, 36_000, 3600) for n in range(10, 60)
+        ],
     }
 
     async def work(store: Store) -> None:
         async with store_at.open() as second, store_at.open() as third:
-            filled = await asyncio.gather(*(each.put_all(rows) for each in (store, second, third)))
+            filled = await asyncio.gather(*(each.transfer.put_all(rows) for each in (store, second, third)))
             assert sorted(filled) == [False, False, True]
         for each, expected in rows.items():
             assert await store.transfer.rows(each, None, 1_000) == expected
@@ -110,17 +112,17 @@ def test_of_several_at_once_one_puts_all_rows(store_at: StorePlace) -> None:
     store_at.use(work)
 
 
-@pytest.mark.parametrize("name", ["pets", "keys", "deeds"])
+@pytest.mark.parametrize("name", ["pets", "keys", "audit"])
 def test_a_store_with_a_row_is_not_filled(store_at: StorePlace, name: str) -> None:
     row = {
-        "pets": (1, "Rex", 1, "sold"),
+        "pets": (1, "Rex", 1, "sold", 0),
         "keys": key_row(new_key("live", "free", now=NOW)),
-        "deeds": (1, NOW, "a test", "test", "", ""),
+        "audit": (1, NOW, "a test", "test", "", "", None, None, None),
     }[name]
 
     async def work(store: Store) -> None:
         await store.transfer.put_rows(table(name), [row])
-        assert not await store.transfer.put_all({table("pets"): [(5, "Mia", 1, "sold")]})
+        assert not await store.transfer.put_all({table("pets"): [(5, "Mia", 1, "sold", 0)]})
         assert await store.transfer.rows(table(name), None, 10) == [row]
 
     store_at.use(work)
@@ -130,7 +132,10 @@ def test_rows_that_cannot_be_put_leave_the_store_empty(store_at: StorePlace) -> 
     async def work(store: Store) -> None:
         with pytest.raises(REFUSED_ROW):
             await store.transfer.put_all(
-                {table("pets"): [(1, "Rex", 1, "sold")], table("usage"): 2 * [("key_1", 0, "ok", 1)]}
+                {
+                    table("pets"): [(1, "Rex", 1, "sold", 0)],
+                    table("usage"): 2 * [(3600, 0, "key_1", "listPets", "ok", 1)],
+                }
             )
         assert await store.transfer.last_row(table("pets")) is None
 

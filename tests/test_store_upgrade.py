@@ -1,51 +1,82 @@
-"""Stores of release 1.0.0, opened with the present code: everything is there, and the old code could go on."""
+"""Data of release 1.1, opened with the present code: everything is there, and refused is what cannot be upgraded."""
 
 import asyncio
-import json
-import zipfile
-from contextlib import closing
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 import asyncpg
+import httpx
 import pytest
 
-from petstore.changes import Change
+from petstore.backends import Backends
+from petstore.data_dir import shared_lock
+from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ENVIRONMENTS, Environment, digest_of
 from petstore.operators import Operator
-from petstore.pets import Added, IdempotencyKey, NewPet, Undone
-from petstore.store import Store, StorePolicy, close_stores, open_stores
-from petstore.store.schema import COUNTERS, TABLES, Row
+from petstore.pets import NewPet
+from petstore.store.postgres import migrations as postgres_migrations
+from petstore.store.schema import COUNTERS, NEWEST_SCHEMA, OLDEST_SCHEMA, TABLES, Row
+from petstore.store.schema import migrations as needed_migrations
+from petstore.store.sqlite import migrations as sqlite_migrations
 from petstore.store.sqlite.connection import connect
-from petstore.store.sqlite.doctor import NEWEST_SCHEMA
-from petstore.usage import DAY, HOUR, OperationUsage, Usage
-from tests.backends import Postgres, shared
+from petstore.store.sqlite.doctor import check_file
+from petstore.store.sqlite.migrations import migrate
+from petstore.usage import DAY, INTERVALS
+from tests.backends import Postgres, free_port, shared
 from tests.commands import Commands
-from tests.places import ENTRY, StorePlace, batches
+from tests.places import ENTRY, StorePlace
+from tests.release_1_1 import NOW, RELEASE, ROWS, SECRETS, load_postgres, load_redis, pet_ids, unpack
+from tests.served import serve_fails_in_one_line
 from tests.servers import Server
 
-RELEASE = Path(__file__).parent / "fixtures" / "1.0.0"
-CREATED = 1_700_000_400  # when its rows were written
-ROWS: dict[str, list[list[Any]]] = json.loads((RELEASE / "rows.json").read_text())
+T = TypeVar("T")
+OLDER = RELEASE.parent / "1.0.0"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def released(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
-    """A store as the release has left it."""
-    if request.param == "sqlite":
-        with zipfile.ZipFile(RELEASE / "data.zip") as archive:
-            archive.extractall(tmp_path)
-        return StorePlace(tmp_path)
-    url = shared(Postgres).url()
-    asyncio.run(load((RELEASE / "postgres.sql").read_text(), url))
-    return StorePlace(tmp_path, url)
+class Installation(NamedTuple):
+    backend: str  # whose rows the data are
+    server: Server
+    restored: bool = False
+
+    def act(self, work: Callable[[Backends], Awaitable[T]]) -> T:
+        return self.server.act(work)
 
 
-async def load(script: str, url: str) -> None:
-    connection = await asyncpg.connect(url)
-    await connection.execute(script)
-    await connection.close()
+def embedded(data: Path) -> Installation:
+    return Installation("sqlite", Server(unpack("data.zip", data)))
+
+
+def restored(data: Path) -> Installation:
+    server = Server(data)
+    Commands(server).text("restore", str(RELEASE / "backup.zip"))
+    return Installation("sqlite", server, restored=True)
+
+
+def cluster(data: Path) -> Installation:
+    server = Server(unpack("node.zip", data))
+    server.store, server.gate = load_postgres(), load_redis()
+    return Installation("postgres", server)
+
+
+KINDS = [embedded, restored, cluster]
+
+
+@pytest.fixture(params=KINDS, ids=["data", "backup", "cluster"])
+def released(request: pytest.FixtureRequest, tmp_path: Path) -> Installation:
+    made: Installation = request.param(tmp_path / "data")
+    return made
+
+
+# Every row
 
 
 def row_of_json(row: list[Any]) -> Row:
@@ -58,167 +89,461 @@ def row_of_json(row: list[Any]) -> Row:
     )
 
 
-async def on_commit(_: Change) -> None: ...
+def expected_rows(backend: str, environment: Environment) -> dict[str, list[Row]]:
+    """By table of the present schema, made from the rows of the release."""
 
+    def old(table: str) -> list[Row]:
+        return [row_of_json(row) for row in ROWS[backend][f"{environment} {table}"]]
 
-def test_every_row_is_still_there_after_the_upgrade(released: StorePlace) -> None:
-    async def work() -> None:
-        stores = open_stores(released.url, released.data, StorePolicy(), lambda _: on_commit)
-        for environment, store in stores.items():
-            for table in (*TABLES, COUNTERS):
-                expected = [row_of_json(row) for row in ROWS.get(f"{environment} {table.name}", [])]
-                assert await store.transfer.rows(table, None, 10**6) == expected, table.name
-        await close_stores(stores.values())
+    imports = old("imports")
+    moving = {row[0]: row[6] for row in imports if row[8] == "moving"}
+    loaded = {row[0] for row in imports if row[8] in ("loading", "discarded")}
+    moved = [
+        (moving[import_id] + place, name, category, status)
+        for import_id, status, place, name, category in old("import_rows")
+        if import_id in moving
+    ]
+    animals = sorted(old("pets") + moved)
+    changed = {row[0]: row[1:3] for row in old("changed_pets")}
+    first_values = {row[0]: row[1:3] for row in animals} | changed
+    suspended: dict[str, float] = dict(map(tuple, old("suspensions")))
+    roles: dict[str, str] = dict(map(tuple, old("operator_roles")))
 
-    asyncio.run(work())
-    assert {name.split()[0] for name in ROWS} == set(ENVIRONMENTS)
-
-
-def test_upgraded_store_answers_as_before(released: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        page = await store.pets.page(after=0, limit=100, status=None)
-        assert [(pet.id, pet.name, pet.category_id, pet.status) for pet in page.pets] == [
-            row_of_json(row) for row in ROWS["live pets"]
-        ]
-        first = await store.keys.find(digest_of("secret 1 of live"))
-        assert first is not None and (first.expires, first.suspended) == (CREATED + 3600, None)
-        revoked = await store.keys.find(digest_of("secret 4 of live"))
-        assert revoked is not None and revoked.state(CREATED) == "revoked"
-        assert await store.operators.all() == [Operator("ada", CREATED), Operator("bob", CREATED + 1, CREATED + 2)]
-        assert await store.operators.find(digest_of("ada's token")) == Operator("ada", CREATED)
-        day = CREATED // DAY * DAY
-        usage = await store.usage.of_keys([first.id], DAY, [day])
-        assert {row.response for row in usage} == {"ok", "refused", "client_error"}
-        assert len((await store.audit.find()).entries) == len(ROWS["live deeds"])
-        assert await store.imports.page() == []
-
-    released.use(work)
-
-
-def test_upgraded_store_repeats_creates_from_before_the_upgrade(released: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        first_key = ROWS["live keys"][0][0]
-        again = IdempotencyKey(first_key, "token-3", digest_of("body 3"))
-        replay = await store.pets.add(NewPet("Pet 3", 3), CREATED + 60, again)
-        assert replay.replayed and (replay.pet.id, replay.pet.name, replay.pet.status) == (4, "Pet 3", "available")
-        await store.pets.remove([4], ENTRY)
-        assert await store.pets.add(NewPet("Pet 3", 3), CREATED + 60, again) == Added(replay.pet, replayed=True)
-
-    released.use(work)
-
-
-def test_upgraded_store_takes_new_rows_of_every_kind(released: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        newest = await newest_id(store)
-        added = await store.pets.add(NewPet("New", 1), CREATED + 100)
-        assert added.pet.id == newest + 1
-        imported = await store.import_pets(batches("a", "b"), ENTRY)
-        assert (imported.first_id, imported.last_id) == (newest + 2, newest + 3)
-        assert await store.imports.undo(imported.id, ENTRY) == Undone(2, 0)
-        key_id = ROWS["live keys"][0][0]
-        hour = CREATED // HOUR * HOUR
-        (before,) = [row for row in await store.usage.of_keys([key_id], HOUR, [hour]) if row.response == "ok"]
-        await store.usage.add([OperationUsage(key_id, CREATED, "ok", 5, "getPet")], {})
-        assert before._replace(requests=before.requests + 5) in await store.usage.of_keys([key_id], HOUR, [hour])
-        assert await store.usage.of_keys([key_id], HOUR, [hour], "getPet") == [Usage(key_id, hour, "ok", 5)]
-
-    released.use(work)
-
-
-def test_backup_of_the_release_is_restored(tmp_path: Path) -> None:
-    server = Server(tmp_path / "data")
-    Commands(server).text("restore", str(RELEASE / "backup.zip"))
-    rows = server.act(lambda backends: backends.stores["live"].transfer.rows(TABLES[0], None, 10**6))
-    assert rows == [row_of_json(row) for row in ROWS["live pets"]]
-
-
-# What a process of the release writes and reads, which may still run while the store is upgraded.
-SQLITE_STATEMENTS: list[tuple[str, tuple[Any, ...]]] = [
-    ("INSERT INTO pets (name, category_id, status) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)"
-     " ORDER BY key", ('[["Old", 1, "sold"]]',)),
-    ("UPDATE pets SET status = ? WHERE id = ?", ("sold", 1)),
-    ("SELECT id, name, category_id, status FROM pets WHERE id > ? ORDER BY id LIMIT ?", (0, 21)),
-    ("REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)", ("key_a", "t", b"", 1, "sold", 1.0)),
-    ("SELECT i.key_id, i.token, i.body_digest, i.created, p.id, p.name, p.category_id, i.status FROM idempotency AS i"
-     " JOIN pets AS p ON p.id = i.pet_id", ()),
-    ("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-     ("key_z", "", "free", 60, 1000, "read", 1.0, None, None, None)),
-    ("INSERT INTO secrets VALUES (?, ?, NULL)", (b"z", "key_z")),
-    ("UPDATE secrets SET expires = min(coalesce(expires, ?1), ?1) WHERE key_id = ?2", (1.0, "key_z")),
-    ("UPDATE keys SET revoked = ? WHERE id = ?", (1.0, "key_z")),
-    ("UPDATE keys SET per_minute = ?, per_day = ? WHERE id = ?", (1, 2, "key_z")),
-    ("SELECT k.id, k.name, k.plan, k.per_minute, k.per_day, k.scopes, k.created, k.expires, k.revoked, k.last_used,"
-     " s.expires FROM secrets AS s JOIN keys AS k ON k.id = s.key_id WHERE s.digest = ?", (b"z",)),
-    ("INSERT INTO operators VALUES (?1, ?2, ?3, NULL) ON CONFLICT (name) DO UPDATE SET digest = ?2, created = ?3,"
-     " revoked = NULL WHERE revoked IS NOT NULL", ("old", b"old", 1.0)),
-    ("INSERT INTO deeds (at, actor, action, subject, detail) VALUES (?, ?, ?, ?, ?)", (1.0, "a", "b", "c", "d")),
-    *[
-        (f"INSERT INTO {table} (key_id, {column}, answer, count) VALUES (?, ?, ?, ?)"
-         " ON CONFLICT DO UPDATE SET count = count + excluded.count", ("key_z", 0, "ok", 1))
-        for table, column in (("usage_minutes", "minute"), ("usage", "hour"), ("usage_days", "day"))
-    ],
-    ("INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count",
-     (60, 0, "ok", 1)),
-    ("INSERT INTO copying VALUES (?)", ("there",)),
-]  # fmt: skip
-POSTGRES_STATEMENTS = [
-    "INSERT INTO pets (id, name, category_id, status) SELECT nextval('pet_ids'), 'Old', 1, 'sold'",
-    "UPDATE pets SET status = 'sold' WHERE id = 1 RETURNING id, name, category_id, status",
-    "INSERT INTO idempotency AS known (key_id, token, body_digest, pet_id, status, created)"
-    " SELECT 'key_a', 't', ''::bytea, 1, 'sold', 1.0"
-    " ON CONFLICT (key_id, token) DO UPDATE SET pet_id = excluded.pet_id",
-    "INSERT INTO keys VALUES ('key_z', '', 'free', 60, 1000, 'read', 1.0, NULL, NULL, NULL)",
-    "INSERT INTO secrets VALUES ('z'::bytea, 'key_z', NULL)",
-    "INSERT INTO operators AS o VALUES ('old', 'old'::bytea, 1.0, NULL) ON CONFLICT (name) DO UPDATE"
-    " SET revoked = NULL WHERE o.revoked IS NOT NULL RETURNING name",
-    "INSERT INTO deeds (at, actor, action, subject, detail) VALUES (1.0, 'a', 'b', 'c', 'd')",
-    *[
-        f"INSERT INTO {table} AS u (key_id, {column}, answer, count) VALUES ('key_z', 0, 'ok', 1)"
-        f" ON CONFLICT ({column}, key_id, answer) DO UPDATE SET count = u.count + excluded.count"
-        for table, column in (("usage_minutes", "minute"), ("usage", "hour"), ("usage_days", "day"))
-    ],
-    "INSERT INTO traffic AS t (step, start, answer, count) VALUES (60, 0, 'ok', 1)"
-    " ON CONFLICT (step, start, answer) DO UPDATE SET count = t.count + excluded.count",
-    "INSERT INTO copying VALUES ('there')",
-]
-
-
-async def newest_id(store: Store) -> int:
-    return (await store.pets.newest(limit=1)).pets[0].id
-
-
-def execute_old_statements(place: StorePlace) -> None:
-    if place.url is None:
-        with closing(connect(place.data / "live.db")) as connection:
-            for sql, values in SQLITE_STATEMENTS:
-                connection.execute(sql, values).fetchall()
+    by_operation = old("usage_by_operation")
+    parts: Counter[Row] = Counter()
+    for seconds, start, key_id, _, response, count in by_operation:
+        parts[seconds, start, key_id, response] += count
+    rest = [
+        (seconds, start, key_id, "", response, count - parts[seconds, start, key_id, response])
+        for seconds, table in ((60, "usage_minutes"), (3600, "usage"), (86_400, "usage_days"))
+        for key_id, start, response, count in old(table)
+        if count != parts[seconds, start, key_id, response]
+    ]
+    if backend == "sqlite":
+        last = {"audit" if name == "deeds" else name: number for name, number in old("sqlite_sequence")}
     else:
-        for statement in POSTGRES_STATEMENTS:
-            place.by_hand(statement)
+        last = {"audit": old("deed_ids")[0][0], "pets": old("pet_ids")[0][0]}
+    return {
+        "pets": [(*row, int(row[0] in changed)) for row in animals],
+        "keys": [(*row, suspended.get(row[0])) for row in old("keys")],
+        "secrets": old("secrets"),
+        "idempotency": [(*row[:4], *first_values[row[3]], *row[4:]) for row in old("idempotency")],
+        "imports": [
+            (*row[:6], "done" if row[8] == "moving" else row[8], "", row[9]) for row in imports if row[0] not in loaded
+        ],
+        "import_chunks": [(row[0], 0, row[6], row[5]) for row in imports if row[0] not in loaded],
+        "audit": [(*row, None, None, None) for row in old("deeds")],
+        "usage": sorted(by_operation + rest),
+        "usage_totals": old("traffic"),
+        "counted_admissions": old("counted_admissions"),
+        "recent_errors": old("recent_errors"),
+        "operators": [(*row, roles[row[0]]) for row in old("operators")],
+        "counters": sorted(last.items()),
+    }
 
 
-def test_process_of_the_release_can_go_on_after_the_upgrade(released: StorePlace) -> None:
-    before = released.use(newest_id)
-    changes = released.use(lambda store: store.latest_change())
-    execute_old_statements(released)
-
-    async def work(store: Store) -> None:
-        assert await newest_id(store) == before + 1
-        assert await store.latest_change() > changes  # it has updated an animal
-        assert (await store.pets.add(NewPet("New", 1), CREATED)).pet.id == before + 2
-        key = await store.keys.get("key_z")
-        assert key is not None and key.suspended is None
-        operator = await store.operators.get("old")
-        assert operator is not None and operator.role == "operator"
-
-    released.use(work)
+async def found_rows(backends: Backends, environment: Environment) -> dict[str, list[Row]]:
+    transfer = backends.stores[environment].transfer
+    return {table.name: await transfer.rows(table, None, 10**6) for table in (*TABLES, COUNTERS)}
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_upgraded_file_is_sound(tmp_path: Path, environment: Environment) -> None:
-    with zipfile.ZipFile(RELEASE / "data.zip") as archive:
-        archive.extractall(tmp_path)
-    StorePlace(tmp_path).use(lambda store: store.database.ping())
-    with closing(apsw.Connection(str(tmp_path / f"{environment}.db"))) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert connection.pragma("user_version") == NEWEST_SCHEMA
+def test_every_row_is_in_its_new_place(released: Installation, environment: Environment) -> None:
+    found = released.act(lambda backends: found_rows(backends, environment))
+    if released.restored:
+        *found["audit"], entry = found["audit"]
+        assert entry[3] == "restore"
+        found["counters"] = [(name, last - (name == "audit")) for name, last in found["counters"]]
+    expected = expected_rows(released.backend, environment)
+    assert found.keys() == expected.keys()
+    for table, rows in expected.items():
+        assert found[table] == rows, table
+        assert rows or environment == "staging", table
+
+
+def test_usage_has_the_same_totals_as_before(released: Installation) -> None:
+    async def totals(backends: Backends) -> Counter[Row]:
+        found: Counter[Row] = Counter()
+        store = backends.stores["live"]
+        rows = ROWS[released.backend]
+        keys = [row[0] for row in rows["live keys"]]
+        for seconds, table in zip(INTERVALS, ("usage_minutes", "usage", "usage_days"), strict=True):
+            starts = [row[1] for row in rows[f"live {table}"]]
+            for key_id, start, response, count in await store.usage.of_keys(keys, seconds, starts):
+                found[seconds, key_id, start, response] += count
+        return found
+
+    expected = {
+        (seconds, *row[:3]): row[3]
+        for seconds, table in zip(INTERVALS, ("usage_minutes", "usage", "usage_days"), strict=True)
+        for row in ROWS[released.backend][f"live {table}"]
+    }
+    assert released.act(totals) == expected
+
+
+def test_upgraded_data_take_new_rows(released: Installation) -> None:
+    async def work(backends: Backends) -> None:
+        for environment, store in backends.stores.items():
+            (last,) = [row[1] for row in expected_rows(released.backend, environment)["counters"] if row[0] == "pets"]
+            assert (await store.pets.add(NewPet("New", 1), NOW)).pet.id == last + 1
+            await store.audit.record(ENTRY)
+            ((newest, entry),) = (await store.audit.find(limit=1)).entries
+            assert newest > len(ROWS[released.backend][f"{environment} deeds"]) and entry == ENTRY
+
+    released.act(work)
+
+
+def test_operators_keep_their_tokens_and_roles(released: Installation) -> None:
+    async def found(backends: Backends) -> dict[str, Operator | None]:
+        operators = backends.stores["live"].operators
+        return {name: await operators.find(digest_of(each["token"])) for name, each in SECRETS["operators"].items()}
+
+    for name, operator in released.act(found).items():
+        known = SECRETS["operators"][name]
+        assert (operator is None) is known["revoked"], name
+        assert operator is None or (operator.name, operator.role) == (name, known["role"])
+
+
+def test_imports_of_the_release_can_be_undone(released: Installation) -> None:
+    """Also the one that the release was still moving, and the one that it was still undoing."""
+    known = {each["name"]: each for each in SECRETS["imports"][released.backend]}
+
+    async def work(backends: Backends) -> None:
+        for name in ("moving.csv", "winter.csv"):
+            each = known[name]
+            store = backends.stores[each["environment"]]
+            ids = set(range(each["first_id"], each["last_id"] + 1))
+            before = pet_ids(released.backend, store.environment)
+            assert await store.imports.undo(each["id"], ENTRY)
+            left = {pet.id for pet in (await store.pets.page(after=0, limit=10**6, status=None)).pets}
+            assert left == before - (ids - set(each["changed_by_operator"]))
+            done = await store.imports.get(each["id"], NOW)
+            assert done is not None and done.state == "undone"
+
+    released.act(work)
+
+
+# A service on upgraded data
+
+
+@contextlib.contextmanager
+def serving_at(installation: Installation, now: float) -> Iterator[Server]:
+    server = installation.server
+    server.move_clock(now - time.time())
+    try:
+        yield server.start()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_every_secret_gets_the_answer_of_the_release(released: Installation, method: str) -> None:
+    with serving_at(released, NOW) as server:
+        for name, each in SECRETS["secrets"].items():
+            headers = {"Authorization": f"Bearer {each['secret']}"}
+            body = {"name": "Rex", "categoryId": 1} if method == "POST" else None
+            answer = httpx.request(method, server.url("/pets", each["environment"]), headers=headers, json=body)
+            code = answer.json()["code"] if answer.status_code >= 400 else None
+            assert [answer.status_code, code] == each["answers"][f"{method} /pets"], name
+
+
+def test_creates_of_the_release_are_replayed(released: Installation) -> None:
+    replays = SECRETS["replays"][released.backend]
+    with serving_at(released, NOW) as server:
+        for each in replays:
+            key = SECRETS["secrets"][each["key"]]
+            headers = {
+                "Authorization": f"Bearer {key['secret']}",
+                "Idempotency-Key": each["token"],
+                "Content-Type": "application/json",
+            }
+            url = server.url("/pets", key["environment"])
+            answer = httpx.post(url, headers=headers, content=each["body"])
+            assert (answer.status_code, answer.json()) == (201, each["answer"])
+    assert replays
+
+
+def test_uncollected_admissions_end_in_the_usage_once(released: Installation) -> None:
+    for _ in range(2):
+        with serving_at(released, NOW) as server:
+            assert server.stop() == 0
+    expected: Counter[Row] = Counter()
+    for environment in ENVIRONMENTS:
+        for seconds, _, key_id, operation, _, count in expected_rows(released.backend, environment)["usage"]:
+            if seconds == DAY:
+                expected[environment, key_id, operation] += count
+    key_ids = {each["key"]: each["key_id"] for each in SECRETS["secrets"].values()}
+    for each in SECRETS["admissions"][released.backend]:
+        if each["uncollected"]:
+            expected[each["environment"], key_ids[each["key"]], each["operation"]] += each["uncollected"]
+
+    async def usage(backends: Backends) -> Counter[Row]:
+        found: Counter[Row] = Counter()
+        for environment in ENVIRONMENTS:
+            rows = (await found_rows(backends, environment))["usage"]
+            for seconds, _, key_id, operation, _, count in rows:
+                if seconds == DAY:
+                    found[environment, key_id, operation] += count
+        return found
+
+    assert released.act(usage) == expected
+
+
+# The schema
+
+
+def sqlite_schema(path: Path) -> dict[str, Any]:
+    """Columns, indexes, constraints and options of every table."""
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+
+        def rows(sql: str) -> list[Any]:
+            return connection.execute(sql).fetchall()
+
+        def indexes(table: str) -> list[Any]:
+            return rows(f"PRAGMA index_list({table})")
+
+        def constraints(table: str) -> list[str]:
+            (text,) = rows(f"SELECT sql FROM sqlite_schema WHERE name = '{table}'")[0]
+            return re.findall(r"CHECK \(.*?\)\)|AUTOINCREMENT|STRICT|WITHOUT ROWID", text)
+
+        return {
+            table: [
+                rows(f"PRAGMA table_xinfo({table})"),
+                rows(f"PRAGMA foreign_key_list({table})"),
+                sorted(
+                    (row[1:], rows(f"PRAGMA index_xinfo('{row[1]}')")) for row in rows(f"PRAGMA index_list({table})")
+                ),
+                constraints(table),
+            ]
+            for (table,) in rows("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        } | {"others": rows("SELECT type, name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")}
+
+
+POSTGRES_SCHEMA = (
+    "SELECT c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,"
+    " a.attcollation::regcollation::text, pg_get_expr(d.adbin, d.adrelid)"
+    " FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
+    " LEFT JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum"
+    " WHERE c.relnamespace = $1::regnamespace AND c.relkind = 'r' ORDER BY 1, 2",
+    "SELECT conrelid::regclass::text, conname, contype, pg_get_constraintdef(oid) FROM pg_constraint"
+    " WHERE connamespace = $1::regnamespace AND contype <> 'n' ORDER BY 1, 2",  # NOT NULL is in the columns
+    "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = $1 ORDER BY 1, 2",
+    "SELECT s.relname, d.refobjid::regclass::text, d.refobjsubid FROM pg_class AS s"
+    " LEFT JOIN pg_depend AS d ON d.objid = s.oid AND d.deptype = 'a'"
+    " WHERE s.relnamespace = $1::regnamespace AND s.relkind = 'S' ORDER BY 1",
+    "SELECT relname, relkind FROM pg_class WHERE relnamespace = $1::regnamespace ORDER BY 1",
+    "SELECT proname FROM pg_proc WHERE pronamespace = $1::regnamespace",
+    "SELECT tgname FROM pg_trigger JOIN pg_class AS c ON c.oid = tgrelid"
+    " WHERE c.relnamespace = $1::regnamespace AND NOT tgisinternal",
+)
+
+
+async def postgres_schema(url: str, schema: str) -> list[list[Row]]:
+    connection = await asyncpg.connect(url)
+    try:
+        return [[tuple(row) for row in await connection.fetch(sql, schema)] for sql in POSTGRES_SCHEMA]
+    finally:
+        await connection.close()
+
+
+def ping(installation: Installation) -> None:
+    async def all_stores(backends: Backends) -> None:
+        for store in backends.stores.values():
+            await store.transfer.rows(COUNTERS, None, 1)  # waits for the migrations without a timeout
+
+    installation.act(all_stores)
+
+
+def test_upgraded_and_fresh_files_have_one_schema(tmp_path: Path) -> None:
+    upgraded, fresh = embedded(tmp_path / "data"), Server(tmp_path / "fresh")
+    ping(upgraded)
+    fresh.create()
+    for environment in ENVIRONMENTS:
+        path = upgraded.server.data / f"{environment}.db"
+        assert sqlite_schema(path) == sqlite_schema(fresh.data / f"{environment}.db")
+        assert check_file(path).faults == [] and check_file(path).schema == NEWEST_SCHEMA
+
+
+def test_upgraded_and_fresh_databases_have_one_schema(tmp_path: Path) -> None:
+    upgraded, fresh = cluster(tmp_path / "data"), StorePlace(tmp_path, shared(Postgres).url())
+    ping(upgraded)
+    fresh.use(lambda store: store.database.ping())
+    assert upgraded.server.store is not None and fresh.url is not None
+    for environment in ENVIRONMENTS:
+        schema = f"petstore_{environment}"
+        found = asyncio.run(postgres_schema(upgraded.server.store, schema))
+        assert found == asyncio.run(postgres_schema(fresh.url, schema))
+        assert all(found[:5]) and found[5:] == [[], []]
+
+
+# Interrupted
+
+
+def content(data: Path) -> dict[str, list[Any]]:
+    """Every row of every table of both files, and their versions."""
+    found: dict[str, list[Any]] = {}
+    for environment in ENVIRONMENTS:
+        with contextlib.closing(apsw.Connection(str(data / f"{environment}.db"))) as connection:
+            for (table,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+                found[f"{environment} {table}"] = connection.execute(f"SELECT * FROM {table}").fetchall()
+            found[f"{environment} version"] = [connection.pragma("user_version")]
+    return found
+
+
+def killed_at(data: Path, statement: int) -> None:
+    """To be called in a process of its own, which a signal ends at a statement of the upgrade."""
+
+    def watched(path: Path) -> apsw.Connection:
+        connection, count = connect(path), 0
+
+        def before(*_: object) -> bool:
+            nonlocal count
+            count += 1
+            if count == statement:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return True
+
+        connection.exec_trace = before
+        return connection
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sqlite_migrations, "connect", watched)
+        migrate(data / "live.db")
+
+
+@pytest.mark.parametrize("statement", [2, 5, 9, 20, 40, 60])
+def test_a_kill_in_the_middle_leaves_a_file_as_before(tmp_path: Path, statement: int) -> None:
+    upgraded = embedded(tmp_path / "data")
+    before = content(upgraded.server.data)
+    process = multiprocessing.get_context("fork").Process(target=killed_at, args=(upgraded.server.data, statement))
+    process.start()
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
+    assert content(upgraded.server.data) == before
+    test_every_row_is_in_its_new_place(upgraded, "live")
+
+
+def test_a_full_disk_leaves_a_file_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    upgraded = embedded(tmp_path / "data")
+    before = content(upgraded.server.data)
+
+    def full(path: Path) -> apsw.Connection:
+        connection = connect(path)
+        connection.pragma("max_page_count", connection.pragma("page_count"))
+        return connection
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite_migrations, "connect", full)
+        assert "full" in Commands(upgraded.server).fails_in_one_line("pets", "list")
+    assert content(upgraded.server.data) == before
+    test_every_row_is_in_its_new_place(upgraded, "live")
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_a_connection_that_ends_in_the_middle_leaves_a_database_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: Environment
+) -> None:
+    """In staging: live is upgraded already."""
+    upgraded = cluster(tmp_path / "data")
+    assert upgraded.server.store is not None
+    before = asyncio.run(postgres_schema(upgraded.server.store, f"petstore_{environment}"))
+    (needed,) = needed_migrations("postgres", OLDEST_SCHEMA)
+    ending = tmp_path / "ending.sql"
+    ending.write_text(
+        f"{needed.file.read_text()}; SELECT pg_terminate_backend(pg_backend_pid())"
+        f" WHERE current_schema() = 'petstore_{environment}'"
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres_migrations, "migrations", lambda *_: [needed._replace(file=ending)])
+        with pytest.raises(Unavailable):
+            ping(upgraded)
+    assert asyncio.run(postgres_schema(upgraded.server.store, f"petstore_{environment}")) == before
+    for each in ENVIRONMENTS:
+        test_every_row_is_in_its_new_place(upgraded, each)
+
+
+# Refused
+
+
+def test_no_upgrade_while_a_process_works_on_the_data_directory(tmp_path: Path) -> None:
+    upgraded = embedded(tmp_path / "data")
+    before = content(upgraded.server.data)
+    with shared_lock(upgraded.server.data):  # as every process of the release has it
+        for said in (
+            Commands(upgraded.server).fails_in_one_line("pets", "list"),
+            serve_fails_in_one_line(["--data", str(upgraded.server.data), "--port", str(free_port())]),
+        ):
+            assert "was written by Petstore 1.1" in said and "stop it, then start this version" in said
+    assert content(upgraded.server.data) == before
+
+
+def test_no_upgrade_while_a_node_is_connected_to_the_database(tmp_path: Path) -> None:
+    upgraded = cluster(tmp_path / "data")
+    store, gate = upgraded.server.store, upgraded.server.gate
+    assert store is not None and gate is not None
+
+    async def work() -> None:
+        node = await asyncpg.connect(store, server_settings={"application_name": "petstore"})
+        words = ["--data", str(upgraded.server.data), "--port", str(free_port()), "--store", store, "--gate", gate]
+        for said in (
+            await asyncio.to_thread(Commands(upgraded.server).fails_in_one_line, "pets", "list"),
+            await asyncio.to_thread(serve_fails_in_one_line, words),
+        ):
+            assert "Petstore 1.1 still uses the database" in said and "stop every node of it" in said
+        assert await node.fetchval("SELECT max(number) FROM petstore_live.migrations") == OLDEST_SCHEMA
+        await node.close()
+
+    asyncio.run(work())
+
+
+# What a node of the release executes when it adds and counts.
+STATEMENTS = [
+    "INSERT INTO pets (id, name, category_id, status) SELECT nextval('pet_ids'), 'Old', 1, 'sold'",
+    "INSERT INTO idempotency AS known (key_id, token, body_digest, pet_id, status, created)"
+    " SELECT 'key_a', 't', ''::bytea, 1, 'sold', 1.0",
+    "INSERT INTO import_rows SELECT 'imp_x', 'sold', 1, 'x', 1",
+    "INSERT INTO deeds (at, actor, action, subject, detail) VALUES (1.0, 'a', 'b', 'c', 'd')",
+    "INSERT INTO usage AS u (key_id, hour, answer, count) VALUES ('key_z', 0, 'ok', 1)",
+    "INSERT INTO traffic AS t (step, start, answer, count) VALUES (60, 0, 'ok', 1)",
+    "INSERT INTO suspensions VALUES ('key_z', 1.0)",
+]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: statement.split()[2])
+def test_a_node_of_the_release_that_was_overlooked_fails_instead_of_adding(tmp_path: Path, statement: str) -> None:
+    upgraded = cluster(tmp_path / "data")
+    place = StorePlace(tmp_path, upgraded.server.store)
+    before = place.by_hand("SELECT last_value FROM pet_ids"), place.by_hand("SELECT count(*) FROM pets")
+    ping(upgraded)
+    wrong = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.NotNullViolationError)
+    with pytest.raises(wrong):
+        place.by_hand(statement)
+    assert before[0] == place.by_hand("SELECT last_value FROM pets_id_seq")
+
+
+def test_data_of_1_0_are_refused(tmp_path: Path) -> None:
+    data = unpack("data.zip", tmp_path / "data", OLDER)
+    before, gate = content(data), (data / "gate.mdb").read_bytes()
+    assert "upgrade to 1.1 first" in Commands(Server(data)).fails_in_one_line("pets", "list")
+    assert "upgrade to 1.1 first" in serve_fails_in_one_line(["--data", str(data), "--port", str(free_port())])
+    assert (content(data), (data / "gate.mdb").read_bytes()) == (before, gate)
+
+
+@pytest.mark.parametrize("words", [["restore"], ["backup", "--verify"]], ids=" ".join)
+def test_a_backup_of_1_0_is_refused(tmp_path: Path, words: list[str]) -> None:
+    commands = Commands(Server(tmp_path / "data"))
+    assert "upgrade to 1.1 first" in commands.fails_in_one_line(*words, str(OLDER / "backup.zip"))
+
+
+def test_a_database_of_1_0_is_refused(tmp_path: Path) -> None:
+    url = load_postgres(OLDER)
+    with pytest.raises(OperatorError, match=r"upgrade to 1\.1 first"):
+        StorePlace(tmp_path, url).use(lambda store: store.database.ping())
+
+
+def test_newer_data_are_refused(released: Installation) -> None:
+    place = StorePlace(released.server.data, released.server.store)
+    newer = NEWEST_SCHEMA + 1
+    sql = f"PRAGMA user_version = {newer}" if place.url is None else f"INSERT INTO migrations VALUES ({newer})"
+    place.by_hand(sql)
+    assert "upgrade Petstore" in Commands(released.server).fails_in_one_line("pets", "list")

@@ -15,7 +15,7 @@ from petstore.errors import Unavailable
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store
 from petstore.store.bounds import Bounds
-from petstore.store.schema import TABLES
+from petstore.store.schema import USAGE_TOTALS
 from petstore.store.sqlite import writer as writer_module
 from petstore.store.sqlite.connection import WriteLock, connect
 from petstore.usage import OperationUsage
@@ -62,11 +62,10 @@ def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(tmp_pat
 
 
 def test_write_that_may_take_long_has_a_transaction_of_its_own(tmp_path: Path) -> None:
-    (traffic,) = [table for table in TABLES if table.name == "traffic"]
 
     async def work() -> None:
         async with sqlite_store(tmp_path, kind=Watched) as store:
-            long = [store.transfer.put_rows(traffic, [(60, start, "ok", 1)]) for start in range(2)]
+            long = [store.transfer.put_rows(USAGE_TOTALS, [(60, start, "ok", 1)]) for start in range(2)]
             short = store.pets.add(NewPet("Rex", 1), NOW), store.audit.record(ENTRY)
             await asyncio.gather(*long, *short, store.usage.add([OperationUsage("key_a", 0, "ok", 1, "other")], {}))
 
@@ -140,7 +139,7 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
                     await store.pets.add(NewPet("Max", 1), NOW)
             assert await names(store) == ["Rex"]  # reads go on
             other.execute("ROLLBACK")
-            other.database.close()
+            other.close()
             assert (await store.pets.add(NewPet("Max", 1), NOW)).pet.name == "Max"
             assert writers_connection().pragma("busy_timeout") == 0  # the writer sleeps for no lock again
 

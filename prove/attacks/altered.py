@@ -96,18 +96,18 @@ def fields_of_other_requests(_: str) -> None:
 
 
 def lookups(file: str) -> None:
-    from petstore.store.sql.keys import SqlKeys
+    from petstore.store.keys import Keys
 
-    find = SqlKeys.find_key
+    find = Keys.find
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    async def find_key(self: SqlKeys, digest: bytes) -> ApiKey | None:
+    async def find_key(self: Keys, digest: bytes) -> ApiKey | None:
         found = await find(self, digest)
         if found is None:
             os.write(log, f"{time.time()}\n".encode())
         return found
 
-    _replace(SqlKeys, "find_key", find_key)
+    _replace(Keys, "find", find_key)
 
 
 ALTERATIONS: dict[str, Callable[[str], None]] = {

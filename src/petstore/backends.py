@@ -123,10 +123,9 @@ def upgrade_data(settings: Settings) -> None:
         return
     try:
         with exclusive_lock(settings.data):
+            for path in files:  # first: a store that is refused leaves the gate as it is
+                migrate(path)
             upgrade_gate(gate)
-            for path in files:
-                if needs_upgrade(path):
-                    migrate(path)
     except InUse:
         raise InUse(
             f"--data {settings.data}: was written by Petstore 1.1, and a service or a command of it still works there;"

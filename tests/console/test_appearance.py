@@ -15,6 +15,7 @@ from petstore.rate_limits import Windows
 from petstore.usage import OperationUsage, RecentError
 from tests.browsers import look, violations
 from tests.consoles import Console, running_console
+from tests.places import imported
 from tests.servers import Server
 
 pytestmark = pytest.mark.thorough
@@ -33,11 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
 
     async def fill(backends: Any) -> None:
         live = backends.stores["live"]
-
-        async def batches() -> Any:
-            yield [NewPet(NAMES[i % len(NAMES)], i, STATUSES[i % 3]) for i in range(20)]
-
-        await live.import_pets(batches(), AuditEntry(now - 9000, "ada", "import", "animals.jsonl"))
+        pets = (NewPet(NAMES[i % len(NAMES)], i, STATUSES[i % 3]) for i in range(20))
+        await imported(live, *pets, entry=AuditEntry(now - 9000, "ada", "import", "animals.jsonl"))
         keys = []
         for i, name in enumerate(KEYS):
             limits = Limits(50, 5000) if plans[i] == "enterprise" else None

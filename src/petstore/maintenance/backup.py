@@ -29,7 +29,7 @@ from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import archive
 from petstore.maintenance.archive import Manifest, Member, Progress
 from petstore.settings import Settings, without_password
-from petstore.store.schema import NEWEST_SCHEMA
+from petstore.store.schema import NEWEST_SCHEMA, migrations
 from petstore.store.sqlite.backup import Snapshot, record_entry, take_over_ids
 from petstore.store.sqlite.doctor import check_file
 from petstore.store.sqlite.migrations import migrate
@@ -144,7 +144,8 @@ def back_up(
         # The backup is complete: a failure to record it must not fail the command.
         with contextlib.suppress(Unavailable, OSError):
             (settings.data / data_dir.LAST_BACKUP).touch(mode=0o600)
-            record_entry(settings.data / "live.db", entry)
+            if members[0].schema == NEWEST_SCHEMA:  # otherwise a service of release 1.1 may run
+                record_entry(settings.data / "live.db", entry)
     return manifest
 
 
@@ -169,8 +170,11 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
         with data_dir.stage_restore(settings.data) as new:
             with bar(manifest.size) as progress:
                 archive.unpack(source, manifest, new, progress)
-            names = [member.name for member in manifest.members]
-            unreadable = [name for name in names if not _prepare(source, new / name, settings.data / name, entry)]
+            unreadable = [
+                member.name
+                for member in manifest.members
+                if not _prepare(source, member, new / member.name, settings.data / member.name, entry)
+            ]
             kept = data_dir.commit_restore(settings.data)
     return Restored(manifest, kept, unreadable)
 
@@ -186,7 +190,7 @@ def verify(source: Path, *, beside: bool = False) -> Manifest:
         _check_space(Path(work), str(work), manifest)
         archive.unpack(source, manifest, Path(work), lambda _: None)
         for member in manifest.members:
-            _check_member(source, Path(work) / member.name)
+            _check_member(source, member, Path(work) / member.name)
     return manifest
 
 
@@ -245,26 +249,31 @@ def _check_manifest(source: Path, manifest: Manifest) -> None:
     names = sorted(member.name for member in manifest.members)
     if names not in (sorted(STORES), sorted(data_dir.DATA_FILES)):
         raise archive.Damaged(f"{source}: does not contain both environments")
-    newest = max(member.schema or 0 for member in manifest.members)
-    if newest > NEWEST_SCHEMA:
-        raise OperatorError(
-            f"{source}: was written by a newer Petstore ({manifest.petstore}, schema {newest}; this one knows"
-            f" {NEWEST_SCHEMA}); upgrade Petstore"
-        )
+    for member in manifest.members:
+        try:
+            migrations("sqlite", member.schema or 0)
+        except OperatorError as error:
+            raise OperatorError(f"{source}: {error}") from None
 
 
-def _check_member(source: Path, path: Path) -> None:
-    faults = check_file(path).faults if path.name != GATE_FILE else [] if readable(path) else ["it cannot be read"]
+def _check_member(source: Path, member: Member, path: Path) -> None:
+    """Raises OperatorError."""
+    if member.name == GATE_FILE:
+        faults = [] if readable(path) else ["it cannot be read"]
+    else:
+        faults, schema, *_ = check_file(path)
+        if not faults and schema != member.schema:
+            faults = [f"it has the schema {schema}, and the manifest says {member.schema}"]
     if faults:
-        raise archive.Damaged(f"{source}: {path.name} is damaged: {faults[0]}")
+        raise archive.Damaged(f"{source}: {member.name} is damaged: {faults[0]}")
 
 
-def _prepare(source: Path, path: Path, replaced: Path, entry: AuditEntry) -> bool:
+def _prepare(source: Path, member: Member, path: Path, replaced: Path, entry: AuditEntry) -> bool:
     """Check a staged file and bring it up to date. Raises OperatorError when it is damaged.
 
     False when the replaced file could not be read: then ids that it has used since the backup may be used again.
     """
-    _check_member(source, path)
+    _check_member(source, member, path)
     if path.name == GATE_FILE:
         renew_versions(path)
         return True

@@ -23,6 +23,11 @@ UNFINISHED_COPY = "the copy of {} to this store is not finished: run petstore co
 # Schema 5 is that of Petstore 1.1; a new store begins with the first one of 2.0.
 OLDEST_SCHEMA, FIRST_SCHEMA, NEWEST_SCHEMA = 5, 6, 6
 UPGRADE = "0006_from_0005.sql"
+TABLES_OF_1_1 = (
+    "catalogue_changes", "changed_pets", "copying", "counted_admissions", "deeds", "idempotency", "import_rows",
+    "imports", "key_changes", "keys", "operator_roles", "operators", "pets", "recent_errors", "secrets", "suspensions",
+    "traffic", "usage", "usage_by_operation", "usage_days", "usage_minutes",
+)  # fmt: skip
 _FILES = resources.files("petstore.store").joinpath("migrations")
 
 
@@ -84,6 +89,9 @@ TABLES = (
     RECENT_ERRORS,
     OPERATORS,
 )
+
+# What describes a database itself, and is not copied.
+OWN_TABLES = ("changes", "copying")
 
 # The last id that each table has given out, which can be above the ids of all rows that are left. Writing a row here
 # only ever raises the last id.

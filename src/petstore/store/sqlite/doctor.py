@@ -8,7 +8,7 @@ from urllib.parse import quote
 import apsw
 
 from petstore.errors import OperatorError
-from petstore.store.schema import TABLES, UNFINISHED_COPY, migrations
+from petstore.store.schema import OLDEST_SCHEMA, OWN_TABLES, TABLES, TABLES_OF_1_1, UNFINISHED_COPY, migrations
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, set_busy_timeout
 from petstore.store.sqlite.migrations import RESTORE
 
@@ -16,6 +16,9 @@ _NEWEST = (
     "SELECT max(at) FROM (SELECT max(at) AS at FROM {audit} UNION ALL SELECT max(created) FROM idempotency"
     " UNION ALL SELECT max(created) FROM keys UNION ALL SELECT max(last_used) FROM keys)"
 )
+
+
+_OF_SQLITE = ("sqlite_sequence", "sqlite_stat1", "sqlite_stat4")
 
 
 class FileReport(NamedTuple):
@@ -34,6 +37,7 @@ def check_file(path: Path) -> FileReport:
     try:
         with closing(apsw.Connection(address, flags=flags)) as connection:
             set_busy_timeout(connection, BUSY_TIMEOUT)
+            connection.pragma("trusted_schema", "OFF")
             return _report(connection)
     except apsw.NotADBError:
         return FileReport([f"it is not a database; {RESTORE}"])
@@ -43,12 +47,12 @@ def check_file(path: Path) -> FileReport:
 
 def _report(connection: apsw.Connection) -> FileReport:
     """Raises apsw.Error."""
-    faults = _damage(connection)
     schema: int = connection.pragma("user_version")
     try:
         migrations("sqlite", schema)
     except OperatorError as error:
-        faults.append(f"it {error}")
+        return FileReport([f"it {error}"], schema)
+    faults = _foreign(connection, schema) or _damage(connection)
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if faults or not tables:
         return FileReport(faults or ["it has no tables"], schema)
@@ -57,6 +61,21 @@ def _report(connection: apsw.Connection) -> FileReport:
     rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in tables}
     audit = "audit" if "audit" in tables else "deeds"  # of release 1.1
     return FileReport(faults, schema, rows, connection.execute(_NEWEST.format(audit=audit)).get)
+
+
+def _foreign(connection: apsw.Connection, schema: int) -> list[str]:
+    """What no Petstore has made. It could run code in the middle of our statements, or hide what they change."""
+    old = schema == OLDEST_SCHEMA
+    kinds = {"table", "index"} | ({"trigger"} if old else set())  # an upgrade drops the triggers unseen
+    names = set(TABLES_OF_1_1 if old else (*(table.name for table in TABLES), *OWN_TABLES))
+    found = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema").fetchall()
+    return [
+        f"it has the {kind} {name!r}, which Petstore has not made; remove it"
+        for kind, name, sql in found
+        if kind not in kinds
+        or (kind == "table" and name not in names and name not in _OF_SQLITE)
+        or str(sql).upper().startswith("CREATE VIRTUAL")
+    ]
 
 
 def _damage(connection: apsw.Connection) -> list[str]:

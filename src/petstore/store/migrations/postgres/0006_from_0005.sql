@@ -62,6 +62,7 @@ CREATE TABLE import_chunks (
 INSERT INTO import_chunks SELECT id, 0, first_id, count FROM imports WHERE first_id IS NOT NULL;
 ALTER TABLE imports RENAME TO old_imports;
 ALTER INDEX imports_pkey RENAME TO old_imports_pkey;
+ALTER TABLE old_imports RENAME CONSTRAINT imports_state_check TO old_imports_state_check;
 DROP INDEX imports_by_age;
 DROP INDEX import_that_moves;
 CREATE TABLE imports (
