@@ -1,5 +1,6 @@
 """A request of a signed-in operator: its parameters, and how to respond to it."""
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -107,6 +108,12 @@ class ConsoleRequest:
     async def find_key(self, key_id: str) -> ApiKey | None:
         """Raises Unavailable. A text with other characters than an id has is not looked up: PostgreSQL rejects some."""
         return await self.store.key(key_id) if key_id.isascii() and key_id.isprintable() else None
+
+
+def cookie_of(request: Request, name: str) -> str:
+    """The value of one cookie, or nothing. Starlette would decode all that a client sends."""
+    found = re.search(f"(?:^|;)[ \t]*{re.escape(name)}=([^;]*)", request.headers.get("cookie", ""))
+    return found[1].strip() if found else ""
 
 
 Handler = Callable[[ConsoleRequest], Awaitable[Response]]

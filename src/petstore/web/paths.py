@@ -8,6 +8,7 @@ from petstore.errors import NotFound
 from petstore.keys import Environment
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
+SUGGESTED_MAX = 100  # characters: a longer path is no slip
 HOST_MAX = 300  # of a name with its port; DNS has no longer ones
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
@@ -19,7 +20,7 @@ def not_found(path: str) -> NotFound:
 
 def suggestion(path: str) -> str:
     """For a path that is one slip away from an address of the interface."""
-    match = _SLIP(re.sub("/+", "/", path.lower()))
+    match = _SLIP(re.sub("/+", "/", path.lower())) if len(path) <= SUGGESTED_MAX else None
     if match is None:
         return ""
     address = f"{match[1] or BASES['live']}/pets{match[2] or ''}"
