@@ -79,7 +79,6 @@ def test_a_rejected_message_is_answered_also_when_the_answer_takes_time(meanwhil
         connection.data_received(b"NOT HTTP\r\n\r\n")
         await asyncio.sleep(0)
         if meanwhile == "the client half-closes":
-            transport.half_closes = True
             assert connection.eof_received()
         elif meanwhile == "the server drains":
             connection.close_if_idle()
@@ -201,7 +200,7 @@ def test_thousands_of_requests_in_one_read_do_not_keep_others_waiting(tmp_path: 
         greedy.data_received(ALIVE * 1_000)
         modest.data_received(ALIVE)
         await until(lambda: little.data)
-        assert much.data.count(b"HTTP/1.1 200 OK") < PIPELINE_MAX
+        assert much.data.count(b"HTTP/1.1 200 OK") < 10
         await until(lambda: much.data.count(b"HTTP/1.1 200 OK") == 1_000)
 
     use_app(tmp_path, work)

@@ -20,10 +20,12 @@ TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
 HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # bytes: the shortest field, `a:` and a line end, has four
 EMPTY_BYTES_MAX = 64  # of empty lines before a request line
-PIPELINE_MAX = 32  # requests that may wait on one connection
+PIPELINE_MAX = 1  # requests that may wait on one connection: as objects they are up to 30 times what they are as bytes
 ESCAPES_MAX = 64  # %XX in a path: no route has so many, so a path with more is not decoded
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
 HOST_MAX = 300  # characters: a name of 253 and a port
+CONNECTION_MAX = 256  # characters of the Connection field: a longer one is not parsed, and asks to close
+LENGTH_MAX = 20  # digits of Content-Length; Python raises ValueError for more than 4,300
 
 HEAD_END = b"\r\n\r\n"
 # The server itself reads these; an application names those that it reads.
@@ -158,14 +160,17 @@ def _is_host(text: str) -> bool:
 
 
 def _asks_to_close(connection: str) -> bool:
-    return "close" in (option.strip() for option in connection.lower().split(","))
+    return len(connection) > CONNECTION_MAX or "close" in (option.strip() for option in connection.lower().split(","))
 
 
 def _length(fields: dict[str, str]) -> int:
-    """llhttp has refused a repeated length, and a length beside a transfer coding."""
+    """llhttp has refused a repeated length, and a length beside a transfer coding. Raises Malformed."""
     coding = fields.get("transfer-encoding")
     if coding is None:
-        return int(fields["content-length"])
+        length = fields["content-length"]
+        if len(length) > LENGTH_MAX:
+            raise Malformed(400)
+        return int(length)
     if coding.lower() != "chunked":  # any other coding would be the body's, and nothing here undoes it
         raise Malformed(501)
     return -1
@@ -211,6 +216,7 @@ class MessageReader:
         self._heads = HeadReader(names)
         self._stream: BodyStream | None = None  # of the request whose body is still arriving
         self._unread = b""
+        self.received = 0  # bytes, since all that had come was answered
         self._started = 0.0
         self._empty_bytes = 0  # of empty lines since the last request
         self._is_last = False  # the request whose body is arriving is the last one
@@ -225,6 +231,7 @@ class MessageReader:
 
     def feed(self, data: bytes, now: float) -> None:
         """Take messages until more wait than may; `now` is by time.perf_counter."""
+        self.received += len(data)
         if self._unread:
             data = self._unread + data
             self._unread = b""
@@ -286,6 +293,11 @@ class MessageReader:
             self._stream = None
             self.over = self._is_last
         return rest
+
+    def release(self) -> None:
+        """A request was answered: what remains of all that has come."""
+        if not self.waiting and self._stream is None:
+            self.received = len(self._unread)
 
     def end(self) -> None:
         """Nothing more will come."""
