@@ -11,7 +11,7 @@ from petstore.console.sign_in import find_session, sign_in_page
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 
-PARAMETERS_MAX = 100  # of a query
+QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # characters and parameters of a query
 ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # of all POSTs
 # The browser loads the console's own files only: no inline script or style, no frame, no form to another site.
 POLICY = (
@@ -63,8 +63,9 @@ class SecurityMiddleware:
                 raise
 
     async def _refusal(self, request: Request) -> Response | None:
-        if request.scope["query_string"].count(b"&") >= PARAMETERS_MAX:
-            return PlainTextResponse("The query has too many parameters.\n", 400)
+        query: bytes = request.scope["query_string"]
+        if len(query) > QUERY_MAX or query.count(b"&") >= PARAMETERS_MAX:
+            return PlainTextResponse("The query is too long.\n", 400)
         path, is_post, origin = request.url.path, request.method == "POST", self._state.origin
         if request.headers.get("host", "").lower() not in origin.allowed_hosts:
             return PlainTextResponse("The console does not have this host name. See --public-url.\n", 421)

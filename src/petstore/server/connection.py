@@ -22,7 +22,7 @@ HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
 WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # a client takes at least this many bytes in that time
 WRITE_HIGH = 16 * 1024  # unsent bytes; beyond them nothing is read, and the next part of a body waits
-PART_MAX = 64 * 1024  # bytes of a body that are written at once
+PART_MAX = 32 * 1024  # bytes of a body that are written at once
 LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # for what a client still sends after the last response
 UNKNOWN_PEER = "unknown"  # of a connection that was reset before it was read
 LARGE = 16 * 1024  # bytes: a body from this size on is written by itself, not copied behind its head
@@ -30,6 +30,7 @@ CLOSING = (408, 413)  # responses after which the rest of the body is not read
 CONNECTION_COST = 16 * 1024  # bytes: what a connection counts for, with three requests and what is not counted
 UNCOUNTED_MAX = 4 * 1024  # bytes of requests, so that ordinary ones need no counting
 COUNTED_MAX = 4 * BUFFER_MAX  # bytes of requests; of a longer one, an upload, no more than this is in memory
+HELD_FACTOR = 2  # bytes of memory for a byte that is held: parts of it are copies, and between them are gaps
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
 
@@ -191,13 +192,15 @@ class Connection(asyncio.Protocol):
         length = "" if response.status in (204, 304) else f"content-length: {len(body)}\r\n"
         close = "" if stays else "connection: close\r\n"
         head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{length}{close}\r\n"
-        if head_only or not body:
-            self.write(head.encode("latin-1"))
-        elif len(body) < LARGE:
-            self.write(head.encode("latin-1") + body)
-        else:
-            self.write(head.encode("latin-1"))
-            self.write(body)
+        data = head.encode("latin-1")
+        if body and not head_only:
+            if len(body) < LARGE:
+                data += body
+            else:
+                self.write(data)
+                data = body
+        self._written += len(data)
+        self._transport.write(data)
 
     async def _send_stream(
         self, response: "Response", parts: AsyncIterator[bytes], *, stays: bool, head_only: bool
@@ -235,7 +238,8 @@ class Connection(asyncio.Protocol):
 
     def _count(self) -> None:
         received = min(self._messages.received, COUNTED_MAX)
-        self._server.hold(self, self.cost + self.unsent_bytes + (received if received > UNCOUNTED_MAX else 0))
+        counted = received if received > UNCOUNTED_MAX else 0
+        self._server.hold(self, self.cost + HELD_FACTOR * (counted + self.unsent_bytes))
 
     # The end of a connection
 

@@ -72,7 +72,7 @@ class HttpServer:
         self._is_exempt = is_exempt
         self._group_of = group_of
         self._of_address: Counter[Hashable] = Counter()
-        self._held = 0  # bytes, by all connections
+        self.held = 0  # bytes, by all connections
         self._refusals = Throttled("connection refused")
         self.create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
         self.create_task = asyncio.get_running_loop().create_task
@@ -109,15 +109,15 @@ class HttpServer:
             return False
         connections.add(connection)
         self._of_address[group] += 1
-        self._held += connection.held
-        if self._held > MEMORY_MAX:
+        self.held += connection.held
+        if self.held > MEMORY_MAX:
             self._close_largest()
         return True
 
     def _leave(self, connections: set[Connection], connection: Connection) -> None:
         if connection in connections:
             connections.remove(connection)
-            self._held -= connection.held
+            self.held -= connection.held
             group = connection.group
             self._of_address[group] -= 1
             if not self._of_address[group]:
@@ -126,9 +126,9 @@ class HttpServer:
     def hold(self, connection: Connection, held: int) -> None:
         """A connection holds this many bytes now."""
         if connection in self.connections:
-            self._held += held - connection.held
+            self.held += held - connection.held
             connection.held = held
-            if self._held > MEMORY_MAX:
+            if self.held > MEMORY_MAX:
                 self._close_largest()
 
     def _close_largest(self) -> None:
@@ -142,7 +142,7 @@ class HttpServer:
             reverse=True,
         )
         for each in order:
-            if self._held <= MEMORY_AFTER:
+            if self.held <= MEMORY_AFTER:
                 break
             self.refuse("memory", "connections hold too much memory", each.peer)
             self._leave(self.connections, each)

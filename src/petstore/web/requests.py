@@ -14,7 +14,7 @@ from petstore.web.cursors import read_cursor
 BODY_MAX = 64 * 1024
 BODY_TIMEOUT = 8.0
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
-FIELD_PARSED_MAX = 1024  # characters: a longer header field is not parsed, and counts as one that was not sent
+FIELD_PARSED_MAX = 512  # characters: a longer header field is not parsed, and counts as one that was not sent
 ESCAPES_MAX = 128  # %XX in a query: names of parameters in a query with more are not decoded
 
 # The header fields that the service reads. The server skips all others.
