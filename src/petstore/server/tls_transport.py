@@ -77,22 +77,26 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._has_ended or self._socket.is_closing():
             return
+        if len(data) <= RECORD:
+            self._tls.write(data)
+            self._socket.write(self._outgoing.read())
+            return
         view = memoryview(data)
         records = []
         for start in range(0, len(view), RECORD):
             self._tls.write(view[start : start + RECORD])
             records.append(self._outgoing.read())
-        self._socket.write(records[0] if len(records) == 1 else b"".join(records))
+        self._socket.write(b"".join(records))
 
     def can_write_eof(self) -> bool:
         return True
 
     def write_eof(self) -> None:
-        self._say_goodbye()
+        self._send_close_notify()
         self._socket.write_eof()
 
     def close(self) -> None:
-        self._say_goodbye()
+        self._send_close_notify()
         self._socket.close()
 
     def abort(self) -> None:
@@ -121,16 +125,23 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def _decrypted(self, data: bytes) -> bytes:
         """Raises SSLError."""
         plain = []
+        incoming, tls = self._incoming, self._tls
         for start in range(0, len(data), PIECE):
-            self._incoming.write(data[start : start + PIECE])
-            with contextlib.suppress(ssl.SSLWantReadError):
+            incoming.write(data[start : start + PIECE])
+            try:
                 if not self._is_open:
-                    self._tls.do_handshake()
+                    tls.do_handshake()
                     self._open()
-                while part := self._tls.read(RECORD):
+                # An exception for each message that is complete would cost more than to decrypt it.
+                while incoming.pending or tls.pending():
+                    part = tls.read(RECORD)
+                    if not part:
+                        self._client_has_ended = True
+                        break
                     plain.append(part)
-                self._client_has_ended = True
-        return b"".join(plain)
+            except ssl.SSLWantReadError:
+                pass  # a record is incomplete
+        return plain[0] if len(plain) == 1 else b"".join(plain)
 
     def _open(self) -> None:
         self._is_open = True
@@ -147,8 +158,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._outgoing.pending:
             self._socket.write(self._outgoing.read())
 
-    def _say_goodbye(self) -> None:
-        """A close_notify. The client's own is not waited for."""
+    def _send_close_notify(self) -> None:
+        """The close_notify of the client is not waited for."""
         if not self._has_ended:
             self._has_ended = True
             with contextlib.suppress(ssl.SSLError):
