@@ -124,10 +124,12 @@ class Transport(asyncio.Transport):
         self.unsent = 0
         self.reading = True
         self.aborted = self.closed = False
-        self.half_closes = False  # over TLS a connection cannot
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return (self._peer, 12345) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass  # it takes all that is written
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -137,9 +139,6 @@ class Transport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self.data += data
-
-    def can_write_eof(self) -> bool:
-        return self.half_closes
 
     def write_eof(self) -> None:
         self.closed = True

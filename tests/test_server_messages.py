@@ -3,12 +3,24 @@
 import asyncio
 import itertools
 import random
+import time
+import tracemalloc
 
 import pytest
 
-from petstore.server.bodies import CHUNK_OVERHEAD_MAX, SIZES_MAX, ChunkedDecoder, Malformed, known_sizes
+from petstore.server.bodies import (
+    CHUNK_LINE_MAX,
+    CHUNK_OVERHEAD_MAX,
+    SIZES_MAX,
+    TRAILERS_MAX,
+    BodyStream,
+    ChunkedDecoder,
+    Malformed,
+    known_sizes,
+)
 from petstore.server.http_server import HttpServer
 from petstore.server.messages import (
+    CONNECTION_MAX,
     ESCAPES_MAX,
     FIELDS_MAX,
     HEAD_MAX,
@@ -47,7 +59,8 @@ def test_only_the_fields_that_the_application_reads_are_kept() -> None:
 @pytest.mark.parametrize(
     ("fields", "keeps"),
     [((), True), (("Connection: keep-alive",), True), (("Connection: x, CLOSE",), False),
-     (("Connection: keep-alive", "Connection: close"), False), (("Connection: closely",), True)],
+     (("Connection: keep-alive", "Connection: close"), False), (("Connection: closely",), True),
+     (("Connection: " + "x," * CONNECTION_MAX,), False)],
 )  # fmt: skip
 def test_a_connection_is_kept_unless_the_client_asks_to_close(fields: tuple[str, ...], *, keeps: bool) -> None:
     assert read(head(*fields))[0].keep_alive is keeps
@@ -57,6 +70,7 @@ def test_a_connection_is_kept_unless_the_client_asks_to_close(fields: tuple[str,
     ("sent", "status"),
     [
         (head("X: " + "x" * HEAD_MAX), 431),
+        (head("Content-Length: " + "0" * 5_000 + "5"), 400),
         (head(*["X: 1"] * FIELDS_MAX), 431),
         (head(line="GET /" + "x" * TARGET_MAX + " HTTP/1.1"), 414),
         (head(line="GET /" + "x" * HEAD_MAX + " HTTP/1.1"), 414),
@@ -196,9 +210,40 @@ def test_extensions_and_trailers_are_bounded() -> None:
     with pytest.raises(Malformed):
         decode(*[b"1;" + b"x" * 1000 + b"\r\n \r\n"] * (CHUNK_OVERHEAD_MAX // 1000 + 1))
     with pytest.raises(Malformed):
-        decode(b"0\r\n", *[b"X-Sum: 1\r\n"] * (CHUNK_OVERHEAD_MAX // 10 + 1))
+        decode(b"5;" + b"x" * (CHUNK_LINE_MAX + 1))
     with pytest.raises(Malformed):
-        decode(b"5;" + b"x" * 100_000)
+        decode(b"1;" + b"x" * CHUNK_LINE_MAX + b"\r\n \r\n")
+    with pytest.raises(Malformed):
+        decode(b"0\r\nX: " + b"x" * CHUNK_LINE_MAX + b"\r\n\r\n")
+    trailers = [b"a:\r\n"] * TRAILERS_MAX
+    assert decode(b"0\r\n", *trailers, b"\r\n") == (b"", b"")
+
+
+@pytest.mark.parametrize("last", [b"a:\r\n" * (TRAILERS_MAX + 1), b"X Sum: 1\r\n", b": 1\r\n", b"a: \x00\r\n"])
+def test_a_trailer_is_refused_when_it_arrives(last: bytes) -> None:
+    decoder = ChunkedDecoder()
+    decoder.decode(b"0\r\n")
+    with pytest.raises(Malformed):
+        decoder.decode(last)
+
+
+def test_a_body_that_arrives_byte_by_byte_takes_no_more_memory_than_its_bytes() -> None:
+    class Source:
+        def pause(self) -> None: ...
+
+        def resume(self) -> None: ...
+
+        def write(self, data: bytes) -> None: ...
+
+    tracemalloc.start()
+    try:
+        stream = BodyStream(Source(), 100_000, continues=False)
+        for _ in range(50_000):
+            stream.feed(b"x")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000 and stream.take() == b"x" * 50_000
 
 
 class Echo:
@@ -254,5 +299,23 @@ def test_requests_are_answered_for_their_own_client_wherever_their_bytes_are_cut
             echoes = [part.split(b"\r\n\r\n", 1)[1].decode() for part in transport.data.split(b"HTTP/1.1 200 OK")[1:]]
             assert echoes == [echo for _, echo in messages], data
             connection.connection_lost(None)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [(b"GET / HTTP/1.1\r\nHost: here\r\nX: ", b"431"), (b"GET /", b"414"), (b"GET / HTTP/1.1\r\nX: \n", b"400")],
+)
+def test_a_head_that_arrives_byte_by_byte_is_bounded_like_any_other(line: bytes, status: bytes) -> None:
+    async def work() -> None:
+        connection, transport = connected(HttpServer(Echo()))
+        began = time.process_time()
+        for octet in line + b"x" * HEAD_MAX:
+            connection.data_received(bytes([octet]))
+        assert time.process_time() - began < 1.0  # 1.7 s, when each byte lets the whole head be searched
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert transport.data.startswith(b"HTTP/1.1 " + status)
 
     asyncio.run(work())

@@ -13,12 +13,14 @@ from petstore.rate_limits import ADMITTED, Decision
 from petstore.server.bodies import BodyStream
 from petstore.server.messages import Request
 from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
-from petstore.web.client_address import client_address, networks
+from petstore.web.client_address import HOPS_MAX, client_address, networks
 from petstore.web.counters import BANNED_429, ERROR_KEYS_MAX, ERRORS_MAX, ROWS_MAX, RequestCounters
 from petstore.web.cursors import read_cursor, write_cursor
 from petstore.web.replies import common_headers, request_ids, seconds
 from petstore.web.requests import (
     BODY_MAX,
+    ESCAPES_MAX,
+    FIELD_PARSED_MAX,
     ListQuery,
     bearer,
     check_media_type,
@@ -27,6 +29,7 @@ from petstore.web.requests import (
     parse_pet_id,
     read_body,
 )
+from petstore.web.static_files import quality
 from tests.in_process import NOW, Transport, request
 
 
@@ -328,3 +331,23 @@ def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> No
     assert Counter({row.key_id: row.requests for rows in store.transactions for row in rows}) == {k.id: 2 for k in keys}
     asyncio.run(counters.flush(NOW))
     assert len(store.transactions) == 3  # nothing is left
+
+
+def test_a_field_is_parsed_up_to_a_length() -> None:
+    much = "," * FIELD_PARSED_MAX
+    assert quality("text/html", "text/html") == 1.0 and quality("text/html" + much, "text/html") == 0.0
+    assert etag_matches('"a",' + "," * 100, '"a"') and not etag_matches('"a"' + much, '"a"')
+    check_media_type({"content-type": "application/json;" + "x" * 400})
+    with pytest.raises(UnsupportedMediaType):
+        check_media_type({"content-type": "application/json;" + "x" * FIELD_PARSED_MAX})
+    trusted = networks(["10.0.0.0/8"])
+    assert client_address("10.0.0.1", "10.0.0.2," * 4_000 + "192.0.2.7,10.0.0.3", trusted) == "192.0.2.7"
+    assert client_address("10.0.0.1", "192.0.2.7," + "10.0.0.2," * HOPS_MAX + "10.0.0.3", trusted) == "10.0.0.2"
+
+
+def test_a_query_with_very_many_escapes_is_read_but_its_names_are_not_decoded() -> None:
+    many = "%61&" * (ESCAPES_MAX + 1)
+    assert parse_list_query(many + "limit=7") == ListQuery(7, None, 0)
+    assert parse_list_query(many + "%6cimit=7") == ListQuery(20, None, 0)
+    with pytest.raises(InvalidParameter):
+        parse_list_query("cursor=" + "%41" * 2_700)

@@ -1,7 +1,7 @@
 """`python -m prove.attacks.altered NAME[,NAME…] command …`: the petstore command with alterations.
 
-Most alterations take a bound away, so that a proof shows that it would notice. `lookups=FILE` takes nothing away: it
-writes the time of every look-up of an unknown key to a file.
+Most alterations take a bound away, so that a proof shows that it would notice. Two take nothing away: `lookups=FILE`
+writes the time of every look-up of an unknown key to a file, and `memory_max=BYTES` makes a bound smaller.
 """
 
 import os
@@ -15,8 +15,8 @@ from typing import Any
 from petstore import data_dir
 from petstore.keys import ApiKey
 from petstore.maintenance import archive
-from petstore.server import bodies, connection, messages
-from petstore.web import admission
+from petstore.server import bodies, connection, http_server, messages
+from petstore.web import admission, requests, static_files
 
 MEBIBYTE = 1024 * 1024
 _kept: list[bytes] = []
@@ -44,6 +44,36 @@ def memory_grows(_: str) -> None:
 def targets_of_any_length(_: str) -> None:
     _replace(messages, "TARGET_MAX", 10**6)
     _replace(messages, "HEAD_MAX", 10**6)
+
+
+def bodies_at_once(_: str) -> None:
+    _replace(connection, "PART_MAX", 10**9)
+
+
+def trailers_kept(_: str) -> None:
+    _replace(bodies, "TRAILERS_MAX", 10**9)
+    read = bodies.ChunkedDecoder._read_line
+
+    def read_and_keep(self: bodies.ChunkedDecoder, line: bytes) -> bool:
+        _kept.append(line + b" ")
+        return read(self, line)
+
+    _replace(bodies.ChunkedDecoder, "_read_line", read_and_keep)
+
+
+def fields_of_any_length(_: str) -> None:
+    for module in (requests, static_files):
+        _replace(module, "FIELD_PARSED_MAX", 10**6)
+    _replace(messages, "CONNECTION_MAX", 10**6)
+
+
+def any_memory(_: str) -> None:
+    memory_max(str(10**12))
+
+
+def memory_max(size: str) -> None:
+    _replace(http_server, "MEMORY_MAX", int(size))
+    _replace(http_server, "MEMORY_AFTER", int(size) * 7 // 8)
 
 
 def any_number_of_lookups(_: str) -> None:
@@ -113,7 +143,8 @@ def lookups(file: str) -> None:
 ALTERATIONS: dict[str, Callable[[str], None]] = {
     each.__name__: each
     for each in (
-        memory_outlives_connections, memory_grows, targets_of_any_length, any_number_of_lookups, slow_chunks,
+        memory_outlives_connections, memory_grows, bodies_at_once, trailers_kept, fields_of_any_length, any_memory,
+        memory_max, targets_of_any_length, any_number_of_lookups, slow_chunks,
         backups_of_any_size, files_that_others_can_read, fields_of_other_requests, lookups,
     )
 }  # fmt: skip

@@ -7,14 +7,15 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message
 
 from petstore.console.app import ROUTES
-from petstore.console.forms import read_form
-from petstore.console.security import POLICY
+from petstore.console.forms import CONTENT_TYPE_MAX, FIELDS_MAX, read_form
+from petstore.console.security import PARAMETERS_MAX, POLICY, QUERY_MAX
 from tests.commands import Commands
 from tests.consoles import Console, ConsoleClient, is_sign_in_page, running_console
 from tests.servers import Server, serving
@@ -138,6 +139,37 @@ def test_a_form_in_another_charset_is_400(console: Console, charset: str) -> Non
     }
     body = b'--b\r\nContent-Disposition: form-data; name="token"\r\n\r\n\\ud800\r\n--b--\r\n'
     assert console.client().http.post("/sign-in", content=body, headers=headers).status_code == 400
+
+
+@pytest.mark.parametrize("query", ["&" * PARAMETERS_MAX, "q=" + "x" * QUERY_MAX])
+def test_a_query_that_is_too_long_is_400(console: Console, operator: ConsoleClient, query: str) -> None:
+    for client in (console.client(), operator):
+        assert client.get(f"/live/animals?{query}").status_code == 400
+    assert operator.get("/live/animals?q=" + "%C3%A9" * 200).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"a&" * FIELDS_MAX, "application/x-www-form-urlencoded"),
+        ("token=é".encode(), "application/x-www-form-urlencoded"),
+        (b"token=x", "application/x-www-form-urlencoded" + ";" * CONTENT_TYPE_MAX),
+        (b"token=x", "text/plain"),
+    ],
+)
+def test_a_form_that_no_browser_sends_is_400(console: Console, body: bytes, content_type: str) -> None:
+    headers = {"Origin": console.origin, "Content-Type": content_type}
+    assert console.client().http.post("/sign-in", content=body, headers=headers).status_code == 400
+
+
+def test_the_session_is_found_among_other_cookies(console: Console, operator: ConsoleClient) -> None:
+    name = console.cookie_name
+    own = f"{name}={operator.http.cookies[name]}"
+    for cookies, status in (
+        (f"a=1; {own}; b=2", 200), ("x=1; " * 3_000 + own, 200), (f"a=1; x{own}", 401), (f"a=1 {own}", 401)
+    ):  # fmt: skip
+        response = httpx.get(console.origin + "/live/animals", headers={"Cookie": cookies}, timeout=15)
+        assert response.status_code == status, cookies[:40]
 
 
 def test_a_form_that_takes_too_long_is_408() -> None:

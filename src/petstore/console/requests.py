@@ -109,6 +109,12 @@ class ConsoleRequest:
         return await self.store.keys.get(key_id) if key_id.isascii() and key_id.isprintable() else None
 
 
+def cookie_of(request: Request, name: str) -> str:
+    """The value of one cookie, or nothing. Starlette would decode all that a client sends."""
+    _, found, rest = f"; {request.headers.get('cookie', '')}".partition(f"; {name}=")
+    return rest.partition(";")[0].strip() if found else ""
+
+
 Handler = Callable[[ConsoleRequest], Awaitable[Response]]
 
 

@@ -6,10 +6,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from petstore.console.error_pages import error_page, unavailable
+from petstore.console.requests import cookie_of
 from petstore.console.sign_in import find_session, sign_in_page
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 
+QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # characters and parameters of a query
 ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # of all POSTs
 # The browser loads the console's own files only: no inline script or style, no frame, no form to another site.
 POLICY = (
@@ -61,6 +63,9 @@ class SecurityMiddleware:
                 raise
 
     async def _refusal(self, request: Request) -> Response | None:
+        query: bytes = request.scope["query_string"]
+        if len(query) > QUERY_MAX or query.count(b"&") >= PARAMETERS_MAX:
+            return PlainTextResponse("The query is too long.\n", 400)
         path, is_post, origin = request.url.path, request.method == "POST", self._state.origin
         if request.headers.get("host", "").lower() not in origin.allowed_hosts:
             return PlainTextResponse("The console does not have this host name. See --public-url.\n", 421)
@@ -68,7 +73,7 @@ class SecurityMiddleware:
         if is_post and request.headers.get("origin", "").lower() not in origin.allowed_origins:
             return PlainTextResponse("This request does not come from a page of the console.\n", 403)
         try:
-            cookie = request.cookies.get(origin.cookie_name, "")
+            cookie = cookie_of(request, origin.cookie_name)
             session = await find_session(self._state, cookie, automatic=path.endswith("/refresh"))
         except Unavailable as error:
             return unavailable(request, error)

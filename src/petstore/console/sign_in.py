@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from petstore.console.forms import Form, read_form
+from petstore.console.requests import cookie_of
 from petstore.console.sessions import LINK_ACTOR, SESSION_SECONDS, Session
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
@@ -118,7 +119,7 @@ def _others(count: int) -> str:
 
 async def sign_out(request: Request) -> Response:
     state, session = request.scope["console"], request.scope["session"]
-    state.sessions.end(request.cookies.get(state.origin.cookie_name, ""))
+    state.sessions.end(cookie_of(request, state.origin.cookie_name))
     return await _signed_out(state, session, "sign out", "")
 
 

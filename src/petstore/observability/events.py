@@ -61,7 +61,7 @@ EVENTS = {
         "Five workers ended right after their start and no worker is ready, so the service ends.", WORKERS
     ),
     "connection refused": LogEvent(
-        "Too many connections, from one `address` or in all. At most one line a second.",
+        "Too many connections, from one `address` or in all, or they hold too much memory. At most one line a second.",
         "Raise `--connections-per-address`, or block the address.",
     ),
     "reload begins": LogEvent("SIGHUP was received."),

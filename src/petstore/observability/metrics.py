@@ -119,7 +119,7 @@ PLAYED = Counter(
 CONNECTIONS = Gauge("petstore_connections", "Open connections. Our own server only.")
 REFUSED_CONNECTIONS = Counter(
     "petstore_refused_connections_total",
-    "Connections closed at once. Reason: per_address, total (a limit is reached) or descriptors (none free, with TLS).",
+    "Connections closed by a limit. Reason: per_address, total (too many) or memory (all hold too much).",
     "reason",
 )
 CERTIFICATE_EXPIRY = Gauge(

@@ -1,18 +1,18 @@
 """One connection: requests in, responses out, in order, and the decision when it ends.
 
 Bounded are the time for a head, the time that a connection may be idle or not take its responses, and what it may
-still send after the last response.
+still send after the last response. A connection counts the memory that it holds; `HttpServer` bounds the sum.
 """
 
 import asyncio
 import contextlib
 import http
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from petstore.server.bodies import BrokenOff
+from petstore.server.bodies import BUFFER_MAX, BrokenOff
 from petstore.server.messages import PIPELINE_MAX, MessageReader, Request
 
 if TYPE_CHECKING:
@@ -21,10 +21,16 @@ if TYPE_CHECKING:
 HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
 WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # a client takes at least this many bytes in that time
+WRITE_HIGH = 16 * 1024  # unsent bytes; beyond them nothing is read, and the next part of a body waits
+PART_MAX = 32 * 1024  # bytes of a body that are written at once
 LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # for what a client still sends after the last response
 UNKNOWN_PEER = "unknown"  # of a connection that was reset before it was read
 LARGE = 16 * 1024  # bytes: a body from this size on is written by itself, not copied behind its head
 CLOSING = (408, 413)  # responses after which the rest of the body is not read
+CONNECTION_COST = 16 * 1024  # bytes: what a connection counts for, with three requests and what is not counted
+UNCOUNTED_MAX = 4 * 1024  # bytes of requests, so that ordinary ones need no counting
+COUNTED_MAX = 4 * BUFFER_MAX  # bytes of requests; of a longer one, an upload, no more than this is in memory
+HELD_FACTOR = 2  # bytes of memory for a byte that is held: parts of it are copies, and between them are gaps
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
 
@@ -39,20 +45,29 @@ class Connection(asyncio.Protocol):
         self._rejecting = False  # the response to a malformed message is being made
         self._task: asyncio.Task[None] | None = None
         self._write_paused = False  # the client does not take its responses
-        self._writable: asyncio.Future[None] | None = None  # while a stream waits for that to end
-        self._unsent = 0  # bytes of responses, when the client last took some
+        self._writable: asyncio.Future[None] | None = None  # while a body waits for that to end
+        self._written = 0  # bytes of responses
+        self._taken = 0  # how many of them the client had taken at `_taken_at`
+        self._taken_at = server.now
         self._bytes_after_end = 0  # bytes that came after the last request
-        self._since = server.now  # when the present state began: idle, in a head, full, or lingering
+        self.since = server.now  # when the present state began: idle, in a head, full, or lingering
         self.peer = ""
+        self.group: Hashable = None  # of its address
+        self.cost = self.held = CONNECTION_COST  # bytes of memory: when it is idle, and now
 
     # Called by the event loop
 
     def connection_made(self, transport: Any) -> None:
-        self._transport: asyncio.Transport = transport
-        peer = transport.get_extra_info("peername")
-        self.peer = "" if peer == "" else str(peer[0]) if peer else UNKNOWN_PEER  # a Unix socket has no address
+        self.attach(transport)
         if not self._server.accept(self):
             transport.abort()
+
+    def attach(self, transport: Any) -> None:
+        """With TLS, before the handshake."""
+        self._transport: asyncio.Transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH)
+        peer = transport.get_extra_info("peername")
+        self.peer = "" if peer == "" else str(peer[0]) if peer else UNKNOWN_PEER  # a Unix socket has no address
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.forget(self)
@@ -64,8 +79,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more, but may still read: its requests are answered first."""
         self._messages.end()
-        unanswered = self._in_flight is not None or self._rejecting or bool(self._messages.waiting)
-        return unanswered and self._transport.can_write_eof()  # TLS has no half-closed connections
+        return self._in_flight is not None or self._rejecting or bool(self._messages.waiting)
 
     def data_received(self, data: bytes) -> None:
         messages = self._messages
@@ -76,18 +90,22 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
             return
         if not messages.within_head and not data.isspace():  # empty lines do not end an idle time
-            self._since = self._server.now
+            self.since = self._server.now
         messages.feed(data, perf_counter())
         if self._in_flight is None:
             self._next()
+        if messages.received > UNCOUNTED_MAX:
+            self._count()
 
     def pause_writing(self) -> None:
         self._write_paused = True
         self._transport.pause_reading()
-        self._since = self._server.now
+        self.since = self._server.now
+        self._count()
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._count()
         self._wake_writer()
         self.resume()
         if self._in_flight is None:
@@ -100,6 +118,7 @@ class Connection(asyncio.Protocol):
     # Called by the reader of messages and by bodies
 
     def write(self, data: bytes) -> None:
+        self._written += len(data)
         self._transport.write(data)
 
     def pause(self) -> None:
@@ -129,7 +148,11 @@ class Connection(asyncio.Protocol):
 
     async def _answer(self, request: Request) -> None:
         response = await self._server.app.answer(request)
-        if response.stream is None:
+        head_only = request.method == "HEAD"
+        parts = response.stream
+        if parts is None and len(response.body) > PART_MAX and not head_only:
+            parts = _parts_of(response.body)
+        if parts is None:
             self._in_flight = None
             if self._transport.is_closing():
                 return  # the client has gone
@@ -140,12 +163,16 @@ class Connection(asyncio.Protocol):
         stays = complete and request.keep_alive and not self._server.closing and response.status not in CLOSING
         if messages.over and not messages.waiting and messages.rejected is None:
             stays = False
-        head_only = request.method == "HEAD"
-        if response.stream is None:
+        if parts is None:
             self._send(response, stays=stays, head_only=head_only)
-        elif not await self._send_stream(response, response.stream, stays=stays, head_only=head_only):
+        elif not await self._send_stream(response, parts, stays=stays, head_only=head_only):
             return
-        self._since = self._server.now
+        self.since = self._server.now
+        if messages.received <= UNCOUNTED_MAX:
+            messages.received = 0
+        else:
+            messages.release()
+            self._count()
         if not stays:
             self._close()
         elif messages.waiting or messages.rejected is not None:
@@ -157,7 +184,7 @@ class Connection(asyncio.Protocol):
         self._rejecting = False
         if not self._transport.is_closing():
             self._send(response, stays=False, head_only=self._messages.rejects_head)
-            self._since = self._server.now
+            self.since = self._server.now
             self._close()
 
     def _send(self, response: "Response", *, stays: bool, head_only: bool) -> None:
@@ -165,45 +192,54 @@ class Connection(asyncio.Protocol):
         length = "" if response.status in (204, 304) else f"content-length: {len(body)}\r\n"
         close = "" if stays else "connection: close\r\n"
         head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{length}{close}\r\n"
-        if head_only or not body:
-            self._transport.write(head.encode("latin-1"))
-        elif len(body) < LARGE:
-            self._transport.write(head.encode("latin-1") + body)
-        else:
-            self._transport.write(head.encode("latin-1"))
-            self._transport.write(body)
+        data = head.encode("latin-1")
+        if body and not head_only:
+            if len(body) < LARGE:
+                data += body
+            else:
+                self.write(data)
+                data = body
+        self._written += len(data)
+        self._transport.write(data)
 
     async def _send_stream(
         self, response: "Response", parts: AsyncIterator[bytes], *, stays: bool, head_only: bool
     ) -> bool:
         """Send a body part by part, at the client's pace. Returns whether all of it was sent."""
+        length = "" if response.stream is not None else f"content-length: {len(response.body)}\r\n"
         close = "" if stays else "connection: close\r\n"
-        head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{close}\r\n"
+        head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{length}{close}\r\n"
         try:
             async with contextlib.aclosing(cast("AsyncGenerator[bytes, None]", parts)) as sending:
                 if self._transport.is_closing():  # the client has gone: only a generator that has begun can be ended
                     await anext(sending, None)
                     return False
-                self._transport.write(head.encode("latin-1"))
+                self.write(head.encode("latin-1"))
                 async for part in sending:
                     if self._transport.is_closing():
                         return False
                     if not head_only:
-                        self._transport.write(part)
-                    async with asyncio.timeout(WRITE_TIMEOUT):
-                        while self._write_paused and not self._transport.is_closing():
-                            self._writable = asyncio.get_running_loop().create_future()
-                            await self._writable
-        except (TimeoutError, BrokenOff):  # the client must not take what comes next for the rest of this body
+                        self.write(part)
+                    while self._write_paused and not self._transport.is_closing():  # `sweep` ends a long wait
+                        self._writable = asyncio.get_running_loop().create_future()
+                        await self._writable
+        except BrokenOff:  # the client must not take what comes next for the rest of this body
             self._transport.abort()
             return False
         finally:
             self._in_flight = None
         return True
 
+    # What it holds
+
     @property
     def unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
+
+    def _count(self) -> None:
+        received = min(self._messages.received, COUNTED_MAX)
+        counted = received if received > UNCOUNTED_MAX else 0
+        self._server.hold(self, self.cost + HELD_FACTOR * (counted + self.unsent_bytes))
 
     # The end of a connection
 
@@ -216,44 +252,46 @@ class Connection(asyncio.Protocol):
         messages.end()
         if not sends_on:
             self._transport.close()
-        elif not self._transport.can_write_eof():
-            self._hang_up()
         else:
             self._transport.write_eof()
             self._transport.resume_reading()
 
-    def _hang_up(self) -> None:
-        """Close; over TLS, do not wait long for the client to agree."""
-        self._transport.close()
-        asyncio.get_running_loop().call_later(LINGER_TIMEOUT, self._transport.abort)
+    def abort(self) -> None:
+        self._transport.abort()
 
     def sweep(self, now: float) -> None:
         """Called once a second: close a connection that has been in its present state for too long."""
         messages = self._messages
-        waited = now - self._since
+        unsent = self.unsent_bytes
+        if unsent or self.held != self.cost:
+            self._count()
+        taken = self._written - unsent
+        if not unsent or taken >= self._taken + WRITE_LEAST:
+            self._taken, self._taken_at = taken, now
+        elif now - self._taken_at > WRITE_TIMEOUT:
+            self._transport.abort()
+        if unsent:
+            self.since = now  # an idle time begins when the client has taken all
+            return
+        waited = now - self.since
         if self._in_flight is not None or self._rejecting or (messages.within_body and not self._write_paused):
             return  # the application's own limits hold
-        unsent = self.unsent_bytes
-        if unsent > 0:
-            if not self._unsent - WRITE_LEAST < unsent <= self._unsent:  # the client took some, or has a new response
-                self._unsent, self._since = unsent, now
-            elif waited > WRITE_TIMEOUT:
-                self._transport.abort()
-        elif messages.over:
+        if messages.over:
             if waited > LINGER_TIMEOUT:
-                self._hang_up()
+                self._transport.close()
         elif messages.within_head:
             if waited > HEAD_TIMEOUT:
-                self._since = now
+                self.since = now
                 messages.reject(408)
                 self._next()
         elif waited > IDLE_TIMEOUT:
-            self._hang_up()
+            self._transport.close()
 
     def close_if_idle(self) -> None:
-        if self._in_flight is not None or self._rejecting or self._messages.waiting:
-            return
-        if self.unsent_bytes > 0:
+        if self._in_flight is None and not self._rejecting and not self._messages.waiting:
             self._transport.close()  # after everything is sent
-        else:
-            self._hang_up()
+
+
+async def _parts_of(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PART_MAX):
+        yield body[start : start + PART_MAX]

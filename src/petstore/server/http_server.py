@@ -14,6 +14,9 @@ from petstore.server.connection import Connection
 from petstore.server.messages import FieldNames, Request
 
 DRAIN_TIMEOUT = 3.5
+MEMORY_MAX = 256 * 1024 * 1024  # bytes that all connections of a worker hold, over TLS and without
+MEMORY_AFTER = MEMORY_MAX * 7 // 8  # when they hold more, connections are closed until they hold this
+TLS_COST = 64 * 1024  # bytes: what a connection with TLS counts for
 HANDSHAKES_TIMEOUT = 2.0  # for clients that have connected and not finished their TLS handshake when the server drains
 
 
@@ -69,6 +72,7 @@ class HttpServer:
         self._is_exempt = is_exempt
         self._group_of = group_of
         self._of_address: Counter[Hashable] = Counter()
+        self.held = 0  # bytes, by all connections
         self._refusals = Throttled("connection refused")
         self.create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
         self.create_task = asyncio.get_running_loop().create_task
@@ -83,6 +87,7 @@ class HttpServer:
 
     def begin_handshake(self, connection: Connection) -> bool:
         """Whether there is room for one more connection, which counts from now on."""
+        connection.cost = connection.held = TLS_COST
         return self._enter(self._handshaking, connection)
 
     def end_handshake(self, connection: Connection) -> None:
@@ -95,7 +100,7 @@ class HttpServer:
 
     def _enter(self, connections: set[Connection], connection: Connection) -> bool:
         address = connection.peer
-        group = self._group_of(address)
+        group = connection.group = self._group_of(address)
         if len(self.connections) + len(self._handshaking) >= self._connections_max:
             self.refuse("total", "too many connections", address)
             return False
@@ -104,15 +109,45 @@ class HttpServer:
             return False
         connections.add(connection)
         self._of_address[group] += 1
+        self.held += connection.held
+        if self.held > MEMORY_MAX:
+            self._close_largest()
         return True
 
     def _leave(self, connections: set[Connection], connection: Connection) -> None:
         if connection in connections:
             connections.remove(connection)
-            group = self._group_of(connection.peer)
+            self.held -= connection.held
+            group = connection.group
             self._of_address[group] -= 1
             if not self._of_address[group]:
                 del self._of_address[group]
+
+    def hold(self, connection: Connection, held: int) -> None:
+        """A connection holds this many bytes now."""
+        if connection in self.connections:
+            self.held += held - connection.held
+            connection.held = held
+            if self.held > MEMORY_MAX:
+                self._close_largest()
+
+    def _close_largest(self) -> None:
+        """Close connections of the addresses that hold most, the largest first, and of equals the longest idle one."""
+        held: Counter[Hashable] = Counter()
+        for each in (*self.connections, *self._handshaking):
+            held[each.group] += each.held
+        order = sorted(
+            (*self.connections, *self._handshaking),
+            key=lambda each: (held[each.group], each.held, -each.since),
+            reverse=True,
+        )
+        for each in order:
+            if self.held <= MEMORY_AFTER:
+                break
+            self.refuse("memory", "connections hold too much memory", each.peer)
+            self._leave(self.connections, each)
+            self._leave(self._handshaking, each)
+            each.abort()
 
     def refuse(self, reason: str, cause: str, address: str) -> None:
         """Count a connection that is closed at once, and log it."""

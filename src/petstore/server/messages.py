@@ -18,12 +18,15 @@ from petstore.server.bodies import BodySource, BodyStream, Malformed
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
+METHOD_MAX = 64  # bytes of a head that are checked for a method whenever more of them come
 HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # bytes: the shortest field, `a:` and a line end, has four
 EMPTY_BYTES_MAX = 64  # of empty lines before a request line
-PIPELINE_MAX = 32  # requests that may wait on one connection
+PIPELINE_MAX = 1  # requests that may wait on one connection: as objects they are up to 30 times what they are as bytes
 ESCAPES_MAX = 64  # %XX in a path: no route has so many, so a path with more is not decoded
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
 HOST_MAX = 300  # characters: a name of 253 and a port
+CONNECTION_MAX = 256  # characters of the Connection field: a longer one is not parsed, and asks to close
+LENGTH_MAX = 20  # digits of Content-Length; Python raises ValueError for more than 4,300
 
 HEAD_END = b"\r\n\r\n"
 # The server itself reads these; an application names those that it reads.
@@ -158,14 +161,17 @@ def _is_host(text: str) -> bool:
 
 
 def _asks_to_close(connection: str) -> bool:
-    return "close" in (option.strip() for option in connection.lower().split(","))
+    return len(connection) > CONNECTION_MAX or "close" in (option.strip() for option in connection.lower().split(","))
 
 
 def _length(fields: dict[str, str]) -> int:
-    """llhttp has refused a repeated length, and a length beside a transfer coding."""
+    """llhttp has refused a repeated length, and a length beside a transfer coding. Raises Malformed."""
     coding = fields.get("transfer-encoding")
     if coding is None:
-        return int(fields["content-length"])
+        length = fields["content-length"]
+        if len(length) > LENGTH_MAX:
+            raise Malformed(400)
+        return int(length)
     if coding.lower() != "chunked":  # any other coding would be the body's, and nothing here undoes it
         raise Malformed(501)
     return -1
@@ -211,6 +217,8 @@ class MessageReader:
         self._heads = HeadReader(names)
         self._stream: BodyStream | None = None  # of the request whose body is still arriving
         self._unread = b""
+        self._is_unfinished = False  # what is unread is the beginning of a head, and no more
+        self.received = 0  # bytes, since all that had come was answered
         self._started = 0.0
         self._empty_bytes = 0  # of empty lines since the last request
         self._is_last = False  # the request whose body is arriving is the last one
@@ -225,12 +233,20 @@ class MessageReader:
 
     def feed(self, data: bytes, now: float) -> None:
         """Take messages until more wait than may; `now` is by time.perf_counter."""
+        self.received += len(data)
+        is_within_line = False
         if self._unread:
+            is_within_line = self._is_unfinished and b"\n" not in data and len(self._unread) > METHOD_MAX
             data = self._unread + data
             self._unread = b""
         else:
             self._started = now
         try:
+            if is_within_line:
+                _check_length(data)
+                self._unread = data
+                return
+            self._is_unfinished = False
             while data and not self.over:
                 if self._stream is not None:
                     data = self._feed_body(self._stream, data)
@@ -259,6 +275,7 @@ class MessageReader:
         if end < 4:
             _check_unfinished(data)
             self._unread = data
+            self._is_unfinished = True
             return b""
         behind = len(data) - end
         self._empty_bytes = 0
@@ -287,6 +304,12 @@ class MessageReader:
             self.over = self._is_last
         return rest
 
+    def release(self) -> None:
+        """A request was answered: what is left of all that has come."""
+        if self._stream is None:
+            waiting = sum(HEAD_MAX + len(each.body) for each in self.waiting)
+            self.received = min(self.received, len(self._unread) + waiting)
+
     def end(self) -> None:
         """Nothing more will come."""
         self.over = True
@@ -308,9 +331,19 @@ class MessageReader:
 
 def _check_unfinished(head: bytes) -> None:
     """Refuse at once what cannot become a head. Raises Malformed."""
-    if len(head) > TARGET_MAX and head.find(b"\r\n") < 0:
-        raise Malformed(414)
-    if len(head) > HEAD_MAX or head.count(b"\n") - 1 > FIELDS_MAX:
+    _check_length(head)
+    if head.count(b"\n") - 1 > FIELDS_MAX:
         raise Malformed(431)
     if not _METHOD_PREFIX(head) or head.count(b"\n") != head.count(b"\r\n"):
         raise Malformed(400)
+
+
+def _check_length(head: bytes) -> None:
+    """All that can go wrong when more of a line has come: a search of the whole head for each byte takes 50 µs.
+
+    Raises Malformed.
+    """
+    if len(head) > TARGET_MAX and head.find(b"\n") < 0:
+        raise Malformed(414)
+    if len(head) > HEAD_MAX:
+        raise Malformed(431)

@@ -13,15 +13,13 @@ from petstore.server.connection import Connection
 from petstore.server.http_server import HttpServer
 from petstore.server.restarts import PAUSE_MAX
 from petstore.server.sockets import BACKLOG, Sockets
-from petstore.server.tls_listener import TlsListener
+from petstore.server.tls_transport import TlsTransport
 from petstore.server.worker_process import COVER, RETIRE
 
 ACCEPT_TURNS = 500  # turns of the event loop after the signal: each accepts one connection that waits already
 RETIRE_TIMEOUT = 60.0
 COVER_SECONDS = 2 * PAUSE_MAX  # the main process asks again with each start that fails
 RETIRE_IDLE = 10.0  # after a reload, connections may be idle so long: a client that is active moves over by itself
-
-Listener = asyncio.Server | TlsListener
 
 
 async def serve_connections(
@@ -44,10 +42,11 @@ async def serve_connections(
     loop.add_signal_handler(RETIRE, retire.set)
     loop.add_signal_handler(COVER, cover.set)
 
-    async def listen(each: socket.socket) -> Listener:
-        if tls is not None:
-            return TlsListener(server, each, tls)
-        return await loop.create_server(lambda: Connection(server), sock=each, backlog=BACKLOG)  # its default is 100
+    def protocol() -> asyncio.Protocol:
+        return Connection(server) if tls is None else TlsTransport(server, tls)
+
+    async def listen(each: socket.socket) -> asyncio.Server:
+        return await loop.create_server(protocol, sock=each, backlog=BACKLOG)  # its default is 100
 
     listeners = [await listen(each) for each in sockets]
     ticking = asyncio.create_task(_tick(server))
@@ -75,11 +74,11 @@ async def _tick(server: HttpServer) -> None:
 
 
 async def _cover(
-    others: Sequence[socket.socket], listen: Callable[[socket.socket], Awaitable[Listener]], cover: asyncio.Event
+    others: Sequence[socket.socket], listen: Callable[[socket.socket], Awaitable[asyncio.Server]], cover: asyncio.Event
 ) -> None:
     """Accept for a worker that cannot be replaced: the kernel goes on to give its socket a share of the connections."""
     while await cover.wait():
-        listeners: list[Listener] = []
+        listeners: list[asyncio.Server] = []
         try:
             for each in others:
                 listeners += [await listen(each.dup())]  # a listener closes its socket at the end

@@ -19,6 +19,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
         raise OperatorError(f"--tls-key {key}: every user of this machine can read the private key; chmod 600 {key}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # which no client needs, and which costs the processor
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:

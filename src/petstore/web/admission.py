@@ -15,7 +15,7 @@ from petstore.rate_limits import ADMITTED, BANNED, Decision
 from petstore.store.freshness import KEPT_SECONDS, Freshness
 from petstore.store.keys import Keys
 from petstore.web.replies import seconds
-from petstore.web.requests import Request, bearer
+from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
 LOOKUPS_PER_SECOND = 10  # from an address over its limit, for keys that were never seen valid
@@ -181,7 +181,7 @@ def _hint(request: Request, secret: str | None, environment: Environment) -> str
         if "authorization" not in request.fields and "x-api-key" in request.fields:
             return "Send the API key as Authorization: Bearer <API_KEY>, not as X-API-Key."
         return "Send an API key as Authorization: Bearer <API_KEY>."
-    if not QUOTES_AND_LISTS.isdisjoint(secret):
+    if not QUOTES_AND_LISTS.isdisjoint(secret[:FIELD_PARSED_MAX]):
         return "Send one API key, without quotes, as Authorization: Bearer <API_KEY>."
     other: Environment = "staging" if environment == "live" else "live"
     if secret.startswith(PREFIXES[other]):

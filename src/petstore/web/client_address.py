@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+HOPS_MAX = 8  # trusted proxies in a row; the entries of X-Forwarded-For before these are not read
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+").fullmatch
 
 
@@ -20,7 +21,7 @@ def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) 
     """
     if peer and (not trusted or not is_in(peer, trusted)):
         return peer
-    for hop in reversed(forwarded_for.split(",")):
+    for hop in reversed(forwarded_for.rsplit(",", HOPS_MAX)):
         address = _without_port(hop.strip())
         if _parsed(address) is None:
             return peer  # not an address, "unknown" say: the request counts against the nearest proxy

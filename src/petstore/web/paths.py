@@ -5,6 +5,7 @@ import re
 from petstore.errors import MethodNotAllowed, NotFound, RequestError
 from petstore.settings import BASES
 
+SUGGESTED_MAX = 100  # characters: a longer path is no slip
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
 
 
@@ -19,7 +20,7 @@ def wrong_address(path: str, allow: str) -> RequestError:
 
 def suggestion(path: str) -> str:
     """For a path that is one slip away from an address of the interface."""
-    match = _SLIP(re.sub("/+", "/", path.lower()))
+    match = _SLIP(re.sub("/+", "/", path.lower())) if len(path) <= SUGGESTED_MAX else None
     if match is None:
         return ""
     address = f"{match[1] or BASES['live']}/pets{match[2] or ''}"

@@ -14,6 +14,8 @@ from petstore.web.cursors import read_cursor
 BODY_MAX = 64 * 1024
 BODY_TIMEOUT = 8.0
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+FIELD_PARSED_MAX = 512  # characters: a longer header field is not parsed, and counts as one that was not sent
+ESCAPES_MAX = 128  # %XX in a query: names of parameters in a query with more are not decoded
 
 # The header fields that the service reads. The server skips all others.
 FIELDS = frozenset(
@@ -56,6 +58,10 @@ class ListQuery(NamedTuple):
     after: int
 
 
+_KNOWN = re.compile("(?<![^&])(limit|status|cursor)(?![^&=])=?([^&]*)").findall
+_KNOWN_OR_ESCAPED = re.compile("(?<![^&])(limit|status|cursor|[^&=%]*%[^&=]*)(?![^&=])=?([^&]*)").findall
+
+
 @lru_cache(maxsize=256)
 def parse_list_query(query: str) -> ListQuery:
     """Raises InvalidParameter with one message that names every parameter at fault."""
@@ -63,17 +69,18 @@ def parse_list_query(query: str) -> ListQuery:
     status: PetStatus | None = None
     seen = set()
     faults: dict[str, str] = {}
-    for pair in query.split("&"):
-        name, _, value = pair.partition("=")
+    has_few_escapes = query.count("%") <= ESCAPES_MAX
+    # A query has room for thousands of parameters. The regular expression skips unknown ones in a tenth of the time.
+    for name, value in _KNOWN_OR_ESCAPED(query) if has_few_escapes else _KNOWN(query):
         if "%" in name:
             name = unquote_plus(name)
-        if name not in ("limit", "status", "cursor"):
-            continue  # without decoding the value: a query has room for thousands
+            if name not in ("limit", "status", "cursor"):
+                continue
         if name in seen:
             faults[name] = "must be given at most once"
             continue
         seen.add(name)
-        if "%" in value or "+" in value:
+        if ("%" in value or "+" in value) and len(value) <= FIELD_PARSED_MAX:  # no valid value is longer
             value = unquote_plus(value)
         if name == "limit":
             # Not int() alone: it takes "+5", "1_0", " 5" and digits of other scripts.
@@ -133,7 +140,9 @@ def check_media_type(fields: Mapping[str, str]) -> None:
     if "content-encoding" in fields:
         raise UnsupportedMediaType("Content-Encoding is not supported: send the body as it is.")
     media_type = fields.get("content-type")
-    if media_type is not None and media_type != "application/json" and not _JSON_TYPE(media_type):
+    if media_type is None or media_type == "application/json":
+        return
+    if len(media_type) > FIELD_PARSED_MAX or not _JSON_TYPE(media_type):
         raise UnsupportedMediaType
 
 
@@ -151,6 +160,8 @@ def etag_matches(condition: str, etag: str) -> bool:
     """If-None-Match by weak comparison."""
     if condition == etag:
         return True
+    if len(condition) > FIELD_PARSED_MAX:
+        return False  # so the client gets what it has again
     return any(part.strip().removeprefix("W/") in (etag, "*") for part in condition.split(","))
 
 

@@ -12,7 +12,7 @@ from petstore.web.client_address import client_address, is_in, networks
 from petstore.web.documents import Documents
 from petstore.web.paths import not_found
 from petstore.web.replies import JSON, NO_STORE, Reply, line
-from petstore.web.requests import Request
+from petstore.web.requests import FIELD_PARSED_MAX, Request
 
 METHODS = "GET, HEAD, OPTIONS"
 PROBES = ("/healthz", "/livez", "/readyz")
@@ -63,7 +63,7 @@ class Site:
             # A node whose Redis is away still serves, if its operator wants that: then it is ready, and says so.
             return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
         if path == "/metrics" and self._scrape is not None:
-            media_type, body = await self._scrape(request.fields.get("accept", ""))
+            media_type, body = await self._scrape(request.fields.get("accept", "")[:FIELD_PARSED_MAX])
             return Reply(200, line("content-type", media_type) + NO_STORE, body)
         return _probe(b'{"status":"alive"}')
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from petstore.web.replies import Lines, Reply, line
-from petstore.web.requests import Request, etag_matches
+from petstore.web.requests import FIELD_PARSED_MAX, Request, etag_matches
 
 REVALIDATE = "no-cache"  # keep it, and ask before each use whether it is still the same
 IMMUTABLE = "public, max-age=31536000, immutable"  # for an address that has the version of its content in it
@@ -66,12 +66,20 @@ def _made(make: Callable[[], bytes]) -> Content:
 
 def quality(field: str, *names: str) -> float:
     """How much `Accept` or `Accept-Encoding` wants the first of `names` that it mentions, from 0 to 1."""
+    if len(field) > FIELD_PARSED_MAX:
+        return 0.0
     wanted: dict[str, float] = {}
     for entry in field.lower().split(","):
-        name, *parameters = (part.strip() for part in entry.split(";"))
-        weight = next((each[2:] for each in parameters if each.startswith("q=")), "1")
-        try:
-            wanted[name] = float(weight)
-        except ValueError:
-            wanted[name] = 0.0
+        name, _, parameters = entry.partition(";")
+        name = name.strip()
+        if name in names:
+            wanted[name] = _weight(parameters)
     return next((wanted[name] for name in names if name in wanted), 0.0)
+
+
+def _weight(parameters: str) -> float:
+    stripped = (each.strip() for each in parameters.split(";"))
+    try:
+        return float(next((each[2:] for each in stripped if each.startswith("q=")), "1"))
+    except ValueError:
+        return 0.0

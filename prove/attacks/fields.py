@@ -1,0 +1,91 @@
+"""Heads and bodies that cost most to parse, at the service and at the console. Figure: processor time of each."""
+
+import socket
+import statistics
+from collections.abc import Iterator
+
+from prove.attacks.listeners import TIMEOUT, Listener, listening
+from prove.attacks.processes import Process
+from prove.proof import Figures, Scale, folder, hold
+
+HEAD_LIMIT, BODY_LIMIT = 0.001, 0.020  # seconds of the processor
+TIMES_SLOWER = 5  # than the limits, beside other tests
+LONG, PARSED = 31_000, 500  # bytes of a field: nearly all that a head may have, and what is within every bound
+BODY = 64 * 1024
+FIELDS = (
+    b"Accept", b"Accept-Encoding", b"Authorization", b"Connection", b"Content-Type", b"Cookie", b"If-None-Match",
+    b"Origin", b"X-Forwarded-For",
+)  # fmt: skip
+FILLINGS = (b",", b";", b"a,", b"*;q=1,", b'"",', b"Bearer ", b"\xe9")
+QUERIES = (b"a&", b"%&", b"%61&", b"&", b"=", b"limit=%31", b"cursor=+%41")
+
+
+def prove(scale: Scale) -> Figures:
+    times = 21 if scale.full else 3
+    heads: dict[str, float] = {}
+    bodies: dict[str, float] = {}
+    alterations = ["fields_of_any_length"] if scale.plant else []
+    with folder() as data:
+        for name in ("service", "console"):
+            with listening(data / name, name, "http", *alterations) as listener:
+                for what, message in _heads(listener):
+                    heads[f"{name}: {what}"] = _cost(listener, message, times)
+                for what, message in _bodies(listener):
+                    bodies[f"{name}: {what}"] = _cost(listener, message, times)
+    figures: Figures = {"heads": len(heads), "bodies": len(bodies), "each": times}
+    for kind, costs, limit in (("head", heads, HEAD_LIMIT), ("body", bodies, BODY_LIMIT)):
+        worst = max(costs, key=lambda what: costs[what])
+        figures |= {f"worst {kind} ms": round(1000 * costs[worst], 2), f"worst {kind}": worst}
+        limit = limit if scale.full else TIMES_SLOWER * limit
+        hold(costs[worst] <= limit, f"{worst} takes {1000 * costs[worst]:.2f} ms of the processor")
+    return figures
+
+
+def _heads(listener: Listener) -> Iterator[tuple[str, bytes]]:
+    for method, path in ((b"GET", b"/"), (b"GET", listener.posts), (b"HEAD", listener.largest)):
+        for filling in FILLINGS:
+            for field in FIELDS:
+                line = field + b": " + (filling * LONG)[:LONG] + b"\r\n"
+                yield f"{path.decode()} {field.decode()}: {filling!r}…", listener.request(method, path, line)
+            lines = [field + b": " + (filling * PARSED)[:PARSED] + b"\r\n" for field in FIELDS]
+            yield f"{path.decode()} all fields: {filling!r}…", listener.request(method, path, *lines)
+        for filling in QUERIES:
+            target = path + b"?" + (filling * 8_000)[:8_000]
+            key = listener.form if b"Authorization" in listener.form else b""
+            yield f"{path.decode()}?{filling.decode()}…", listener.request(method, target, key)
+    many = b"".join(b"x%02d: %s\r\n" % (number, b"v" * 300) for number in range(95))
+    yield "95 fields", listener.request(b"GET", b"/", many)
+    for filling in (b"/", b"/a", b"/%41", b"."):
+        yield f"{filling.decode()}…", listener.request(b"GET", b"/" + (filling * 8_000)[:8_000])
+
+
+def _bodies(listener: Listener) -> Iterator[tuple[str, bytes]]:
+    fillings = (
+        b"&", b"a&", b"a=&", b"%41", b"a%41", b";", b"=", b"\xe9%41", b"--x\r\n\r\n", b"[", b'{"a":', b'"a",',
+        b"\\u0041",
+    )  # fmt: skip
+    wholes = {
+        "floats": b'{"x":[' + b"1e1," * 16_000 + b"1]}",
+        "objects": b'{"x":[' + b"{}," * 20_000 + b"1]}",
+        "members": b"{" + b'"a":1,' * 10_000 + b'"a":1}',
+        **{repr(filling): (filling * BODY)[:BODY] for filling in fillings},
+    }
+    for what, body in wholes.items():
+        length = b"Content-Length: %d\r\n" % len(body)
+        yield f"{what}", listener.request(b"POST", listener.posts, listener.form, length, body=body)
+
+
+def _cost(listener: Listener, message: bytes, times: int) -> float:
+    return statistics.median(_once(listener, listener.process, message) for _ in range(times))
+
+
+def _once(listener: Listener, process: Process, message: bytes) -> float:
+    before = process.processor_seconds
+    with socket.create_connection(("127.0.0.1", listener.port), TIMEOUT) as connection:
+        connection.sendall(message)
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.recv(4096)
+        while connection.recv(65536):
+            pass
+    hold(answer.startswith(b"HTTP/1.1 "), f"{message[:60]!r}… is answered, not {answer[:40]!r}")
+    return process.processor_seconds - before

@@ -1,0 +1,107 @@
+"""What an attack connects to: the service or the console, over plain TCP or TLS, as one process with its bounds."""
+
+import contextlib
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+
+from prove.attacks.altered import program
+from prove.attacks.processes import Process, worker_of
+from prove.proof import Broken, hold
+from tests.certificates import self_signed
+from tests.consoles import running_console
+from tests.servers import Server, started
+
+TIMEOUT = 10.0
+READ_BUFFER = 4096  # bytes: of a client that does not read
+KINDS = tuple((name, scheme) for name in ("service", "console") for scheme in ("http", "https"))
+
+
+class Listener(NamedTuple):
+    name: str
+    port: int
+    process: Process
+    tls: ssl.SSLContext | None
+    fields: bytes  # of every request: Host
+    form: bytes  # further fields, of a POST to `posts` whose body is read
+    posts: bytes  # a path
+    largest: bytes  # the path of its largest file
+
+    def connect(self, number: int = 0) -> socket.socket:
+        """`number` chooses one of 40 addresses. Raises OSError."""
+        plain = socket.socket()
+        try:
+            plain.settimeout(TIMEOUT)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, READ_BUFFER)
+            plain.bind((f"127.0.0.{2 + number % 40}", 0))
+            plain.connect(("127.0.0.1", self.port))
+            return plain if self.tls is None else self.tls.wrap_socket(plain)
+        except BaseException:
+            plain.close()
+            raise
+
+    def request(self, method: bytes, path: bytes, *lines: bytes, body: bytes = b"") -> bytes:
+        return method + b" " + path + b" HTTP/1.1\r\n" + self.fields + b"".join(lines) + b"\r\n" + body
+
+    def status(self, message: bytes, number: int = 0) -> int:
+        """Of the response to one message on a connection of its own. Raises Broken."""
+        with self.connect(number) as connection:
+            send(connection, message)
+            try:
+                answer = connection.recv(65536)
+            except OSError as error:
+                raise Broken(f"{self.name}: {message[:40]!r}… is answered, not {error!r}") from None
+        hold(answer.startswith(b"HTTP/1.1 "), f"{self.name}: {message[:40]!r}… is answered, not {answer[:40]!r}")
+        return int(answer[9:12])
+
+
+def send(connection: socket.socket, data: bytes) -> None:
+    """As much as the other end takes at once, and half a second later."""
+    connection.settimeout(0.5)
+    with contextlib.suppress(OSError):
+        connection.sendall(data)
+    connection.settimeout(TIMEOUT)
+
+
+@contextlib.contextmanager
+def listening(place: Path, name: str, scheme: str, *alterations: str) -> Iterator[Listener]:
+    place.mkdir()
+    options: list[str] = []
+    tls = None
+    if scheme == "https":
+        made = self_signed(place)
+        options = ["--tls-cert", str(made.chain), "--tls-key", str(made.key)]
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    server = Server(place / "data", "own", "--address-per-minute", "1000000", *options)
+    server.program = program(*alterations)
+    title = f"{name} over {'TLS' if tls else 'TCP'}"
+    if name == "console":
+        server.create()
+        with running_console(server, *options, scheme=scheme) as console:
+            form = f"Origin: {console.origin}\r\nContent-Type: application/x-www-form-urlencoded\r\n".encode()
+            file = _file(console.origin, "/sign-in", r"/static/\w+\.css")
+            host = f"Host: 127.0.0.1:{console.port}\r\n".encode()
+            yield Listener(title, console.port, Process(console.process.pid), tls, host, form, b"/sign-in", file)
+        return
+    server.origin = f"{scheme}://127.0.0.1:{server.port}"
+    with started(server):
+        key = f"Authorization: Bearer {server.key().secret}\r\n".encode()
+        file = b"/" + _file(server.origin, "/docs", r"docs/assets/\w+/swagger-ui-bundle.js")
+        yield Listener(title, server.port, worker_of(server), tls, b"Host: x\r\n", key, b"/v1/pets", file)
+
+
+def _file(origin: str, page: str, pattern: str) -> bytes:
+    """The path of a file that a page uses, after it was read once."""
+    with httpx.Client(base_url=origin, verify=False, timeout=TIMEOUT, headers={"Accept": "text/html"}) as client:
+        found = re.search(pattern, client.get(page).text)
+        hold(found, f"{page} has a {pattern}")
+        assert found is not None
+        client.get(found[0])
+        client.get(found[0], headers={"Accept-Encoding": "identity"})
+    return found[0].encode()

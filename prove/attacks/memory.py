@@ -1,0 +1,76 @@
+"""Thousands of connections from many addresses, each with as much as it can make the server hold. Others are served."""
+
+import contextlib
+import resource
+import time
+
+from petstore.server.http_server import MEMORY_MAX
+from prove.attacks.listeners import KINDS, Listener, listening
+from prove.attacks.processes import MEBIBYTE, megabytes
+from prove.proof import Figures, Scale, Skipped, folder, hold
+
+SHORT_MAX = 8 * MEBIBYTE
+# Python's own: caches that fill, and blocks that the allocator does not give back.
+BESIDE_THEM = 24 * MEBIBYTE
+ANSWERED_WITHIN = 1.0  # seconds
+OTHER = 39  # an address that attacks as little as all others
+
+
+def prove(scale: Scale) -> Figures:
+    count, bound = (3_000, MEMORY_MAX) if scale.full else (150, SHORT_MAX)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < count + 200:
+        raise Skipped(f"a process may open {most} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    alterations = ["any_memory"] if scale.plant else [] if scale.full else [f"memory_max={bound}"]
+    figures: Figures = {"connections": count, "bound MiB": megabytes(bound)}
+    with folder() as data:
+        for name, scheme in KINDS:
+            with listening(data / f"{name}-{scheme}", name, scheme, *alterations) as listener:
+                most, slowest = _attacked(listener, count)
+            figures[f"MiB, {listener.name}"] = megabytes(most)
+            figures[f"slowest other ms, {listener.name}"] = round(1000 * slowest)
+            hold(most <= bound + BESIDE_THEM, f"{listener.name} grew by {megabytes(most)} MiB")
+            if scale.full:
+                hold(slowest <= ANSWERED_WITHIN, f"{listener.name}: another client waited {slowest:.2f} s")
+    return figures
+
+
+def _attacked(listener: Listener, count: int) -> tuple[int, float]:
+    """By how many bytes memory grew, and the longest time that another client waited."""
+    messages = _messages(listener)
+    plain = listener.request(
+        b"GET", b"/sign-in" if b"127." in listener.fields else b"/healthz", b"Connection: close\r\n"
+    )
+    before = listener.process.memory
+    grown, slowest = 0, 0.0
+    with contextlib.ExitStack() as opened:
+        for number in range(count):
+            with contextlib.suppress(OSError):  # closed during the handshake
+                connection = opened.enter_context(listener.connect(number % OTHER))
+                connection.setblocking(False)
+                with contextlib.suppress(OSError):
+                    connection.send(messages[number % len(messages)])
+            if number % 50 == 49:
+                grown = max(grown, listener.process.memory - before)
+                began = time.monotonic()
+                listener.status(plain, OTHER)
+                slowest = max(slowest, time.monotonic() - began)
+        time.sleep(1.0)
+        grown = max(grown, listener.process.memory - before)
+    return grown, slowest
+
+
+def _messages(listener: Listener) -> list[bytes]:
+    """Each holds what it can: unread files, requests behind them, an unfinished head, an unfinished body."""
+    stalled = listener.request(b"GET", listener.largest)
+    rich = listener.request(b"GET", listener.largest, b"".join(b"x%02d:\r\n" % number for number in range(95)))
+    body = listener.request(b"POST", listener.posts, listener.form, b"Content-Length: 65000\r\n", body=b"x" * 64_000)
+    behind = listener.request(b"POST", listener.posts, b"Content-Length: 250000\r\n", body=b"x" * 240_000)
+    return [
+        stalled * 8_000,
+        rich * 400,
+        stalled + behind,
+        body,
+        listener.request(b"GET", b"/", b"X: " + b"v" * 31_000)[:-2],
+    ]

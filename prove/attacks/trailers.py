@@ -1,0 +1,40 @@
+"""371 KiB of trailers of two bytes each: at the console before sign-in, and behind a response that is not read."""
+
+import contextlib
+import time
+
+from prove.attacks.listeners import KINDS, Listener, listening, send
+from prove.proof import Figures, Scale, folder, hold
+
+TRAILERS = b"a:\r\n" * 95_000
+KEPT_MAX = 512 * 1024  # bytes for each connection: no more than what was sent
+
+
+def prove(scale: Scale) -> Figures:
+    count = 200 if scale.full else 20
+    figures: Figures = {"connections": count, "bytes of trailers": len(TRAILERS)}
+    with folder() as data:
+        for name, scheme in KINDS:
+            alterations = ["trailers_kept"] if scale.plant else []
+            with listening(data / f"{name}-{scheme}", name, scheme, *alterations) as listener:
+                figures[f"KiB of each, {listener.name}"] = _kept(listener, count) // 1024
+    return figures
+
+
+def _kept(listener: Listener, count: int) -> int:
+    """Bytes of memory for each connection. Raises Broken."""
+    attack = listener.request(
+        b"POST", listener.posts, listener.form, b"Transfer-Encoding: chunked\r\n", body=b"0\r\n" + TRAILERS
+    )
+    stalled = listener.request(b"GET", listener.largest)
+    before = listener.process.memory
+    with contextlib.ExitStack() as opened:
+        for number in range(count):
+            connection = opened.enter_context(listener.connect(number))
+            send(connection, attack if number % 2 else stalled + attack)
+        time.sleep(0.5)
+        kept = (listener.process.memory - before) // count
+    hold(kept <= KEPT_MAX, f"{listener.name} keeps {kept // 1024} KiB for each connection")
+    status = listener.status(attack)
+    hold(status == 400, f"{listener.name} refuses the trailers with 400, not {status}")
+    return max(0, kept)

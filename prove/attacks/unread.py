@@ -1,0 +1,52 @@
+"""What stays in memory of clients that never read the largest file, and of those that have sent much and are idle."""
+
+import contextlib
+import time
+
+from prove.attacks.listeners import KINDS, Listener, listening, send
+from prove.proof import Figures, Scale, folder, hold
+
+UNREAD_MAX = 192 * 1024  # bytes for each connection; the file has 1.5 MB
+IDLE_MAX = 128 * 1024  # bytes for each connection
+IDLE = 120  # connections: with fewer, what the allocator keeps for itself is most of the figure
+SENT = 720_000  # bytes of each of them
+CUT_OFF_WITHIN = 25.0  # seconds
+
+
+def prove(scale: Scale) -> Figures:
+    unread = 500 if scale.full else 60
+    alterations = ["bodies_at_once"] if scale.plant else []
+    figures: Figures = {"unread ones": unread, "idle ones": IDLE}
+    with folder() as data:
+        for name, scheme in KINDS:
+            if name == "console":
+                continue  # it has no large file
+            with listening(data / scheme, name, scheme, *alterations) as listener:
+                message = listener.request(b"GET", listener.largest)
+                kept = _kept(listener, unread, message, cut_off=scale.full)
+            figures[f"KiB of each unread one, {listener.name}"] = kept // 1024
+            hold(kept <= UNREAD_MAX, f"{listener.name} keeps {kept // 1024} KiB for each unread response")
+            with listening(data / f"{scheme}-idle", name, scheme, *alterations) as listener:
+                message = listener.request(b"GET", b"/healthz", b"X: " + b"v" * (SENT // 24) + b"\r\n")
+                kept = _kept(listener, IDLE, message * 24)
+            figures[f"KiB of each idle one, {listener.name}"] = kept // 1024
+            hold(kept <= IDLE_MAX, f"{listener.name} keeps {kept // 1024} KiB for each idle connection")
+    return figures
+
+
+def _kept(listener: Listener, count: int, message: bytes, *, cut_off: bool = False) -> int:
+    """Bytes of memory for each connection. Raises Broken when connections stay that should be cut off."""
+    process = listener.process
+    with listener.connect() as connection:
+        send(connection, message)  # so that buffers of the process itself are as large as they become
+    before, sockets = process.memory, process.sockets
+    with contextlib.ExitStack() as opened:
+        for number in range(count):
+            send(opened.enter_context(listener.connect(number)), message)
+        time.sleep(1.0)  # until all that can be is sent
+        kept = max(0, process.memory - before) // count
+        if cut_off:
+            time.sleep(CUT_OFF_WITHIN)
+            left = process.sockets - sockets
+            hold(left <= 0, f"{listener.name}: {left} of {count} are open after {CUT_OFF_WITHIN:.0f} s")
+    return kept
