@@ -341,8 +341,9 @@ async def prepared(store: Store) -> dict[str, Any]:
         await store.pets.add(NewPet(name, 1), NOW)
     await store.operators.add(new_operator("ada", NOW), b"digest", ENTRY)
     done = await imported(store, NewPet("Cleo", 1), NewPet("Dot", 1))
-    begun = await store.imports.begin("sha", 2, ENTRY)
-    idle = await store.imports.begin("sha", 2, AuditEntry(0.0, "a test", "import", "x"))
+    begun = await store.imports.begin("sha of one", 2, ENTRY)
+    idle = await store.imports.begin("sha of another", 2, AuditEntry(0.0, "a test", "import", "x"))
+    assert begun and idle
     return {"key": key, "done": done.id, "claim": begun, "idle": idle.import_id}
 
 

@@ -354,7 +354,7 @@ def test_every_operation_answers_what_any_can_as_documented(operation: Operation
             secret = mint("live")
             scopes = [scope for scope in SCOPES if scope != operation.scope or status == 429]
             key = new_key("live", "enterprise", now=NOW, limits=Limits(1, 1), scopes=scopes)
-            await running.store.add_key(key, digest_of(secret), ENTRY)
+            await running.store.keys.add(key, digest_of(secret), ENTRY)
             for _ in range(2 if status == 429 else 1):
                 reply = await answered(secret)
         assert reply.status == status

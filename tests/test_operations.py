@@ -41,7 +41,7 @@ async def ask(running: Running, operation: Operation, secret: str | None = None,
 async def key_with(running: Running, *scopes: Scope, limit: int = 100) -> tuple[ApiKey, str]:
     secret = mint("live")
     key = new_key("live", "enterprise", now=NOW, limits=Limits(limit, limit), scopes=scopes)
-    await running.store.add_key(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
+    await running.store.keys.add(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
     return key, secret
 
 
@@ -141,7 +141,7 @@ def test_it_is_counted_and_logged_under_its_name(
         ]
         for counters in running.app.counters:
             await counters.flush(NOW)
-        rows = await running.store.usage_of([key.id], MINUTE, [int(NOW) // MINUTE * MINUTE], operation.name)
+        rows = await running.store.usage.of_keys([key.id], MINUTE, [int(NOW) // MINUTE * MINUTE], operation.name)
         assert [row.requests for row in rows if row.response == "client_error"] == [1]
         (line,) = [record.__dict__["fields"] for record in caplog.records if record.message == "request"]
         assert line["operation"] == operation.name
