@@ -9,6 +9,9 @@ from prove.attacks.listeners import KINDS, Listener, listening
 from prove.attacks.processes import MEBIBYTE, megabytes
 from prove.proof import Figures, Scale, Skipped, folder, hold
 
+# At the console a request takes a millisecond of the processor: there, how long others wait would show that alone.
+COUNTS = {"service": 3_000, "console": 1_000}
+SHORT_COUNTS = {"service": 150, "console": 150}
 SHORT_MAX = 8 * MEBIBYTE
 # Python's own: caches that fill, and blocks that the allocator does not give back.
 BESIDE_THEM = 24 * MEBIBYTE
@@ -17,21 +20,24 @@ OTHER = 39  # an address that attacks as little as all others
 
 
 def prove(scale: Scale) -> Figures:
-    count, bound = (3_000, MEMORY_MAX) if scale.full else (150, SHORT_MAX)
+    counts, bound = (COUNTS, MEMORY_MAX) if scale.full else (SHORT_COUNTS, SHORT_MAX)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most < count + 200:
+    if most < max(counts.values()) + 200:
         raise Skipped(f"a process may open {most} files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     alterations = ["any_memory"] if scale.plant else [] if scale.full else [f"memory_max={bound}"]
-    figures: Figures = {"connections": count, "bound MiB": megabytes(bound)}
+    figures: Figures = {
+        "connections": ", ".join(f"{name} {count}" for name, count in counts.items()),
+        "bound MiB": megabytes(bound),
+    }
     with folder() as data:
         for name, scheme in KINDS:
             with listening(data / f"{name}-{scheme}", name, scheme, *alterations) as listener:
-                most, slowest = _attacked(listener, count)
+                most, slowest = _attacked(listener, counts[name])
             figures[f"MiB, {listener.name}"] = megabytes(most)
             figures[f"slowest other ms, {listener.name}"] = round(1000 * slowest)
             hold(most <= bound + BESIDE_THEM, f"{listener.name} grew by {megabytes(most)} MiB")
-            if scale.full:
+            if scale.full and name == "service":
                 hold(slowest <= ANSWERED_WITHIN, f"{listener.name}: another client waited {slowest:.2f} s")
     return figures
 
