@@ -30,7 +30,10 @@ def test_every_curl_of_the_document_answers_what_it_shows(tmp_path: Path) -> Non
         pytest.skip("curl is not installed: the examples did not run")
     assert len(commands()) >= 14
     with serving(tmp_path / "data") as server:
-        variables = {"BASE": server.url(""), "KEY": server.key("business").secret}
+        variables = {
+            "BASE": server.url(""), "KEY": server.key("business").secret,
+            "STAGING": server.url("", "staging"), "STAGING_KEY": server.key(environment="staging").secret,
+        }  # fmt: skip
         for command, shown in commands():
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", command],

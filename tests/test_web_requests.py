@@ -241,7 +241,7 @@ class RecordedUsage:
         self.errors: list[RecentError] = []
         self.down = False
 
-    async def add_usage(self, rows: list[OperationUsage], last_used: dict[str, float]) -> None:
+    async def add(self, rows: list[OperationUsage], last_used: dict[str, float]) -> None:
         if self.down:
             raise Unavailable("a test")
         self.transactions.append(rows)

@@ -52,8 +52,8 @@ def test_a_file_is_imported_and_exported(page: Page, tmp_path: Path) -> None:
     open_section(page, "Animals")
     file = tmp_path / "animals.jsonl"
     file.write_text("\n".join(json.dumps({"name": f"File {i}", "categoryId": i}) for i in range(3_000)))
-    page.get_by_text("Import a file").click()
-    page.get_by_label("File (.jsonl or .csv)").set_input_files(file)
+    page.get_by_text("Import a file", exact=True).click()
+    page.get_by_label("File (.jsonl, .csv or .json)").set_input_files(file)
     page.get_by_role("button", name="Import into live").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Importing animals.jsonl")
     expect(page.get_by_text("3,000 animals were added to live.")).to_be_visible()

@@ -70,10 +70,10 @@ def test_a_file_of_another_type_is_refused_and_stays_chosen(page: Page, tmp_path
     file = tmp_path / "animals.txt"
     file.write_text("Rex")
     page.locator("summary", has_text="Import a file").click()
-    page.get_by_label("File (.jsonl or .csv)").set_input_files(file)
+    page.get_by_label("File (.jsonl, .csv or .json)").set_input_files(file)
     page.get_by_role("button", name="Import into live").click()
-    expect(page.get_by_role("status")).to_contain_text("must end in .jsonl, .ndjson or .csv")
-    assert page.get_by_label("File (.jsonl or .csv)").input_value().endswith("animals.txt")
+    expect(page.get_by_role("status")).to_contain_text("must end in .jsonl, .ndjson, .csv or .json")
+    assert page.get_by_label("File (.jsonl, .csv or .json)").input_value().endswith("animals.txt")
 
 
 def test_the_audit_log_is_filtered_while_typing(page: Page) -> None:
