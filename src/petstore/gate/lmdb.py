@@ -24,7 +24,7 @@ import msgspec
 from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
 from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, CatalogueVersion, GatePolicy, bucket_of
-from petstore.gate.records import EMPTY, admissions_in, count_admission, unpack_fields, unpack_windows, with_windows
+from petstore.gate.records import EMPTY, admissions_in, unpack_fields, unpack_windows, with_admission, with_windows
 from petstore.gate.recovery import mark_in_use
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability.health import Health
@@ -124,10 +124,10 @@ class LmdbGate:
         before: Windows = unpack_fields(record)  # type: ignore[assignment]  # the rules only unpack it
         after, decision = admit(before, limits, self._bans, now)
         if after is not before:
-            record = with_windows(record, after)
             if decision.outcome is ADMITTED:
-                count_admission(record, environment, number)
-            txn.put(name, record)
+                txn.put(name, with_admission(record, after, environment, number))
+            else:
+                txn.put(name, with_windows(record, after))
         return decision, (added, edited)
 
     def admit_address(self, environment: Environment, address: str, now: float) -> "asyncio.Future[Decision]":

@@ -39,15 +39,18 @@ def with_windows(record: bytes, w: Windows) -> bytearray:
     return changed
 
 
-def count_admission(record: bytearray, environment: Environment, number: int) -> None:
-    """Count an admission for the operation with this number. The first one begins a new epoch."""
+def with_admission(record: bytes, w: Windows, environment: Environment, number: int) -> bytearray:
+    """The same, and one more admission for the operation with this number. The first of all begins a new epoch."""
+    changed = bytearray(record)
+    _windows.pack_into(changed, 0, *w)
     place = _COUNTS + number * _count.size
-    if len(record) < place + _count.size:
-        record.extend(bytes(place + _count.size - len(record)))
-    (before,) = _count.unpack_from(record, place)
-    if not before and not _origin.unpack_from(record, _ORIGIN)[1]:
-        _origin.pack_into(record, _ORIGIN, ENVIRONMENTS.index(environment), secrets.randbits(62))
-    _count.pack_into(record, place, before + 1)
+    if len(changed) < place + _count.size:
+        changed.extend(bytes(place + _count.size - len(changed)))
+    (before,) = _count.unpack_from(changed, place)
+    if not before and not _origin.unpack_from(changed, _ORIGIN)[1]:
+        _origin.pack_into(changed, _ORIGIN, ENVIRONMENTS.index(environment), secrets.randbits(62))
+    _count.pack_into(changed, place, before + 1)
+    return changed
 
 
 def pack_counts(environment: int, epoch: int, counts: Sequence[int]) -> bytes:

@@ -147,27 +147,24 @@ class Connection(asyncio.Protocol):
             self._task = self._server.create_task(self._reject(status))
 
     async def _answer(self, request: Request) -> None:
-        response = await self._server.app.answer(request)
+        server, messages = self._server, self._messages
+        response = await server.app.answer(request)
         head_only = request.method == "HEAD"
-        parts = response.stream
-        if parts is None and len(response.body) > PART_MAX and not head_only:
-            parts = _parts_of(response.body)
-        if parts is None:
-            self._in_flight = None
-            if self._transport.is_closing():
-                return  # the client has gone
-        messages = self._messages
         stream = request.stream
         # What is left of a body that was not read to its end would be taken for the next request.
         complete = stream is None or stream.complete
-        stays = complete and request.keep_alive and not self._server.closing and response.status not in CLOSING
+        stays = complete and request.keep_alive and not server.closing and response.status not in CLOSING
         if messages.over and not messages.waiting and messages.rejected is None:
             stays = False
-        if parts is None:
+        if response.stream is not None or (len(response.body) > PART_MAX and not head_only):
+            if not await self._send_parts(response, stays=stays, head_only=head_only):
+                return
+        else:
+            self._in_flight = None
+            if self._transport.is_closing():
+                return  # the client has gone
             self._send(response, stays=stays, head_only=head_only)
-        elif not await self._send_stream(response, parts, stays=stays, head_only=head_only):
-            return
-        self.since = self._server.now
+        self.since = server.now
         if messages.received <= UNCOUNTED_MAX:
             messages.received = 0
         else:
@@ -202,10 +199,9 @@ class Connection(asyncio.Protocol):
         self._written += len(data)
         self._transport.write(data)
 
-    async def _send_stream(
-        self, response: "Response", parts: AsyncIterator[bytes], *, stays: bool, head_only: bool
-    ) -> bool:
+    async def _send_parts(self, response: "Response", *, stays: bool, head_only: bool) -> bool:
         """Send a body part by part, at the client's pace. Returns whether all of it was sent."""
+        parts = response.stream or _parts_of(response.body)
         length = "" if response.stream is not None else f"content-length: {len(response.body)}\r\n"
         close = "" if stays else "connection: close\r\n"
         head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{length}{close}\r\n"

@@ -66,8 +66,8 @@ class Freshness:
         """`announce` raises versions in the gate."""
         self._announce = announce
         self._read_numbers = read_numbers
-        self._announced = Numbers()
-        self._checked = -math.inf
+        self.announced = Numbers()  # all changes up to these, as far as this process knows
+        self.checked = self.due = -math.inf  # the last `check` at a time, and the next
 
     async def announce(self, changes: Collection[Change], reached: Numbers) -> None:
         """To be called after a commit that made these changes, and before its caller is answered. Raises Unavailable.
@@ -77,13 +77,8 @@ class Freshness:
         """
         if changes:
             await self._announce(changes)
-            known = zip(CHANGES, self._announced, reached, strict=True)
-            self._announced = Numbers(*(max(old, new) if kind in changes else old for kind, old, new in known))
-
-    def knows(self, *, added: int = 0, edited: int = 0, keys: int = 0) -> bool:
-        """Whether all changes up to these were announced, as far as this process knows. Otherwise `check` is due."""
-        known_added, known_edited, known_keys = self._announced
-        return added <= known_added and edited <= known_edited and keys <= known_keys
+            known = zip(CHANGES, self.announced, reached, strict=True)
+            self.announced = Numbers(*(max(old, new) if kind in changes else old for kind, old, new in known))
 
     async def check(self) -> None:
         """Read the numbers, and announce what differs. Raises Unavailable.
@@ -91,20 +86,19 @@ class Freshness:
         They can also be lower: the last animal was removed, or the store was restored to an earlier state.
         """
         found = await self._read_numbers()
-        if found != self._announced:
-            differs = zip(CHANGES, found, self._announced, strict=True)
+        if found != self.announced:
+            differs = zip(CHANGES, found, self.announced, strict=True)
             await self._announce([change for change, new, old in differs if new != old])
-            self._announced = found
-
-    def is_checked(self, now: float) -> bool:
-        """Whether `check` was called in the last second. If the clock was set back, it was not."""
-        return self._checked <= now < self._checked + CHECK_SECONDS
+            self.announced = found
 
     async def check_at(self, now: float) -> None:
-        """Call `check`, for this second. One request does so; others go on meanwhile. Raises Unavailable."""
-        self._checked = now
+        """Call `check`, for this second: to be called unless `checked <= now < due`. Raises Unavailable.
+
+        One request does so, and others go on meanwhile. A clock that was set back makes it due.
+        """
+        self.checked, self.due = now, now + CHECK_SECONDS
         try:
             await self.check()
         except BaseException:
-            self._checked = -math.inf
+            self.due = -math.inf
             raise

@@ -45,7 +45,7 @@ class Keys:
         Every change of keys that the answer shows was announced, also where there is no key any more.
         """
         ((number, until, *row),) = await self._db.read(self._of_secret, digest)
-        if not self._db.freshness.knows(keys=number):
+        if number > self._db.freshness.announced.keys:
             await self._db.freshness.check()
         return None if row[0] is None else key_of_secret(self._db.environment, row, until)
 

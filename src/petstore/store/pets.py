@@ -18,6 +18,7 @@ class Pets:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._freshness = db.freshness
         self._in_flight: set[tuple[str, str]] = set()  # idempotency keys whose first request is not answered yet
         numbered = f"{PET_COLUMNS}, (SELECT edited FROM {db.schema}.changes)"
         self._page_sql = page_sql(db.schema, columns=numbered)
@@ -39,13 +40,13 @@ class Pets:
             rows = await self._db.read(self._page_by_status_sql, after, limit + 1, status)
         # The last row is read even when it is not shown: it tells whether there is a next page.
         if not self._is_announced(rows):
-            await self._db.freshness.check()
+            await self._freshness.check()
         return Page(_pets_of(rows[:limit]), len(rows) > limit)
 
     async def get(self, pet_id: int) -> Pet | None:
         rows = await self._db.read(self._pet_sql, pet_id)
         if not self._is_announced(rows):
-            await self._db.freshness.check()
+            await self._freshness.check()
         return Pet(*rows[0][:-1]) if rows else None
 
     def _is_announced(self, rows: Sequence[Row]) -> bool:
@@ -53,7 +54,8 @@ class Pets:
 
         Nothing is known of a read without rows. The numbers are then read afterwards, and cover whatever it has seen.
         """
-        return bool(rows) and self._db.freshness.knows(added=rows[-1][0], edited=rows[0][-1])
+        announced = self._freshness.announced
+        return bool(rows) and rows[-1][0] <= announced.added and rows[0][-1] <= announced.edited
 
     async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
         """Animals above the id `after` whose name contains `text`, ascending. One call reads `search_step` at most."""
@@ -107,8 +109,8 @@ class Pets:
             added = await self._db.add(new, now, idempotency_key)
         finally:
             self._in_flight.discard(name)
-        if added.replayed and not self._db.freshness.knows(added=added.pet.id):
-            await self._db.freshness.check()
+        if added.replayed and added.pet.id > self._freshness.announced.added:
+            await self._freshness.check()
         return added
 
     async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:

@@ -69,8 +69,9 @@ class Admission:
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
         if secret is not None and len(secret) == SECRET_LENGTH:  # otherwise it is no key, and may be 30 KB long
-            if not self._freshness.is_checked(now):
-                await self._freshness.check_at(now)
+            freshness = self._freshness
+            if not freshness.checked <= now < freshness.due:
+                await freshness.check_at(now)
             digest = digest_of_secret(secret)
             known = self._cached.get(digest)
             if known is None or now >= known.expires:

@@ -24,7 +24,6 @@ from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCounters
 from petstore.web.paths import not_found, wrong_address
 from petstore.web.pets import PetOperations
-from petstore.web.preferences import NONE as NO_PREFERENCES
 from petstore.web.preferences import Delays, parse_preferences, play, played_decision
 from petstore.web.replies import (
     NO_STORE,
@@ -110,7 +109,7 @@ class App:
         api = route.api
         key: ApiKey | None = None
         decision: Decision | None = None
-        preferences, delayed = NO_PREFERENCES, 0.0  # only staging has others
+        applied, played, delayed = "", None, 0.0  # what a client of staging preferred
         try:
             key, decision, version = await api.admission.admit(request, now, route.counted_as)
             if request.method == "OPTIONS":
@@ -121,6 +120,7 @@ class App:
                     raise unauthorized(request, api.environment)
                 if api.environment == "staging" and "prefer" in request.fields:
                     preferences = self._delays.granted(parse_preferences(request.fields["prefer"]))
+                    applied, played = preferences.applied, preferences.error
                     delayed = await self._delays.wait(preferences.delay)
                     decision = played_decision(decision, preferences, now)
                     play(preferences, decision, request, route, request_id)
@@ -133,17 +133,15 @@ class App:
 
         if decision is None:
             decision = await self._peek(api.environment, self.address_of(request), now)
-        headers = reply.headers + common_headers(decision, request_id) + route.headers
-        if preferences is not NO_PREFERENCES:
-            headers += preferences.applied
+        headers = reply.headers + common_headers(decision, request_id) + route.headers + applied
         if self._ietf_headers:
             headers += _ietf_headers(decision, key)
         if self._cors is not None:
             headers += self._cors.expose(request)
         reply.headers = headers
         took = perf_counter() - request.started - delayed
-        if key is not None and preferences.error is not None:
-            api.counters.count_played(key, route.counted_as, preferences.error, now)
+        if key is not None and played is not None:
+            api.counters.count_played(key, route.counted_as, played, now)
         else:
             status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
             api.counters.count(key, route.counted_as, status, took)

@@ -37,7 +37,7 @@ class PageCache:
     def __init__(self, *, bytes_max: int = CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
         self._version: CatalogueVersion = (-1, -1)
-        self._begun = 0.0  # when it was last emptied
+        self._begun = self._until = 0.0  # when it was last emptied, and when it must be
         self._entries: Entries = {}
         self._ends: Entries = {}  # entries that end a list
         self._bytes = 0  # of both
@@ -45,15 +45,15 @@ class PageCache:
         self._reads: dict[ListQuery, asyncio.Task[Rendered]] = {}
 
     def get(self, query: ListQuery, version: CatalogueVersion, now: float) -> Rendered | None:
-        if version != self._version or not self._begun <= now < self._begun + KEPT_SECONDS:
+        if version != self._version or not self._begun <= now < self._until:
             self._turn_to(version, now)
         return self._entries.get(query) or self._ends.get(query)
 
     def _turn_to(self, version: CatalogueVersion, now: float) -> None:
         """Keep what is valid under this version. A request that comes late may turn the cache back, for a moment."""
         _, edited = version
-        if edited != self._version[1] or not self._begun <= now < self._begun + KEPT_SECONDS:
-            self._begun = now
+        if edited != self._version[1] or not self._begun <= now < self._until:
+            self._begun, self._until = now, now + KEPT_SECONDS
             self._clear()
         else:
             self._bytes -= sum(_size(rendered) for rendered in self._ends.values())

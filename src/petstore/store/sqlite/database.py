@@ -4,7 +4,7 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -67,12 +67,9 @@ class SqliteDatabase:
             raise
 
     async def read(self, sql: str, *values: Any) -> list[Row]:
-        return self._rows(translated(sql), bindings(values))
-
-    def _rows(self, sql: str, values: tuple[Any, ...]) -> list[Row]:
         # All rows at once: an unfinished statement would keep its snapshot, and SQLite could not start the log over.
         try:
-            rows = self._cursor.execute(sql, values).fetchall()
+            rows = self._cursor.execute(translated(sql), bindings(values)).fetchall()
         except apsw.Error as error:
             fault = translate(error)
             if fault is error:
@@ -102,7 +99,7 @@ class SqliteDatabase:
         return self._writer.add(new, now, idempotency_key)
 
     async def _numbers(self) -> Numbers:
-        return Numbers(*self._rows(_NUMBERS, ())[0])
+        return Numbers(*(await self.read(_NUMBERS))[0])
 
     def contains(self, column: str, place: int) -> str:
         return f"instr(lower({column}), ${place}) > 0"
@@ -129,7 +126,7 @@ class SqliteDatabase:
             )
 
     async def ping(self) -> None:
-        self._rows("SELECT id FROM pets LIMIT 1", ())
+        await self.read("SELECT id FROM pets LIMIT 1")
 
     async def drain(self) -> None:
         await self._writer.drain()
@@ -181,9 +178,9 @@ def translated(sql: str) -> str:
     return _ANY.sub(r"IN (SELECT value FROM json_each(\1))", sql.replace("$", "?"))
 
 
-def bindings(values: Any) -> tuple[Any, ...]:
+def bindings(values: Sequence[Any]) -> Sequence[Any]:
     """A list becomes a JSON array, which `translated` expects."""
     for value in values:
         if type(value) is list:
             return tuple(msgspec.json.encode(each).decode() if type(each) is list else each for each in values)
-    return tuple(values)
+    return values

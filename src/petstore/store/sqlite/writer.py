@@ -271,10 +271,11 @@ class Writer:
     def _write(self, connection: apsw.Connection, writes: list[Write]) -> BatchResult:
         """The rest of a transaction that has begun."""
         changes: set[Change] = set()
+        last_id = 0
         new = self._idempotency.without_replays(connection, [write for write in writes if isinstance(write, AddPet)])
         if new:
-            for pet_id, add in enumerate(new, _insert(connection, _rows(new), len(new))):
-                add.result = added(add.new, pet_id)
+            for last_id, add in enumerate(new, _insert(connection, _rows(new), len(new))):
+                add.result = added(add.new, last_id)
             self._idempotency.remember(connection, new)
             changes.update(ADDED)
         for write in writes:
@@ -289,8 +290,8 @@ class Writer:
                     connection.execute("ROLLBACK TO call")
                     write.result = translate(error)
                 connection.execute("RELEASE call")
-        reached = Numbers()
-        if changes:
+        reached = Numbers(added=last_id)
+        if changes.difference(ADDED) or len(new) < len(writes):  # otherwise only clients' animals were added
             if numbering := numbering_sql("main", changes):
                 connection.execute(numbering)
             row: Any = connection.execute(_NUMBERS).fetchall()[0]
