@@ -57,7 +57,7 @@ test-thorough: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the slow tests: eve
 	$(PYTEST) -m thorough $(ARGS)
 
 test-proofs: $(VENV)/.installed-dev ## Run every proof in its short form, as it is and with a planted fault
-	$(PYTEST) -m proof --dist load tests/test_prove.py $(ARGS)
+	$(PYTEST) -m proof --dist load tests/project/test_prove.py $(ARGS)
 
 check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, types, the direction of imports, documents and known weaknesses
 	$(BIN)/ruff format --check .
@@ -65,14 +65,14 @@ check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, types, the direction of i
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src client/src
-	$(PYTEST) -q -m static tests/test_openapi_lint.py client/tests/test_types.py
-	@$(BIN)/python -m prove.references --check
-	@$(BIN)/python -m prove.documents
-	@$(BIN)/python -m prove.breaking_changes
-	@$(BIN)/python -m prove.advisories
+	$(PYTEST) -q -m static tests/web/test_openapi_lint.py client/tests/test_types.py
+	@$(BIN)/python -m tools.references --check
+	@$(BIN)/python -m tools.documents
+	@$(BIN)/python -m tools.breaking_changes
+	@$(BIN)/python -m tools.advisories
 
 docs: $(VENV)/.installed-dev ## Write docs/reference/ from the code
-	@$(BIN)/python -m prove.references
+	@$(BIN)/python -m tools.references
 
 prove: $(VENV)/.installed-dev ## Try the claims where others break (two hours; about a minute with ARGS="--scale short")
 	$(BIN)/python -m prove $(ARGS)
@@ -85,13 +85,13 @@ bench-quick: $(VENV)/.installed-dev ## The same in under two minutes: fewer rows
 	  --out bench/results/quick.json $(ARGS)
 
 dist: $(VENV)/.installed-dev ## Build wheels and source archives of service and client, and an SBOM, into dist/
-	@$(BIN)/python -m prove.dist
+	@$(BIN)/python -m tools.dist
 
 release-check: dist ## Install the wheel of dist/ in a new environment and use it (PYTHON=python3.14: in that one)
-	@$(BIN)/python -m prove.release --python $(PYTHON)
+	@$(BIN)/python -m tools.release --python $(PYTHON)
 
 container-check: dist ## Build the container image and use it (needs podman and debootstrap, as root)
-	@$(BIN)/python -m prove.containers $(ARGS)
+	@$(BIN)/python -m tools.containers $(ARGS)
 
 # Pins stay as they are unless ARGS=--upgrade. The platforms at the end are those the service can be installed on.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate

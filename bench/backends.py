@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.backends import Postgres, Process, Redis  # from the folder above
+from harness.backends import Postgres, Process, Redis  # from the folder above
 
 _running: list[Process] = []
 

@@ -270,7 +270,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         store = gate = None
         if options.cluster:
-            from tests.backends import Postgres, Redis, running
+            from harness.backends import Postgres, Redis, running
 
             store = stack.enter_context(running(Postgres())).url()
             gate = stack.enter_context(running(Redis())).url()

@@ -11,10 +11,10 @@ import sysconfig
 from functools import partial
 from pathlib import Path
 
+import backends
 from running import BENCH, BUILD, Broken, Contender, Launch, Missing, keys_file, run
 from seed import UNLIMITED, animal, fill
 
-import backends
 import petstore
 from petstore.keys import mint
 from petstore.settings import Settings

@@ -35,7 +35,7 @@ from petstore.web.requests import FIELDS
 
 sys.path.insert(0, str(BENCH.parent))
 
-from tests.in_process import Transport  # from the folder above
+from harness.in_process import Transport  # from the folder above
 
 ANIMALS, KEYS, CONNECTIONS = 100_000, 1_000, 32
 BATCH = 10 * CONNECTIONS  # messages between two readings of the clock

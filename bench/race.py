@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import backends
 import probes
 import report
 from contenders import CONTENDERS
 from load import ROWS, LoadFailed, Sample, run_wrk
 from running import BENCH, Broken, Missing, Running, started
-
-import backends
 
 
 @dataclass(frozen=True, slots=True)

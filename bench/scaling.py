@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import backends
 import report
 from contenders import CONTENDERS
 from load import ROWS, run_wrk
 from redis import Redis as RedisClient
 from running import BENCH, Running, processor_seconds, started
 
-import backends
 from petstore.gate.redis_script import KEY_LIVE, VERSION_NUMBER, ScriptCall, key_record
 from petstore.gate.redis_url import open_link
 from petstore.rate_limits import BanPolicy

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from prove.proof import FULL, PROOFS, SHORT, Broken, Figures, Proof, Scale, Skipped
-from tests.backends import remove_shared
+from harness.backends import remove_shared
+from harness.claims import Broken, Skipped
+from prove.proof import FULL, PROOFS, SHORT, Figures, Proof, Scale
 
 RESULTS = Path(__file__).parent / "results"
 

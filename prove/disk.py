@@ -12,14 +12,15 @@ from pathlib import Path
 
 import httpx
 
+from harness.claims import Broken, Skipped, folder, hold
+from harness.servers import Server, started
 from petstore.backends import Backends
 from petstore.errors import Unavailable
 from petstore.pets import NewPet
 from petstore.settings import Settings
 from petstore.store.sqlite.doctor import check_file
-from prove.proof import Broken, Figures, Scale, Skipped, folder, hold
+from prove.proof import Figures, Scale
 from prove.recorder import recording
-from tests.servers import Server, started
 
 TMPFS = "22m"  # the gate takes 16
 ANSWER_SECONDS, HEAL_SECONDS = 2.0, 5.0

@@ -9,11 +9,12 @@ import os
 import random
 from pathlib import Path
 
+from harness.claims import folder, hold
 from petstore.gate import GatePolicy
 from petstore.gate.lmdb import LmdbGate
 from petstore.gate.recovery import recover
 from petstore.plans import Limits
-from prove.proof import Figures, Scale, folder, hold
+from prove.proof import Figures, Scale
 
 PAGE = 4096
 USED = 2 * 1024 * 1024  # bytes of the file; the rest is still empty

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from prove.proof import Broken, hold
+from harness.claims import Broken, hold
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.1 ([1-5][0-9]{2}) [\t \x21-\x7e]*")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t \x21-\x7e\x80-\xff]*?)[ \t]*")

@@ -14,13 +14,14 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.claims import folder, hold, progress
+from harness.servers import PETSTORE, Key, Server, started
 from petstore.backends import Backends
 from petstore.plans import Limits
 from petstore.store.database import Statement, steps
 from petstore.store.freshness import NOTHING
 from petstore.store.imports import LIFE_SECONDS
-from prove.proof import Figures, Scale, folder, hold, progress
-from tests.servers import PETSTORE, Key, Server, started
+from prove.proof import Figures, Scale
 
 CLIENTS = 4
 PAUSE = 0.01  # between two creates of a client

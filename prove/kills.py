@@ -17,9 +17,10 @@ from pathlib import Path
 
 import apsw
 
+from harness.claims import Broken, folder, hold, progress
+from harness.servers import Key, Server
 from petstore.plans import Limits
-from prove.proof import Broken, Figures, Scale, folder, hold, progress
-from tests.servers import Key, Server
+from prove.proof import Figures, Scale
 
 CLIENTS = 6
 PLENTY = Limits(10**9, 10**9)

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from harness.backends import Postgres, Redis, shared
+from harness.claims import folder, hold
+from harness.nodes import nodes_running
+from harness.servers import Server, started
 from petstore.web.cursors import write_cursor
 from prove.histories import Create, read_of, violations
-from prove.proof import Figures, Scale, folder, hold
-from tests.backends import Postgres, Redis, shared
-from tests.nodes import nodes_running
-from tests.servers import Server, started
+from prove.proof import Figures, Scale
 
 CREATORS, READERS = 4, 8
 PAGE = 20

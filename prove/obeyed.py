@@ -11,6 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from harness.backends import Postgres, Redis, shared
+from harness.claims import Broken, folder, hold, progress
+from harness.nodes import nodes_running
+from harness.servers import Server, started
 from petstore.admin.actions import Admin
 from petstore.backends import Backends, open_stores_for
 from petstore.cli.admin import OPERATOR_BOUNDS
@@ -20,10 +24,7 @@ from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import close_stores
 from petstore.web.cursors import write_cursor
-from prove.proof import Broken, Figures, Scale, folder, hold, progress
-from tests.backends import Postgres, Redis, shared
-from tests.nodes import nodes_running
-from tests.servers import Server, started
+from prove.proof import Figures, Scale
 
 PLENTY = Limits(10**9, 10**9)
 TRAVERSALS = 100

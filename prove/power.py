@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.claims import folder, hold
+from harness.servers import ENTRY
 from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
@@ -19,9 +21,8 @@ from petstore.pets import IdempotencyKey, NewPet, Pet
 from petstore.settings import Settings
 from petstore.store.sqlite.connection import FILE_PRAGMAS
 from petstore.store.sqlite.doctor import check_file
-from prove.proof import Figures, Scale, folder, hold
+from prove.proof import Figures, Scale
 from prove.recorder import Event, after_power_cut, recording
-from tests.servers import ENTRY
 
 CREATES = 300  # per recorded life of a store
 CUTS_OF_ONE_LIFE = 10

@@ -1,19 +1,7 @@
 """What a proof is: a function of a scale that returns its figures, or raises Broken or Skipped."""
 
-import contextlib
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
-
-
-class Broken(AssertionError):
-    """A claim does not hold."""
-
-
-class Skipped(Exception):
-    """This machine cannot try it; the text says why."""
 
 
 class Scale(NamedTuple):
@@ -58,21 +46,3 @@ PROOFS = (
 
 Figures = dict[str, float | int | str]
 Proof = Callable[[Scale], Figures]
-
-
-def hold(condition: object, claim: str) -> None:
-    """Raises Broken, naming the claim that does not hold."""
-    if not condition:
-        raise Broken(claim)
-
-
-def progress(text: str) -> None:
-    """For whoever waits: how far a long proof is. Not part of what it shows."""
-    print(f"        … {text}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def folder() -> Iterator[Path]:
-    """Somewhere to put data, removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="petstore-prove-") as name:
-        yield Path(name)

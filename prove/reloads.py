@@ -12,11 +12,12 @@ import threading
 import time
 from pathlib import Path
 
+from harness.certificates import self_signed
+from harness.claims import folder, hold
+from harness.served import Served, wait_for
+from harness.servers import Key
 from petstore.plans import Limits
-from prove.proof import Figures, Scale, folder, hold
-from tests.certificates import self_signed
-from tests.served import Served, wait_for
-from tests.servers import Key
+from prove.proof import Figures, Scale
 
 CLIENTS = 8
 PER_SECOND = 2_000

@@ -8,8 +8,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from prove.proof import Figures, Scale, folder, hold, progress
-from tests.servers import Key, Server, started
+from harness.claims import folder, hold, progress
+from harness.servers import Key, Server, started
+from prove.proof import Figures, Scale
 
 CONFIGURATION = Path(__file__).parent.parent / "schemathesis.toml"
 EXAMPLES = 2_000  # per operation and run, at most

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from harness.claims import Skipped, folder, hold
+from harness.servers import Server, started
 from prove.load import Answer, percentile, steady
-from prove.proof import Figures, Scale, Skipped, folder, hold
-from tests.servers import Server, started
+from prove.proof import Figures, Scale
 
 PER_SECOND = 250
 ROUND_SECONDS = 6.0

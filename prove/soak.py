@@ -15,9 +15,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from harness.claims import Skipped, folder, hold, progress
+from harness.servers import Key, Server, started
 from prove.load import Answer, percentile, steady
-from prove.proof import Figures, Scale, Skipped, folder, hold, progress
-from tests.servers import Key, Server, started
+from prove.proof import Figures, Scale
 
 PER_SECOND = 150
 WRITES = 10  # one request in ten

@@ -3,10 +3,11 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+from harness.claims import Broken, folder, hold
+from harness.servers import Server, serving
 from prove.cases import KEY, Case, all_cases
 from prove.http import Conversation, converse
-from prove.proof import Broken, Figures, Scale, folder, hold
-from tests.servers import Server, serving
+from prove.proof import Figures, Scale
 
 SENTINEL = b"GET /healthz HTTP/1.1\r\nHost: behind\r\nConnection: close\r\n\r\n"
 ALIVE = b'{"status":"alive"}'

@@ -24,13 +24,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from harness.claims import Skipped, folder, hold, progress
+from harness.served import Served, wait_for
+from harness.servers import PETSTORE, Server
+from harness.stores import StorePlace
 from petstore.store.schema import NEWEST_SCHEMA
 from petstore.web.cursors import write_cursor
-from prove.proof import Figures, Scale, Skipped, folder, hold, progress
+from prove.proof import Figures, Scale
 from prove.reloads import events, reload
-from tests.places import StorePlace
-from tests.served import Served, wait_for
-from tests.servers import PETSTORE, Server
 
 RELEASE = "7da90a0b1fbd7e82643f506074cc8d77783cce6f"  # 1.1
 ROOT = Path(__file__).parent.parent

@@ -19,12 +19,13 @@ from typing import Literal
 
 import apsw
 
+from harness.claims import folder, hold, progress
+from harness.servers import Key, Server
 from petstore.backends import Backends
 from petstore.operations import COUNTED, OperationName
 from petstore.plans import Limits
 from petstore.usage import DAY
-from prove.proof import Figures, Scale, folder, hold, progress
-from tests.servers import Key, Server
+from prove.proof import Figures, Scale
 
 CLIENTS = 6
 PLENTY = Limits(10**9, 10**9)

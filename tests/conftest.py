@@ -1,6 +1,7 @@
 """Fixtures: one shared server per host for tests that bring their own key, and fresh ones for the rest."""
 
 import atexit
+import contextlib
 import gc
 import os
 import tempfile
@@ -11,16 +12,17 @@ from pathlib import Path
 import certifi
 import httpx
 import pytest
+from playwright.sync_api import Browser
 
-from tests.backends import Postgres, Redis, remove_shared, running, shared
-from tests.browsers import browser as browser
-from tests.commands import Commands
+from harness.backends import Missing, Postgres, Redis, remove_shared, running, shared
+from harness.browsers import browser_running
+from harness.commands import Commands
+from harness.processes import fork_from_now_on
+from harness.redis_topologies import RedisCluster, cluster_running
+from harness.served import Served
+from harness.servers import HOSTS, Host, Key, Server, empty_store, serving
+from harness.stores import GatePlace, StorePlace
 from tests.interface import documented
-from tests.places import GatePlace, StorePlace
-from tests.redis_topologies import RedisCluster, cluster_running
-from tests.served import Served
-from tests.servers import HOSTS, Host, Key, Server, empty_store, serving
-from tests.starting import fork_from_now_on
 
 OTHER_HOSTS_TAKE_ONE_IN = 24
 OTHER_HOSTS_START_ONE_IN = 12  # for tests that start a server of their own: a second or two for each
@@ -81,6 +83,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # thousands of tests are there until the end, and the collector need not look at them again and again
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    with _missing_is_told():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    with _missing_is_told():
+        yield
+
+
+@contextlib.contextmanager
+def _missing_is_told() -> Iterator[None]:
+    """A program that is not there is a failure in CI and a skip elsewhere."""
+    try:
+        yield
+    except Missing as missing:
+        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real Chromium, for one file of tests: tests of other files could not run an event loop beside it."""
+    with browser_running() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from harness.commands import Commands
 from petstore.maintenance.doctor import FREE_BYTES_MIN, FREE_FILES_MIN, MOUNTS, findings
 from petstore.settings import Settings
-from tests.commands import Commands
 
 
 def faults(

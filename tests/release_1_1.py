@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import redis
 
+from harness.backends import Postgres, Redis, shared
 from petstore.keys import Environment
-from tests.backends import Postgres, Redis, shared
 
 RELEASE = Path(__file__).parent / "fixtures" / "1.1.0"
 ROWS: dict[str, dict[str, list[list[Any]]]] = json.loads((RELEASE / "rows.json").read_text())

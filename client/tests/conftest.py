@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from fakes import Kind
-from tests.servers import Key, Server, serving
+from harness.servers import Key, Server, serving
 
 
 @pytest.fixture(params=["sync", "async"])

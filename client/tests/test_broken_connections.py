@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cutting_proxy import CuttingProxy
 from fast_time import FastTime
+from harness.servers import serving
 from petstore_client import Attempt, Petstore
-from tests.servers import serving
 
 CREATES = int(os.environ.get("PETSTORE_TEST_CREATES", "800"))
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.backends import free_port
+from harness.servers import Key, Server, serving
 from petstore.plans import Limits
 from petstore_client import __version__
-from tests.backends import free_port
-from tests.servers import Key, Server, serving
 
 
 def run(

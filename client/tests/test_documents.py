@@ -13,10 +13,10 @@ import pytest
 
 import petstore_client
 from examples import API, CLIENT, EXAMPLES, README, REFERENCE
+from harness.servers import Server, serving
 from petstore.keys import Environment
 from petstore_client import AsyncPetstore, Attempt, Page, Pet, Petstore, PetstoreError, RateLimit, Wait
 from petstore_client._errors import CLASSES
-from tests.servers import Server, serving
 
 ROOT = CLIENT.parent
 PUBLIC = [name for name in petstore_client.__all__ if not name.startswith("__")]

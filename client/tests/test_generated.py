@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.servers import Server, serving
+from harness.servers import Server, serving
 
 pytestmark = pytest.mark.thorough
 

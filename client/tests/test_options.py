@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from fakes import KEY, REX, Client, Kind, Service, http_error, http_page, http_response
+from harness.servers import Key, Server
 from petstore_client import LIVE, STAGING, AsyncPetstore, InvalidRequest, Petstore, RateLimited, ServerError, TimedOut
-from tests.servers import Key, Server
 
 
 def make(kind: Kind, **options: Any) -> Petstore | AsyncPetstore:

@@ -11,10 +11,10 @@ import pytest
 
 from fakes import Kind
 from fast_time import FastTime
+from harness.servers import Key, Server, serving
 from petstore.plans import Limits
 from petstore_client import AsyncPetstore, Attempt, Petstore, RateLimited
 from recording import Recorder, sent_too_early
-from tests.servers import Key, Server, serving
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from fakes import Client, Kind
+from harness.backends import free_port
+from harness.servers import Key, Server, serving
 from petstore.plans import Limits
 from petstore_client import (
     ConnectionFailed,
@@ -24,8 +26,6 @@ from petstore_client import (
     TimedOut,
     Unauthorized,
 )
-from tests.backends import free_port
-from tests.servers import Key, Server, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:get_pet:DeprecationWarning")
 

@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.servers import Server, serving
 from petstore_client import Petstore
 from recording import Event, sent_too_early
-from tests.servers import Server, serving
 
 WORKER = Path(__file__).parent / "shared_key_worker.py"
 PROCESSES = 4

@@ -11,10 +11,11 @@ import threading
 import time
 from pathlib import Path
 
+from harness.claims import folder, hold
+from harness.forged_backups import Text, Zeros, forge, manifest_of
 from prove.attacks.altered import program
 from prove.attacks.processes import MEBIBYTE, megabytes
-from prove.proof import Figures, Scale, folder, hold
-from tests.forged_backups import Text, Zeros, forge, manifest_of
+from prove.proof import Figures, Scale
 
 MEMORY_MAX = DISK_MAX = 32 * MEBIBYTE  # beyond what the command takes to refuse a text file
 TIMEOUT = 120

@@ -4,10 +4,11 @@ import socket
 import time
 from collections.abc import Iterator
 
+from harness.claims import Skipped, folder, hold
+from harness.servers import Server, started
 from prove.attacks.altered import program
 from prove.attacks.processes import worker_of
-from prove.proof import Figures, Scale, Skipped, folder, hold
-from tests.servers import Server, started
+from prove.proof import Figures, Scale
 
 LIMIT = 0.010  # seconds of the worker's processor time for 64 KiB on the wire
 UNIT = 64 * 1024

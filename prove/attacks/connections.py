@@ -5,10 +5,11 @@ import resource
 import socket
 import time
 
+from harness.claims import folder, hold
+from harness.scraping import scrape
+from harness.servers import Server, started
 from prove.attacks.processes import worker_of
-from prove.proof import Figures, Scale, folder, hold
-from tests.scraping import scrape
-from tests.servers import Server, started
+from prove.proof import Figures, Scale
 
 OTHER_ADDRESS = "127.0.0.2"
 TIMEOUT = 10.0

@@ -6,11 +6,12 @@ import time
 
 import httpx
 
+from harness.claims import folder, hold
+from harness.consoles import Console
+from harness.servers import Server
 from prove.attacks.altered import program
 from prove.attacks.processes import MEBIBYTE, Process, megabytes
-from prove.proof import Figures, Scale, folder, hold
-from tests.consoles import Console
-from tests.servers import Server
+from prove.proof import Figures, Scale
 
 MEMORY_MAX = 10 * MEBIBYTE
 ANSWERED_WITHIN = 1.0

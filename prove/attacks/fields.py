@@ -4,9 +4,10 @@ import socket
 import statistics
 from collections.abc import Iterator
 
+from harness.claims import folder, hold
 from prove.attacks.listeners import TIMEOUT, Listener, listening
 from prove.attacks.processes import Process
-from prove.proof import Figures, Scale, folder, hold
+from prove.proof import Figures, Scale
 
 HEAD_LIMIT, BODY_LIMIT = 0.001, 0.020  # seconds of the processor
 ATTEMPTS = 3

@@ -13,10 +13,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.claims import Skipped, hold
+from harness.servers import Server
+from harness.watched_files import NOBODY, open_directory, watched
 from prove.attacks.altered import program
-from prove.proof import Figures, Scale, Skipped, hold
-from tests.servers import Server
-from tests.watching import NOBODY, open_directory, watched
+from prove.proof import Figures, Scale
 
 IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_MOVED_TO, IN_CREATE = 0x2, 0x4, 0x8, 0x80, 0x100
 EVENTS = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE

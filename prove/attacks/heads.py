@@ -7,10 +7,11 @@ import contextlib
 import socket
 import time
 
+from harness.claims import folder, hold
+from harness.servers import Server, raw, started
 from prove.attacks.altered import program
 from prove.attacks.processes import MEBIBYTE, Process, megabytes, worker_of
-from prove.proof import Figures, Scale, folder, hold
-from tests.servers import Server, raw, started
+from prove.proof import Figures, Scale
 
 WITHIN = 30 * MEBIBYTE
 SECONDS = 5.0

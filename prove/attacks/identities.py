@@ -12,13 +12,14 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
+from harness.claims import folder, hold, progress
+from harness.servers import ENTRY, Key, Server, started
 from petstore.backends import Backends
 from petstore.keys import digest_of, mint, new_key
 from petstore.plans import Limits
 from prove.attacks.altered import program
 from prove.http import Response, read
-from prove.proof import Figures, Scale, folder, hold, progress
-from tests.servers import ENTRY, Key, Server, started
+from prove.proof import Figures, Scale
 
 CLIENTS = 16
 PIPELINE_MAX = 24

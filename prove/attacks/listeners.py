@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import httpx
 
+from harness.certificates import self_signed
+from harness.claims import Broken, hold
+from harness.consoles import running_console
+from harness.servers import Server, started
 from prove.attacks.altered import program
 from prove.attacks.processes import Process, worker_of
-from prove.proof import Broken, hold
-from tests.certificates import self_signed
-from tests.consoles import running_console
-from tests.servers import Server, started
 
 TIMEOUT = 10.0
 READ_BUFFER = 4096  # bytes: of a client that does not read

@@ -4,10 +4,11 @@ from collections import Counter
 
 import httpx
 
+from harness.claims import folder, hold
+from harness.consoles import Console
+from harness.servers import Server
 from petstore.operators import mint_token
-from prove.proof import Figures, Scale, folder, hold
-from tests.consoles import Console
-from tests.servers import Server
+from prove.proof import Figures, Scale
 
 TRIES = 60
 ATTACKER, OPERATOR = "192.0.2.66", "192.0.2.1"

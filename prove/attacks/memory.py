@@ -4,10 +4,11 @@ import contextlib
 import resource
 import time
 
+from harness.claims import Skipped, folder, hold
 from petstore.server.http_server import MEMORY_MAX
 from prove.attacks.listeners import KINDS, Listener, listening
 from prove.attacks.processes import MEBIBYTE, megabytes
-from prove.proof import Figures, Scale, Skipped, folder, hold
+from prove.proof import Figures, Scale
 
 # At the console a request takes a millisecond of the processor: there, how long others wait would show that alone.
 COUNTS = {"service": 3_000, "console": 1_000}

@@ -9,11 +9,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from harness.claims import folder, hold
+from harness.servers import Server, started
 from petstore.keys import mint
 from prove.attacks.altered import program
 from prove.load import percentile, steady
-from prove.proof import Figures, Scale, folder, hold
-from tests.servers import Server, started
+from prove.proof import Figures, Scale
 
 ADDRESS_LIMIT = 30
 LOOKUPS_PER_SECOND = 10

@@ -4,7 +4,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from tests.servers import Server
+from harness.servers import Server
 
 MEBIBYTE = 1024 * 1024
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+from harness.claims import folder, hold
+from harness.servers import Server, started
 from prove.attacks.altered import program
 from prove.attacks.processes import Process, worker_of
 from prove.http import converse
-from prove.proof import Figures, Scale, folder, hold
-from tests.servers import Server, started
+from prove.proof import Figures, Scale
 
 LIMIT = 0.001  # seconds of the worker's processor time
 LENGTH = 60_000

@@ -3,8 +3,9 @@
 import contextlib
 import time
 
+from harness.claims import folder, hold
 from prove.attacks.listeners import KINDS, Listener, listening, send
-from prove.proof import Figures, Scale, folder, hold
+from prove.proof import Figures, Scale
 
 TRAILERS = b"a:\r\n" * 95_000
 KEPT_MAX = 512 * 1024  # bytes for each connection: no more than what was sent

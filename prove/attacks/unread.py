@@ -3,8 +3,9 @@
 import contextlib
 import time
 
+from harness.claims import folder, hold
 from prove.attacks.listeners import KINDS, Listener, listening, send
-from prove.proof import Figures, Scale, folder, hold
+from prove.proof import Figures, Scale
 
 UNREAD_MAX = 192 * 1024  # bytes for each connection; the file has 1.5 MB
 IDLE_MAX = 128 * 1024  # bytes for each connection

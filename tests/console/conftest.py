@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.consoles import Console, ConsoleClient, running_console
-from tests.servers import Server, serving
+from harness.consoles import Console, ConsoleClient, running_console
+from harness.servers import Server, serving
 
 _names = itertools.count(1)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.consoles import ConsoleClient, running_console, text_of
-from tests.servers import Server
+from harness.consoles import ConsoleClient, running_console, text_of
+from harness.servers import Server
 
 
 def test_empty_pages_name_the_next_step(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from harness.browsers import look, violations
+from harness.consoles import Console, running_console
+from harness.servers import Server
+from harness.stores import imported
 from petstore.audit import AuditEntry
 from petstore.keys import digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import Windows
 from petstore.usage import OperationUsage, RecentError
-from tests.browsers import look, violations
-from tests.consoles import Console, running_console
-from tests.places import imported
-from tests.servers import Server
 
 pytestmark = pytest.mark.thorough
 

@@ -1,7 +1,7 @@
 """The audit log, over HTTP without a browser, on each pair of backends."""
 
-from tests.consoles import Console, ConsoleClient, cells, next_rows, text_of
-from tests.servers import Server
+from harness.consoles import Console, ConsoleClient, cells, next_rows, text_of
+from harness.servers import Server
 
 
 def test_the_audit_log_can_be_filtered(operator: ConsoleClient, console: Console) -> None:

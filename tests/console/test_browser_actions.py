@@ -9,11 +9,11 @@ from urllib.parse import quote
 import httpx
 from playwright.sync_api import Page, expect
 
+from harness.commands import Commands
+from harness.servers import Server
+from harness.wire import asking
 from petstore.plans import Limits
-from tests.commands import Commands
 from tests.console.browser_steps import add_pet, open_section
-from tests.servers import Server
-from tests.wire import asking
 
 
 def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None:

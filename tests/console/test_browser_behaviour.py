@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from harness.consoles import Console, running_console
+from harness.servers import Server
 from petstore.usage import HOUR, OperationUsage
 from tests.console.browser_steps import add_pet, open_section
-from tests.consoles import Console, running_console
-from tests.servers import Server
 
 
 @pytest.fixture(scope="module")

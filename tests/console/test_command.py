@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.commands import Commands
-from tests.consoles import Console, running_console
-from tests.servers import PETSTORE, Server, serving
+from harness.commands import Commands
+from harness.consoles import Console, running_console
+from harness.servers import PETSTORE, Server, serving
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.consoles import ConsoleClient, cells, text_of
+from harness.served import wait_for
+from harness.servers import Key, Server
 from petstore.usage import DAY, OperationUsage
-from tests.consoles import ConsoleClient, cells, text_of
-from tests.served import wait_for
-from tests.servers import Key, Server
 
 
 @pytest.fixture

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.certificates import self_signed
+from harness.commands import Commands
+from harness.consoles import ConsoleClient, running_console, text_of
+from harness.served import Served, wait_for
+from harness.servers import Server, started
+from harness.wire import asking
 from petstore.console.health import latency_between
 from petstore.errors import OperatorError
 from petstore.maintenance.certificate import certificate_expiry
-from tests.certificates import self_signed
-from tests.commands import Commands
-from tests.consoles import ConsoleClient, running_console, text_of
-from tests.served import Served, wait_for
-from tests.servers import Server, started
-from tests.wire import asking
 
 
 def test_the_page_shows_workers_latency_store_gate_backup_and_version(

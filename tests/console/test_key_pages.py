@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.commands import Commands
+from harness.consoles import ConsoleClient, cells, next_rows, running_console, text_of
+from harness.served import wait_for
+from harness.servers import ENTRY, Server, serving
+from harness.wire import asking
 from petstore.keys import Environment, KeyChanges, mint, well_formed
 from petstore.plans import Limits
 from petstore.usage import OperationUsage
-from tests.commands import Commands
-from tests.consoles import ConsoleClient, cells, next_rows, running_console, text_of
-from tests.served import wait_for
-from tests.servers import ENTRY, Server, serving
-from tests.wire import asking
 
 
 def status_of(server: Server, secret: str, environment: Environment = "live") -> int:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from harness.commands import Commands
+from harness.consoles import Console, running_console
+from harness.servers import Server
 from petstore.plans import Limits
 from petstore.rate_limits import Windows
-from tests.commands import Commands
-from tests.consoles import Console, running_console
-from tests.servers import Server
 
 pytestmark = pytest.mark.thorough
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import httpx
 
+from harness.commands import Commands
+from harness.consoles import Console, ConsoleClient, cells, text_of
 from petstore.keys import has_form
-from tests.commands import Commands
-from tests.consoles import Console, ConsoleClient, cells, text_of
 
 
 def test_an_operator_signs_in_and_is_named_in_the_audit_log(console: Console, new_name: Callable[[], str]) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.backends import Postgres, Process, Redis
+from harness.consoles import Console, cells, running_console, text_of
+from harness.served import wait_for
+from harness.servers import Server
 from petstore.console.jobs import Job, Jobs
 from petstore.errors import Unavailable
-from tests.backends import Postgres, Process, Redis
-from tests.consoles import Console, cells, running_console, text_of
-from tests.served import wait_for
-from tests.servers import Server
 
 
 @pytest.fixture

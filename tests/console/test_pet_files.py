@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.commands import Commands
+from harness.consoles import Console, ConsoleClient, cells, running_console, text_of
+from harness.served import wait_for
+from harness.servers import Server
+from harness.stores import names
 from petstore.store.imports import LIFE_SECONDS
-from tests.commands import Commands
-from tests.consoles import Console, ConsoleClient, cells, running_console, text_of
-from tests.places import names
-from tests.served import wait_for
-from tests.servers import Server
 
 
 def finished_job(operator: ConsoleClient, started: httpx.Response) -> httpx.Response:

@@ -5,11 +5,11 @@ import re
 import httpx
 import pytest
 
+from harness.commands import Commands
+from harness.consoles import Console, ConsoleClient, cells, next_rows, text_of
+from harness.servers import Server
 from petstore.keys import Environment
 from petstore.store.bounds import Bounds
-from tests.commands import Commands
-from tests.consoles import Console, ConsoleClient, cells, next_rows, text_of
-from tests.servers import Server
 
 UNUSUAL_NAMES = [
     "<script>alert(1)</script>",

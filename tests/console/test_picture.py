@@ -10,9 +10,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from tests.browsers import ARTIFACTS
-from tests.consoles import running_console
-from tests.served import Served
+from harness.browsers import ARTIFACTS
+from harness.consoles import running_console
+from harness.served import Served
 
 PICTURE = Path(__file__).parents[2] / "docs/images/console.png"
 WIDTH, HEIGHT = 1280, 800

@@ -13,12 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message
 
+from harness.commands import Commands
+from harness.consoles import Console, ConsoleClient, is_sign_in_page, running_console
+from harness.servers import Server, serving
 from petstore.console.app import ROUTES
 from petstore.console.forms import CONTENT_TYPE_MAX, FIELDS_MAX, read_form
 from petstore.console.security import PARAMETERS_MAX, POLICY, QUERY_MAX
-from tests.commands import Commands
-from tests.consoles import Console, ConsoleClient, is_sign_in_page, running_console
-from tests.servers import Server, serving
 
 PARAMETERS = {"environment": "live", "pet_id": "1", "key_id": "key_x", "job_id": "x"}
 ADDRESSES = sorted(

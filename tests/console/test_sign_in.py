@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.certificates import self_signed
+from harness.commands import Commands
+from harness.consoles import Console, ConsoleClient, is_sign_in_page, running_console, text_of
+from harness.servers import Server, serving
 from petstore.audit import AuditEntry
 from petstore.operators import mint_token
-from tests.certificates import self_signed
-from tests.commands import Commands
-from tests.consoles import Console, ConsoleClient, is_sign_in_page, running_console, text_of
-from tests.servers import Server, serving
 
 
 @pytest.fixture(scope="module")

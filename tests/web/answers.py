@@ -5,10 +5,10 @@ from urllib.parse import unquote
 
 import httpx
 
+from harness.servers import ENTRY, Key, Server, raw
 from petstore.errors import STATUS_OF_CODE
 from petstore.pets import PetStatus
 from tests.interface import assert_documented
-from tests.servers import ENTRY, Key, Server, raw
 
 PET = {"name": "Rex", "categoryId": 1}
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import HOSTS, Server, serving
+from harness.servers import HOSTS, Server, serving
 
 
 @pytest.fixture(scope="session", params=HOSTS, ids=list(HOSTS.values()))

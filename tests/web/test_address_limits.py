@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.servers import Server
+from harness.wire import Response, asking
 from petstore.keys import mint
-from tests.servers import Server
-from tests.wire import Response, asking
 
 Start = Callable[..., Server]
 

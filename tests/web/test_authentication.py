@@ -6,11 +6,11 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from harness.servers import ENTRY, Key, Server
 from petstore.keys import SCOPES, Environment, checksum, digest_of, mint, new_key
 from petstore.operations import OPERATIONS, Operation
 from petstore.plans import Limits
 from tests.interface import sample
-from tests.servers import ENTRY, Key, Server
 from tests.web.answers import PET, ask, message_of, remaining
 
 CHALLENGE = 'Bearer realm="petstore"'

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.commands import Commands
+from harness.servers import Key, Server
+from harness.wire import Response, asking
 from petstore.plans import Limits
-from tests.commands import Commands
-from tests.servers import Key, Server
-from tests.wire import Response, asking
 
 Start = Callable[..., Server]
 

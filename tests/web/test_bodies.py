@@ -5,7 +5,7 @@ import socket
 import httpx
 import pytest
 
-from tests.servers import Key, Server
+from harness.servers import Key, Server
 from tests.web.answers import Answer, ask, message_of, parse
 
 VALID = b'{"name":"Rex","categoryId":1}'

@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from tests.servers import Key, Server
+from harness.servers import Key, Server
 from tests.web.answers import Answer, ask, created
 
 # What may differ between two answers to the same question.

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from harness.servers import HOSTS, Key, Server, serving
 from petstore.plans import Limits
-from tests.servers import HOSTS, Key, Server, serving
 from tests.web.answers import PET
 
 SHOP, DESK = "https://shop.example", "http://localhost:3000"

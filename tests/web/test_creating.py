@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.servers import Key, Server
 from petstore.pets import INT64_MAX, INT64_MIN, NESTING_MAX
-from tests.servers import Key, Server
 from tests.web.answers import PET, created, message_of
 
 JSON = {"Content-Type": "application/json"}

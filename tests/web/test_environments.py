@@ -5,9 +5,9 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from harness.servers import Key, Server
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.plans import Limits
-from tests.servers import Key, Server
 from tests.web.answers import PET, created, message_of, remaining
 
 BASE: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}

@@ -9,6 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.in_process import NOW, Running, request, until, use_app
+from harness.servers import Server
+from harness.stores import ENTRY
 from petstore.errors import STATUS_OF_CODE
 from petstore.keys import digest_of, mint, new_key
 from petstore.observability import metrics
@@ -16,9 +19,6 @@ from petstore.pets import NewPet
 from petstore.plans import Limits
 from petstore.web.preferences import DELAYS_MAX, PREFER_MAX, Preferences, parse_preferences
 from petstore.web.replies import Reply, pairs
-from tests.in_process import NOW, Running, request, until, use_app
-from tests.places import ENTRY
-from tests.servers import Server
 
 PLAYED = [code for code in STATUS_OF_CODE if code != "malformed_request"]
 OWN_HEADERS = {

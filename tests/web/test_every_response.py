@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 import httpx
 import pytest
 
+from harness.servers import Key, Server, raw
 from petstore.errors import STATUS_OF_CODE
 from petstore.keys import mint
 from petstore.plans import Limits
-from tests.servers import Key, Server, raw
 from tests.web.answers import Answer, ask, parse
 
 LIMIT_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")

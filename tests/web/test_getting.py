@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
+from harness.servers import Key, Server
 from petstore.plans import Limits
-from tests.servers import Key, Server
 from tests.web.answers import PET, ask, change_status, created, message_of
 
 REMOVAL = datetime(2030, 12, 5, tzinfo=UTC).timestamp()

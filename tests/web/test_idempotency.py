@@ -5,7 +5,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 import httpx
 import pytest
 
-from tests.servers import Key, Server
+from harness.servers import Key, Server
 from tests.web.answers import PET, ask, change_status, message_of
 
 DAY = 86_400

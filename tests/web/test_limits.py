@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from harness.servers import Key, Server, serving
+from harness.wire import Response, asking
 from petstore.plans import Limits, Plan
-from tests.servers import Key, Server, serving
-from tests.wire import Response, asking
 
 MINUTE, DAY = 60, 86_400
 ATTEMPTS = 5

@@ -8,8 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from harness.servers import Key, Server
 from petstore.pets import STATUSES
-from tests.servers import Key, Server
 from tests.web.answers import PET, ask, change_status, created, message_of
 
 ENOUGH = 130

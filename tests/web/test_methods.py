@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
+from harness.servers import Key, Server
 from petstore.keys import Scope
 from petstore.operations import OPERATIONS
 from petstore.plans import Limits
-from tests.servers import Key, Server
 from tests.web.answers import Answer, ask, message_of
 
 BASES = ["/v1", "/staging/v1"]

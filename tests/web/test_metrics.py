@@ -6,13 +6,13 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from harness.scraping import Scrape, scrape
+from harness.served import wait_for
+from harness.servers import Host, Server, raw
+from harness.wire import asking, request
 from petstore.observability.metrics import METRICS
 from petstore.plans import Limits
 from petstore.usage import HOUR
-from tests.scraping import Scrape, scrape
-from tests.served import wait_for
-from tests.servers import Host, Server, raw
-from tests.wire import asking, request
 
 REX = {"name": "Rex", "categoryId": 1}
 

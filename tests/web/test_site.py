@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.servers import Server
 from petstore import __version__
 from petstore.web.asgi import AsgiRequest
 from petstore.web.documents import OWN_ASSETS, SWAGGER_UI, Documents, openapi_document
 from petstore.web.static_files import quality
-from tests.servers import Server
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
 

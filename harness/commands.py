@@ -1,0 +1,86 @@
+"""The `petstore` command for tests: what it prints, and its exit code."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from harness.servers import PETSTORE, Server
+from petstore.audit import AuditEntry
+from petstore.cli import main
+from petstore.keys import Environment
+
+
+class Commands:
+    """Commands on the data of a server, whether or not it runs."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.data = server.data
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**os.environ, **self.server.where}
+
+    def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """In this process, without the time that Python takes to start."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.object(sys, "argv", ["petstore", *words]))
+            stack.enter_context(mock.patch.dict(os.environ, self.server.where))
+            stack.enter_context(contextlib.redirect_stdout(out))
+            stack.enter_context(contextlib.redirect_stderr(err))
+            stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
+            stack.callback(os.umask, os.umask(0o022))  # a command sets its own
+            try:
+                main()
+            except SystemExit as ended:
+                code = ended.code if isinstance(ended.code, int) else 1
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+    def text(self, *words: str) -> str:
+        """The output of a command, which must succeed and print nothing on standard error."""
+        done = self.run(*words)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.text(*words, "--json"))
+
+    def fails(self, *words: str) -> str:
+        """The message of a command that must fail with exit code 2 and nothing on standard output."""
+        done = self.run(*words)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert done.stderr.startswith("petstore: ")
+        assert done.stderr.endswith("\n")
+        assert "Traceback" not in done.stderr
+        return done.stderr.removeprefix("petstore: ").removesuffix("\n")
+
+    def fails_in_one_line(self, *words: str) -> str:
+        message = self.fails(*words)
+        assert "\n" not in message
+        return message
+
+    def entries(self, environment: Environment = "live") -> list[AuditEntry]:
+        """The audit log, newest first."""
+        found = self.server.act(lambda backends: backends.stores[environment].audit.find())
+        return [entry for _, entry in found.entries]
+
+
+class Processes(Commands):
+    """The same, each command a process of its own."""
+
+    def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*PETSTORE, *words],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            cwd=cwd,
+            env=self.variables,
+        )

@@ -1,0 +1,39 @@
+"""Work as a user without permissions, for tests that run as root."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ANONYMOUS = 65534
+
+
+@contextmanager
+def folder_of_nobody() -> Iterator[Path]:
+    """Outside of pytest's own directories, which only their owner may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chown(name, ANONYMOUS, ANONYMOUS)
+        yield Path(name)
+
+
+def as_nobody(work: Callable[[], object]) -> str:
+    """The result of the work or its error, as a text, from a child process. The work must not import anything."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(ANONYMOUS)
+            os.setuid(ANONYMOUS)
+            said = str(work())
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(write, said.encode())
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said_by_child:
+        said = said_by_child.read()
+    os.waitpid(child, 0)
+    return said

@@ -1,0 +1,156 @@
+"""Redis as operators run it: a Cluster of three, a primary with a replica and a Sentinel, behind TLS."""
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from redis import Redis as Client
+from redis.crc import key_slot
+
+from harness.backends import Redis, running
+from harness.certificates import self_signed
+from harness.served import wait_for
+from petstore.gate.redis_script import key_record
+
+SLOTS = 16_384
+CLUSTER_NODE = ("--cluster-enabled", "yes", "--databases", "1", "--cluster-node-timeout", "2000")
+
+
+class RedisCluster:
+    """Three primaries, each with a third of the slots."""
+
+    def __init__(self, nodes: list[Redis]) -> None:
+        self.nodes = nodes
+        self.clients: list[Any] = [Client(port=node.port) for node in nodes]
+        for number, client in enumerate(self.clients):
+            # As redis-cli does: servers that settle their epochs among themselves can give a slot that has just
+            # moved back to its old owner for a moment, and the new owner then drops its records.
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+            client.execute_command("CLUSTER ADDSLOTS", *slots_of(number))
+            if number:
+                client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
+        assert wait_for(lambda: all(self._is_complete(client) for client in self.clients))
+
+    @staticmethod
+    def _is_complete(client: Any) -> bool:
+        info = client.execute_command("CLUSTER INFO")
+        return bool(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3")
+
+    def url(self) -> str:
+        """The cluster, emptied."""
+        for client in self.clients:
+            client.flushall()
+        return cluster_url(self.nodes)
+
+    def begin_move(self, slot: int, name: str, source: int, target: int) -> None:
+        """The source still owns the slot, but the target has the record already."""
+        here, there = self.clients[source], self.clients[target]
+        there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", here.execute_command("CLUSTER MYID"))
+        here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", there.execute_command("CLUSTER MYID"))
+        here.migrate("127.0.0.1", self.nodes[target].port, name, 0, 1_000)
+
+    def end_move(self, slots: Iterable[int], target: int) -> None:
+        """Name the target as the owner of the slots, to the target first: otherwise it would give them up."""
+        owner = self.clients[target].execute_command("CLUSTER MYID")
+        for client in [self.clients[target], *self.clients]:
+            commands = client.pipeline(transaction=False)
+            for slot in slots:
+                commands.execute_command("CLUSTER SETSLOT", slot, "NODE", owner)
+            commands.execute(raise_on_error=False)  # a server without slots may be a replica by now, and refuses
+
+
+def slots_of(shard: int) -> range:
+    """The slots of a shard in a new Cluster."""
+    return range(shard * SLOTS // 3, (shard + 1) * SLOTS // 3)
+
+
+def shard_of(record: str) -> int:
+    """The shard of a record in a new Cluster."""
+    return next(shard for shard in range(3) if key_slot(record.encode()) in slots_of(shard))
+
+
+KEY_IDS = [f"key_{number}" for number in range(20)]
+
+
+def key_on(shard: int) -> str:
+    """A key whose record is on this shard in a new Cluster."""
+    return next(key_id for key_id in KEY_IDS if shard_of(key_record(key_id)) == shard)
+
+
+def cluster_url(nodes: Iterable[Redis]) -> str:
+    return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+
+
+@contextlib.contextmanager
+def cluster_running() -> Iterator[RedisCluster]:
+    with contextlib.ExitStack() as stack:
+        cluster = RedisCluster([stack.enter_context(running(Redis(*CLUSTER_NODE))) for _ in range(3)])
+        yield cluster
+        for client in cluster.clients:
+            client.close()
+
+
+class Sentinel(Redis):
+    def __init__(self, primary: Redis) -> None:
+        super().__init__()
+        (self.folder / "sentinel.conf").write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
+            f"sentinel monitor pets 127.0.0.1 {primary.port} 1\n"
+            "sentinel down-after-milliseconds pets 500\nsentinel failover-timeout pets 2000\n"
+        )
+
+    def command(self) -> list[str]:
+        return [self._program, str(self.folder / "sentinel.conf"), "--sentinel"]
+
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.port}/pets"
+
+
+@contextlib.contextmanager
+def behind_tls(redis: Redis, folder: Path) -> Iterator[str]:
+    """The URL of a Redis behind a TLS listener. The URL names the listener's own certificate as the authority."""
+    certificate, key = self_signed(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, ahead = await asyncio.open_connection("127.0.0.1", redis.port)
+        try:
+            await asyncio.gather(_copy(reader, ahead), _copy(behind, writer))
+        finally:
+            ahead.transport.abort()
+            writer.transport.abort()
+
+    started: list[int] = []
+    stop: list[Callable[[], object]] = []
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
+        loop = asyncio.get_running_loop()
+        stop.append(lambda: loop.call_soon_threadsafe(ended.set))
+        started.append(server.sockets[0].getsockname()[1])
+        await ended.wait()
+        server.close()
+        await server.wait_closed()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert wait_for(lambda: started)
+    try:
+        yield f"rediss://localhost:{started[0]}/0?ssl_ca_certs={certificate}"
+    finally:
+        stop[0]()
+        thread.join(timeout=5)
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+    sink.close()

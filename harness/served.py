@@ -1,0 +1,78 @@
+"""`petstore serve` as an operator runs it, and what to look at while it runs."""
+
+import json
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.servers import PETSTORE, READY_WITHIN, Server
+
+SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
+
+
+class Served(Server):
+    """`petstore serve` with what it prints and what it logs kept apart, and no clock but the machine's."""
+
+    def __init__(self, data: Path, *options: str, workers: int = 1, scheme: str = "http") -> None:
+        super().__init__(data, "own", *options, workers=workers)
+        self.origin = f"{scheme}://127.0.0.1:{self.port}"
+        self.output = data.parent / f"{data.name}.out"
+
+    def start(self, *, wait: bool = True, log: int | None = None) -> "Served":
+        """`log` is a file descriptor to log to in place of the file."""
+        command = [*PETSTORE, "serve", "--data", str(self.data), "--port", str(self.port),
+                   "--workers", str(self.workers), *self.options]  # fmt: skip
+        with self.output.open("wb") as out, self.log.open("ab") as file:
+            self.process = subprocess.Popen(command, stdout=out, stderr=log or file, start_new_session=True)
+        if wait:
+            self.wait_until_ready()
+        return self
+
+    @property
+    def printed(self) -> str:
+        return self.output.read_text()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        complete = self.log.read_text().rpartition("\n")[0]  # the last line may be half written
+        return [json.loads(line) for line in complete.splitlines()]
+
+
+def wait_for(condition: Callable[[], object], seconds: float = READY_WITHIN) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)  # the poll of a condition, bounded by `seconds`
+    return True
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def serve_fails_in_one_line(options: list[str]) -> str:
+    done = subprocess.run([*PETSTORE, "serve", *options], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("petstore: ")
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr

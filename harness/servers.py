@@ -1,0 +1,312 @@
+"""Real servers for tests: the service as a process of its own on a free loopback port, and a hand on its data."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import httpx
+
+from harness.backends import Postgres, Redis, free_port, shared
+from harness.processes import Running, launched
+from harness.stores import imported
+from petstore.audit import AuditEntry
+from petstore.backends import Backends
+from petstore.cli.admin import OPERATOR_BOUNDS
+from petstore.data_dir import UMASK
+from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
+from petstore.pets import STATUSES, NewPet
+from petstore.plans import Limits, Plan
+from petstore.settings import Settings
+from petstore.store.schema import COUNTERS
+
+# Our own HTTP server on the embedded files and on PostgreSQL and Redis, and another host of the same app.
+Host = Literal["own", "cluster", "asgi"]
+HOSTS: dict[Host, str] = {
+    "own": "own-sqlite-lmdb",
+    "cluster": "own-postgres-redis",
+    "asgi": "uvicorn-asgi",
+}
+READY_WITHIN = 15.0
+PLENTY = Limits(1_000_000, 1_000_000)
+PETSTORE = [sys.executable, "-m", "petstore"]
+
+T = TypeVar("T")
+ENTRY = AuditEntry(0.0, "a test", "test", "test")
+
+
+class Key(NamedTuple):
+    """A key with its secret, ready to be sent."""
+
+    record: ApiKey
+    secret: str
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.secret}"}
+
+
+class Server:
+    """One running service. `own` is `petstore serve`; the other hosts the same app on uvicorn."""
+
+    def __init__(
+        self, data: Path, host: Host = "own", *options: str, workers: int = 1, port: int | None = None
+    ) -> None:
+        self.data = data
+        self.host = host
+        self.options = options
+        self.workers = workers
+        self.port = port or free_port()
+        self.origin = f"http://127.0.0.1:{self.port}"
+        self.clock_file = data.parent / f"{data.name}.clock"
+        self.log = data.parent / f"{data.name}.log"
+        self.program = ["petstore"]  # the module that is started, and what it takes before our own words
+        self.process: Running | None = None
+        self._stock: dict[Environment, list[Key]] = {"live": [], "staging": []}
+        self.store = shared(Postgres).url() if host == "cluster" else None
+        self.gate = shared(Redis).url() if host == "cluster" else None
+
+    @property
+    def where(self) -> dict[str, str]:
+        """Where the data is, as variables for commands."""
+        found = {"PETSTORE_DATA": str(self.data), "PETSTORE_STORE": self.store, "PETSTORE_GATE": self.gate}
+        return {name: value for name, value in found.items() if value}
+
+    def url(self, path: str, environment: Environment = "live") -> str:
+        return self.origin + {"live": "/v1", "staging": "/staging/v1"}[environment] + path
+
+    def start(self, *, wait: bool = True) -> "Server":
+        settings = ["--port", str(self.port), "--workers", str(self.workers),
+                    "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
+        if self.host != "asgi":
+            words, variables = [*self.program, "serve", *settings], self.where
+        else:
+            words = ["uvicorn", "--factory", "petstore.cli.serve:asgi",
+                     "--port", str(self.port), "--no-server-header", "--no-proxy-headers",
+                     "--log-level", "warning", "--timeout-graceful-shutdown", "3"]  # fmt: skip
+            variables = {**self.where, **_as_variables(settings)}
+        self.process = launched(words, variables, self.log)
+        if wait:
+            self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self) -> float:
+        """Seconds until /readyz answered 200, and every worker of our own server takes connections."""
+        several = self.host == "own" and self.workers > 1
+        began = time.monotonic()
+        while time.monotonic() - began < READY_WITHIN:
+            if self.process is not None and self.process.poll() is not None:
+                break
+            if takes_connections(self.port):  # asked for first: hundreds of clients would take the time to start
+                with contextlib.suppress(httpx.TransportError):
+                    answer = httpx.get(self.origin + "/readyz", timeout=2, verify=False)
+                    if answer.status_code == 200 and (not several or _listening(self.port) >= self.workers):
+                        return time.monotonic() - began
+            time.sleep(0.01)  # the poll of a condition, bounded by READY_WITHIN
+        raise AssertionError(f"the server is not ready; its log:\n{self.log.read_text()[-2000:]}")
+
+    def stop(self) -> int:
+        """SIGTERM, as a service manager does. Returns the exit code."""
+        if self.process is None:
+            return 0
+        self.process.terminate()
+        try:
+            return self.process.wait(timeout=10)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """`kill -9` of the whole process group."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(timeout=10)
+            self.process = None
+            deadline = time.monotonic() + READY_WITHIN
+            while takes_connections(self.port) and time.monotonic() < deadline:
+                time.sleep(0.001)  # a worker that was killed with it may be gone a moment later
+
+    def worker_behind(self, client_port: int) -> int:
+        """The process id of the worker at the other end of a connection, from the kernel's table of sockets."""
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        local, remote = f":{self.port:04X}", f":{client_port:04X}"
+        (inode,) = {row[9] for row in rows if row[1].endswith(local) and row[2].endswith(remote)}
+        assert self.process is not None
+        main = self.process.pid
+        for pid in Path(f"/proc/{main}/task/{main}/children").read_text().split():
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if str(link.readlink()) == f"socket:[{inode}]":
+                        return int(pid)
+        raise AssertionError("no worker has this connection")
+
+    def move_clock(self, seconds: float) -> None:
+        """The service's clock is the machine's plus this, from the next request on."""
+        part = self.clock_file.with_suffix(".part")
+        part.write_text(str(seconds))
+        part.replace(self.clock_file)
+
+    def create(self) -> None:
+        """Make empty data, as the first start of a service does."""
+        if self.store is not None:
+            self.store = empty_store()
+        else:
+            self._create()
+
+    def _create(self) -> None:
+        async def read(backends: Backends) -> None:
+            for store in backends.stores.values():
+                await store.transfer.rows(COUNTERS, None, 1)  # waits for the migrations without a timeout
+
+        self.act(read)
+
+    def act(self, work: Callable[[Backends], Awaitable[T]]) -> T:
+        """Do something to the data beside the running service, as the command line does."""
+
+        async def inside() -> T:
+            settings = Settings(data=self.data, store=self.store, gate=self.gate)
+            async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
+                return await work(backends)
+
+        before = os.umask(UMASK)  # as every command has it
+        try:
+            # In a thread of its own: a test that drives a browser has an event loop running in this one.
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(lambda: asyncio.run(inside())).result()
+        finally:
+            os.umask(before)
+
+    def key(
+        self,
+        plan: Plan = "enterprise",
+        limits: Limits | None = None,
+        *,
+        environment: Environment = "live",
+        scopes: Iterable[Scope] = SCOPES,
+        expires: float | None = None,
+    ) -> Key:
+        if plan == "enterprise" and limits is None:
+            limits = PLENTY
+        made = Key(
+            new_key(environment, plan, now=time.time(), limits=limits, scopes=scopes, expires=expires),
+            mint(environment),
+        )
+        self.act(lambda backends: backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY))
+        return made
+
+    def key_in_stock(self, environment: Environment = "live") -> Key:
+        """One as `key()` makes it, many at a time: to open the data takes longer than most tests."""
+        if not self._stock[environment]:
+            records = [new_key(environment, "enterprise", now=time.time(), limits=PLENTY) for _ in range(64)]
+            stock = [Key(record, mint(environment)) for record in records]
+
+            async def add(backends: Backends) -> None:
+                for made in stock:
+                    await backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY)
+
+            self.act(add)
+            self._stock[environment] = stock  # only when all of them are in the store
+        return self._stock[environment].pop()
+
+    def fill(self, count: int, environment: Environment = "live", status: Any = None) -> None:
+        """Add animals named Pet 1, Pet 2, …; without a status, the three in turn."""
+        statuses = [status] if status else STATUSES
+        pets = [NewPet(f"Pet {i + 1}", i, statuses[i % len(statuses)]) for i in range(count)]
+        self.act(lambda backends: imported(backends.stores[environment], *pets, entry=ENTRY))
+
+    @contextlib.contextmanager
+    def writes_held_up(self) -> Iterator[None]:
+        """Somebody else's transaction keeps all writers of the live environment waiting; readers go on."""
+        if self.store is None:
+            with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as blocker:
+                blocker.execute("BEGIN IMMEDIATE")
+                yield
+        else:
+            with shared(Postgres).transaction(self.store) as execute:
+                execute("LOCK TABLE petstore_live.pets IN EXCLUSIVE MODE")
+                yield
+
+    def spoil(self) -> None:
+        """Put a row into the live catalogue, with id 1, that no version of the service can have written."""
+        if self.store is None:
+            with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as by_hand:
+                by_hand.execute("INSERT INTO pets VALUES (1, CAST(x'ff' AS TEXT), 1, 'sold', 0)")  # is no UTF-8
+        else:
+            postgres = shared(Postgres)
+            postgres.execute("ALTER TABLE petstore_live.pets ALTER name TYPE inet USING name::inet", self.store)
+            postgres.execute("INSERT INTO petstore_live.pets VALUES (1, '::1', 1, 'sold')", self.store)  # is no name
+
+
+_empty_stores: dict[Postgres, str] = {}
+
+
+def empty_store() -> str:
+    """A database of the shared server with tables and no rows: a copy, since to make them takes longer than a test."""
+    postgres = shared(Postgres)
+    if postgres not in _empty_stores:
+        with tempfile.TemporaryDirectory() as folder:
+            first = Server(Path(folder) / "data", "cluster")
+            first._create()
+        _empty_stores[postgres] = str(first.store).rpartition("/")[2]
+    return postgres.url(_empty_stores[postgres])
+
+
+def _as_variables(settings: list[str]) -> dict[str, str]:
+    """The same options as PETSTORE_* variables, for a host that has no command line of ours."""
+    names = {"--cors-origin": "CORS_ORIGINS", "--trusted-proxy": "TRUSTED_PROXIES"}
+    variables: dict[str, str] = {}
+    words = iter(settings)
+    for word in words:
+        name = "PETSTORE_" + names.get(word, word.removeprefix("--").replace("-", "_").upper())
+        value = "1" if word in ("--access-log", "--ietf-headers") else next(words)
+        variables[name] = f"{variables[name]} {value}" if name in variables else value
+    return variables
+
+
+@contextlib.contextmanager
+def started(server: Server) -> Iterator[Server]:
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+def serving(
+    data: Path, host: Host = "own", *options: str, workers: int = 1
+) -> contextlib.AbstractContextManager[Server]:
+    return started(Server(data, host, *options, workers=workers))
+
+
+def takes_connections(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _listening(port: int) -> int:
+    """How many sockets listen on a port: each worker has one of its own."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
+
+
+def raw(port: int, data: bytes, seconds: float = 5.0) -> bytes:
+    """Send bytes as they are and return all that comes back until the server closes or is silent for a while."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+        connection.sendall(data)
+        received = b""
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
+            while chunk := connection.recv(65536):
+                received += chunk
+        return received

@@ -1,0 +1,177 @@
+"""Commands where no data exist: a command that needs data creates none; hints that work where they are printed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from harness.backends import Postgres, shared
+from harness.commands import Commands
+from harness.servers import Server
+from petstore.cli import cli
+from petstore.cli.options import BACKEND_OPTIONS
+
+# Every command that acts on existing data; the others create data on purpose.
+NEED_DATA = [
+    ["keys", "list"], ["keys", "show", "key_1"], ["keys", "rotate", "key_1", "--overlap", "0s"],
+    ["keys", "update", "key_1", "--plan", "pro"], ["keys", "suspend", "key_1"], ["keys", "resume", "key_1"],
+    ["keys", "revoke", "key_1"], ["pets", "list"], ["pets", "show", "1"], ["pets", "update", "1", "--name", "x"],
+    ["pets", "remove", "1"], ["pets", "undo-import", "imp_1", "--yes"],
+    ["pets", "export", "-"], ["pets", "set-status", "1", "sold"],
+    ["bans", "list"], ["bans", "lift", "key_1"], ["usage"], ["usage", "key_1"], ["audit"], ["operators", "list"],
+    ["operators", "revoke", "ada"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", NEED_DATA, ids=" ".join)
+def test_a_command_that_needs_data_creates_none(without_data: Commands, words: list[str]) -> None:
+    server = without_data.server
+    subject = server.store or server.data
+    assert without_data.fails_in_one_line(*words) == f"no Petstore data in {subject}"
+    assert not server.data.exists()
+    if server.store:
+        schemas = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'petstore%'"
+        assert shared(Postgres).execute(schemas, server.store) == []
+    server.data.mkdir()
+    without_data.fails_in_one_line(*words)
+    assert list(server.data.iterdir()) == []
+
+
+def test_data_on_servers_are_read_without_a_data_directory(tmp_path: Path) -> None:
+    node = Commands(Server(tmp_path / "node", "cluster"))
+    node.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    elsewhere = Commands(Server(tmp_path / "laptop"))
+    elsewhere.server.store, elsewhere.server.gate = node.server.store, node.server.gate
+    assert [pet["name"] for pet in elsewhere.json("pets", "list")] == ["Rex"]
+    assert elsewhere.json("pets", "set-status", "1", "sold")["status"] == "sold"
+    assert not elsewhere.data.exists()
+    elsewhere.server.gate = None  # then the gate is a file of the directory
+    assert elsewhere.fails_in_one_line("pets", "list") == f"no Petstore data in {elsewhere.data}"
+
+
+def test_a_store_that_is_away_is_not_taken_for_one_without_data(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    petstore.server.store, petstore.server.gate = "postgresql://127.0.0.1:1/x", "redis://127.0.0.1:1"
+    assert "no Petstore data" not in petstore.fails_in_one_line("pets", "list")
+
+
+def commands_below(command: click.Command, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
+    if not isinstance(command, click.Group):
+        return {words: command}
+    found: dict[tuple[str, ...], click.Command] = {}
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        found |= commands_below(below, (*words, name))
+    return found
+
+
+WITH_BACKENDS = [
+    words for words, command in commands_below(cli).items() if any(p.name == "data" for p in command.params)
+]
+
+
+@pytest.mark.parametrize("words", WITH_BACKENDS, ids=" ".join)
+def test_backend_options_are_at_the_end_of_every_help_page(words: tuple[str, ...]) -> None:
+    command = commands_below(cli)[words]
+    page = command.get_help(click.Context(command, info_name="petstore"))
+    own, title, backend = page.partition("\nOptions:\n")[2].partition("\nBackend options:\n")
+    assert title
+    shown = (param for param in command.params if isinstance(param, click.Option) and not param.hidden)
+    options = {param.opts[0]: param.name for param in shown}
+    assert {option for option, name in options.items() if name in BACKEND_OPTIONS} == options_in(backend)
+    assert {option for option, name in options.items() if name not in BACKEND_OPTIONS} <= options_in(own)
+
+
+def options_in(section: str) -> set[str]:
+    return {found[1] for found in re.finditer(r"^  (?:-\w, )?(--[a-z-]+)", section, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("expires", ["0d", "0s", "0w"])
+def test_a_key_that_is_expired_from_the_start_is_refused(petstore: Commands, expires: str) -> None:
+    message = petstore.fails_in_one_line("keys", "create", "--plan", "free", "--expires", expires)
+    assert "--expires" in message and "the least is 1s" in message
+    assert petstore.json("keys", "list") == []
+
+
+@pytest.mark.parametrize("existing", ["a file", "a broken link"])
+def test_export_replaces_a_file_only_with_force(petstore: Commands, tmp_path: Path, existing: str) -> None:
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    file = tmp_path / "out.jsonl"
+    if existing == "a file":
+        file.write_text("precious")
+    else:
+        file.symlink_to(tmp_path / "nowhere")
+    assert "--force" in petstore.fails_in_one_line("pets", "export", str(file))
+    assert file.is_symlink() or file.read_text() == "precious"
+    petstore.text("pets", "export", str(file), "--force")
+    assert "Rex" in file.read_text() and not file.is_symlink()
+
+
+PETSTORE = Path(sys.executable).with_name("petstore")
+
+
+def variables(path: str, data: Path) -> dict[str, str]:
+    """For a command with another working directory: its Python finds the same modules."""
+    return {**os.environ, "PATH": path, "PETSTORE_DATA": str(data), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def hint(words: list[str], cwd: Path, path: str, data: Path) -> str:
+    """The command in the hint of an empty list."""
+    done = subprocess.run(
+        [*words, "keys", "list"],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=variables(path, data),
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.removeprefix("No keys yet: ").removesuffix(" keys create --plan free\n")
+
+
+@pytest.mark.parametrize("place", ["on the path", "in a checkout", "elsewhere", "as a module"])
+def test_the_commands_in_hints_work_where_they_are_printed(tmp_path: Path, place: str) -> None:
+    data = tmp_path / "data"
+    Server(data).create()
+    checkout = tmp_path / "checkout"
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / ".venv/bin/petstore").symlink_to(PETSTORE)
+    script, system = f"{checkout}/.venv/bin/petstore", "/usr/bin:/bin"
+    words, cwd, path, expected = {
+        "on the path": ([script], tmp_path, f"{checkout}/.venv/bin:{system}", "petstore"),
+        "in a checkout": ([".venv/bin/petstore"], checkout, system, ".venv/bin/petstore"),
+        "elsewhere": ([script], data, system, script),
+        "as a module": ([sys.executable, "-m", "petstore"], tmp_path, system, f"{sys.executable} -m petstore"),
+    }[place]
+    printed = hint(words, cwd, path, data)
+    assert printed == expected
+    shell = f"{printed} keys create --plan free"
+    subprocess.run(["sh", "-c", shell], check=True, capture_output=True, cwd=cwd, env=variables(path, data), timeout=60)
+
+
+def completed(petstore: Commands, line: str) -> list[str]:
+    """The words that a shell offers for the last word of a line."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_PETSTORE_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [str(PETSTORE)], capture_output=True, text=True, env={**petstore.variables, **words}, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [item.partition(",")[2] for item in done.stdout.split()]
+
+
+def test_the_shell_completes_key_ids_and_names(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    assert completed(petstore, "petstore keys show k") == []
+    assert not petstore.data.exists()
+    ada = petstore.json("keys", "create", "--plan", "free", "--name", "Ada's laptop")["id"]
+    bob = petstore.json("keys", "create", "--plan", "free", "--name", "Bob", "--env", "staging")["id"]
+    assert set(completed(petstore, "petstore keys show key_")) == {ada, bob}
+    assert completed(petstore, f"petstore bans lift {ada[:10]}") == [ada]
+    assert completed(petstore, "petstore usage bo") == [bob]
+    assert completed(petstore, "petstore keys rev") == ["revoke"]

@@ -1,0 +1,297 @@
+"""An animal's life on the command line: show, search, update, remove, several at once, imports and their undoing.
+
+PETSTORE_TEST_TRIALS sets how often a running service has to obey: 5 by default.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from harness.commands import Commands
+from harness.served import wait_for
+from harness.servers import PETSTORE, Key, Server
+
+TRIALS = int(os.environ.get("PETSTORE_TEST_TRIALS", "5"))
+
+
+def add(petstore: Commands, *names: str) -> list[int]:
+    return [petstore.json("pets", "add", "--name", name, "--category-id", "1")["id"] for name in names]
+
+
+def names(petstore: Commands, *options: str) -> list[str]:
+    return [pet["name"] for pet in petstore.json("pets", "list", *options)]
+
+
+def written(path: Path, *rows: str) -> Path:
+    path.write_text("name,categoryId\n" + "".join(f"{row}\n" for row in rows))
+    return path
+
+
+def answering(petstore: Commands, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command whose standard input has an answer to its question."""
+    return subprocess.run(
+        [*PETSTORE, *words], input=answer, capture_output=True, text=True, timeout=60, env=petstore.variables
+    )
+
+
+def test_show_prints_one_animal(petstore: Commands) -> None:
+    (pet_id,) = add(petstore, "Rex")
+    assert petstore.json("pets", "show", str(pet_id))["name"] == "Rex"
+    assert petstore.text("pets", "show", str(pet_id)) == f"{pet_id}  Rex  category 1  available\n"
+    assert petstore.fails_in_one_line("pets", "show", "99") == "no animal has the id 99 in live"
+    assert "in staging" in petstore.fails_in_one_line("pets", "show", str(pet_id), "--env", "staging")
+
+
+def test_list_searches_names(petstore: Commands) -> None:
+    add(petstore, "Rex", "Mia", "T-Rex", "Ærø")
+    assert names(petstore, "--search", "rex") == ["Rex", "T-Rex"]
+    assert names(petstore, "--search", "æRØ") == ["Ærø"]
+    done = petstore.run("pets", "list", "--search", "rex", "--limit", "1")
+    assert "There is more: add --after 1" in done.stderr
+    assert names(petstore, "--search", "rex", "--after", "1") == ["T-Rex"]
+    assert petstore.text("pets", "list", "--search", "nobody") == "No matching animals.\n"
+
+
+def test_update_changes_an_animal(petstore: Commands) -> None:
+    (pet_id,) = add(petstore, "Rex")
+    changed = petstore.json("pets", "update", str(pet_id), "--name", "Max", "--category-id", "7", "--status", "sold")
+    assert changed == {"id": pet_id, "name": "Max", "categoryId": 7, "status": "sold"}
+    entry = petstore.entries()[0]
+    assert (entry.action, entry.subject) == ("update animal", str(pet_id))
+    assert entry.detail == "name Rex → Max; category id 1 → 7; status available → sold"
+    petstore.text("pets", "update", str(pet_id), "--name", "Max")
+    assert petstore.entries()[0] == entry, "nothing has changed"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["1"], "nothing to change"),
+        (["99", "--name", "Max"], "no animal has the id 99"),
+        (["1", "--name", " "], "name must not be empty"),
+        (["1", "--name", "x" * 256], "at most 255"),
+        (["1", "--category-id", str(2**63)], "--category-id"),
+        (["1", "--status", "gone"], "--status"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else None,
+)
+def test_a_bad_update_is_refused_in_one_line(petstore: Commands, words: list[str], says: str) -> None:
+    add(petstore, "Rex")
+    assert says in petstore.fails_in_one_line("pets", "update", *words)
+    assert names(petstore) == ["Rex"]
+
+
+def test_status_of_several_animals_is_set_at_once(petstore: Commands) -> None:
+    add(petstore, "Rex", "Mia", "Bo")
+    assert petstore.json("pets", "set-status", "1", "sold")["status"] == "sold"
+    changed = petstore.json("pets", "set-status", "2", "3", "pending")
+    assert [(pet["id"], pet["status"]) for pet in changed] == [(2, "pending"), (3, "pending")]
+    assert petstore.fails_in_one_line("pets", "set-status", "1", "98", "99", "sold").endswith("ids 98, 99 in live")
+    assert [pet["status"] for pet in petstore.json("pets", "list")] == ["sold", "pending", "pending"]
+
+
+def test_set_status_records_the_old_status_and_only_changes(petstore: Commands) -> None:
+    add(petstore, "Rex", "Mia")
+    petstore.text("pets", "set-status", "1", "sold")
+    assert petstore.json("pets", "set-status", "1", "sold")["status"] == "sold"
+    assert len(petstore.json("pets", "set-status", "1", "2", "sold")) == 2
+    entries = [(entry.subject, entry.detail) for entry in petstore.entries() if entry.action == "set status"]
+    assert entries == [("2", "available → sold"), ("1", "available → sold")]
+
+
+def test_remove_asks_and_removes_several(petstore: Commands) -> None:
+    add(petstore, "Rex", "Mia", "Bo")
+    done = answering(petstore, "n\n", "pets", "remove", "1", "2")
+    assert done.returncode == 2 and "Remove 2 animals from live?" in done.stderr and "1  Rex" in done.stderr
+    assert "nothing was changed" in done.stderr
+    assert names(petstore) == ["Rex", "Mia", "Bo"]
+    assert "no animal has the id 99" in petstore.fails_in_one_line("pets", "remove", "1", "99", "--yes")
+    assert answering(petstore, "y\n", "pets", "remove", "1", "2").stdout == "2 animals removed from live.\n"
+    assert petstore.json("pets", "remove", "3", "--yes") == {"removed": [3]}
+    assert names(petstore) == []
+    entries = [(entry.action, entry.subject, entry.detail) for entry in petstore.entries()][:3]
+    assert entries == [
+        ("remove animal", "3", "Bo, category 1, available"),
+        ("remove animal", "2", "Mia, category 1, available"),
+        ("remove animal", "1", "Rex, category 1, available"),
+    ]
+    assert add(petstore, "Next") == [4], "an id is never used again"
+
+
+def test_running_service_obeys_update_and_remove(server: Server, key: Key) -> None:
+    petstore = Commands(server)
+    with httpx.Client(headers=key.headers, verify=False) as client:
+        for _ in range(TRIALS):
+            (pet_id,) = add(petstore, "Rex")
+            url = server.url(f"/pets/{pet_id}")
+            assert client.get(url).json()["name"] == "Rex"
+            petstore.text("pets", "update", str(pet_id), "--name", "Max")
+            assert client.get(url).json()["name"] == "Max"
+            petstore.text("pets", "remove", str(pet_id), "--yes")
+            assert client.get(url).status_code == 404
+
+
+# Imports
+
+
+def test_a_dry_run_counts_and_lists_every_bad_row(petstore: Commands, tmp_path: Path) -> None:
+    file = written(tmp_path / "x.csv", "Rex,1", *["Mia,one"] * 150, "Bo,2")
+    done = petstore.run("pets", "import", str(file), "--dry-run")
+    assert (done.returncode, done.stderr) == (1, "")
+    *bad, summary = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in bad] == [f"line {number}" for number in range(3, 153)]
+    assert summary == f"{file}: 2 animals, 150 bad rows; nothing was added."
+    report = json.loads(petstore.run("pets", "import", str(file), "--dry-run", "--json").stdout)
+    assert (report["added"], report["import"], report["animals"], report["bad_rows"]) == (0, None, 2, 150)
+    assert report["bad"][0]["line"] == 3 and "categoryId" in report["bad"][0]["reason"]
+    written(file, "Rex,1")
+    assert (
+        petstore.text("pets", "import", str(file), "--dry-run") == f"{file}: 1 animal, 0 bad rows; nothing was added.\n"
+    )
+    assert (names(petstore), petstore.entries()) == ([], [])
+
+
+def test_a_dry_run_creates_no_data(without_data: Commands, tmp_path: Path) -> None:
+    without_data.text("pets", "import", str(written(tmp_path / "x.csv", "Rex,1")), "--dry-run")
+    assert not without_data.data.exists()
+
+
+def test_a_file_that_was_imported_before_is_asked_about(petstore: Commands, tmp_path: Path) -> None:
+    file = written(tmp_path / "x.csv", "Rex,1")
+    first = petstore.json("pets", "import", str(file))
+    other_name = tmp_path / "renamed.csv"
+    file.rename(other_name)
+    done = answering(petstore, "", "pets", "import", str(other_name))
+    assert done.returncode == 2 and f"was imported before: {first['import']}, 1 animal" in done.stderr
+    assert first["import"] in petstore.run("pets", "import", str(other_name), "--dry-run").stdout
+    assert names(petstore) == ["Rex"]
+    assert names(petstore, "--env", "staging") == []
+    petstore.text("pets", "import", str(other_name), "--env", "staging")  # another environment has not seen it
+    assert petstore.json("pets", "import", str(other_name), "--yes")["import"] != first["import"]
+    assert answering(petstore, "y\n", "pets", "import", str(other_name)).returncode == 0
+    assert names(petstore) == ["Rex"] * 3
+
+
+def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path: Path) -> None:
+    file = written(tmp_path / "x.csv", "Rex,1", "Mia,2", "Bo,3")
+    add(petstore, "Before")
+    added = petstore.json("pets", "import", str(file))
+    petstore.text("pets", "set-status", "3", "sold")
+    add(petstore, "After")
+    done = answering(petstore, "", "pets", "undo-import", added["import"])
+    question = f"Remove the 2 animals of {added['import']} (x.csv, live) that were not changed since? 1 stays."
+    assert done.returncode == 2 and question in done.stderr
+    undone = petstore.json("pets", "undo-import", added["import"], "--yes")
+    assert undone == {"import": added["import"], "environment": "live", "removed": 2, "kept": 1, "kept_ids": [3]}
+    assert names(petstore) == ["Before", "Mia", "After"]
+    entry = petstore.entries()[0]
+    assert (entry.action, entry.subject, entry.detail) == (
+        "undo import", added["import"], "x.csv, 3 animals"
+    )  # fmt: skip
+    again_message = petstore.fails_in_one_line("pets", "undo-import", added["import"], "--yes")
+    assert again_message == f"{added['import']} is undone already: 2 removed, 1 kept"
+    again = petstore.json("pets", "import", str(file))
+    text = petstore.text("pets", "undo-import", again["import"], "--yes")
+    assert text == "3 animals removed from live.\n"
+
+
+def test_undo_tells_how_many_animals_stayed(petstore: Commands, tmp_path: Path) -> None:
+    added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Rex,1", "Mia,2")), "--env", "staging")
+    petstore.text("pets", "update", "1", "--name", "Max", "--env", "staging")
+    text = petstore.text("pets", "undo-import", added["import"], "--yes")
+    assert text == "1 animal removed from staging.\n1 animal stayed: changed since the import. Ids: 1\n"
+
+
+def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: Path) -> None:
+    file = written(tmp_path / "x.csv", *(f"Pet {number},1" for number in range(14)))
+    added = petstore.json("pets", "import", str(file))
+    petstore.text("pets", "set-status", *(str(number) for number in range(2, 14)), "sold")
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")  # is not one of the import
+    assert petstore.text("pets", "undo-import", added["import"], "--yes") == (
+        "2 animals removed from live.\n"
+        "12 animals stayed: changed since the import. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
+    )
+
+
+@pytest.mark.parametrize(("rows", "detail"), [(["Rex,1"], "1 animal, imp_"), (["Rex,1", "Mia,2"], "2 animals, imp_")])
+def test_the_audit_entry_of_an_import_counts_its_animals(
+    petstore: Commands, tmp_path: Path, rows: list[str], detail: str
+) -> None:
+    petstore.text("pets", "import", str(written(tmp_path / "x.csv", *rows)))
+    assert petstore.entries()[0].detail.startswith(detail)
+
+
+@pytest.mark.parametrize("import_id", ["imp_nobody", "\udcff", "x\0y", ""])
+def test_undo_of_an_unknown_import_is_refused_in_one_line(petstore: Commands, import_id: str) -> None:
+    assert "no import has the id" in petstore.fails_in_one_line("pets", "undo-import", import_id, "--yes")
+
+
+def test_the_content_of_a_pipe_is_recognised_afterwards(petstore: Commands, tmp_path: Path) -> None:
+    pipe, file = tmp_path / "pipe.csv", written(tmp_path / "x.csv", "Rex,1")
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(file.read_bytes(),))
+    writer.start()
+    added = petstore.json("pets", "import", str(pipe))
+    writer.join()
+    assert added["import"] in answering(petstore, "", "pets", "import", str(file)).stderr
+
+
+def test_ctrl_c_while_a_pipe_is_read_adds_nothing(petstore: Commands, tmp_path: Path) -> None:
+    """The pipe does not end: the command waits in the middle of it."""
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    command = subprocess.Popen(
+        [*PETSTORE, "pets", "import", str(pipe)], stderr=subprocess.PIPE, text=True, env=petstore.variables
+    )
+    with pipe.open("w") as open_end:
+        open_end.write("name,categoryId\n" + "Rex,1\n" * 5_000)
+        open_end.flush()
+        assert wait_for(lambda: _is_waiting(command.pid))
+        command.send_signal(signal.SIGINT)
+    _, message = command.communicate(timeout=60)
+    assert command.returncode == 130 and "Interrupted: give the same command again to go on.\n" in message
+    assert (names(petstore), petstore.entries()) == ([], [])
+
+
+ONE_BY_ONE = (
+    "from petstore.cli import admin, main;"
+    "admin.OPERATOR_BOUNDS = admin.OPERATOR_BOUNDS._replace(import_chunk=1); main()"
+)
+
+
+def test_ctrl_c_in_an_undo_says_how_to_go_on_and_the_next_one_does(petstore: Commands, tmp_path: Path) -> None:
+    """The interrupted command removes one animal per transaction, so that it takes long enough."""
+    count = 10_000
+    added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", *["Rex,1"] * count)))
+    petstore.text("pets", "set-status", "7", str(count), "sold")
+    words = ["pets", "undo-import", added["import"], "--yes"]
+    command = subprocess.Popen(
+        [sys.executable, "-c", ONE_BY_ONE, *words], stderr=subprocess.PIPE, text=True, env=petstore.variables
+    )
+    assert wait_for(lambda: petstore.run("pets", "show", "1").returncode == 2)
+    command.send_signal(signal.SIGINT)
+    _, message = command.communicate(timeout=60)
+    assert command.returncode == 130, message
+    assert "Interrupted: give the same command again to go on" in message
+    asked = answering(petstore, "", *words[:-1]).stderr
+    found = re.search(r"([\d,]+) animals? removed already\. Remove the ([\d,]+) animals of .* 2 stay\.", asked)
+    assert found is not None, asked
+    removed, left = (int(number.replace(",", "")) for number in found.groups())
+    assert removed > 0 and removed + left == count - 2
+    undone = petstore.json(*words)
+    assert (undone["removed"], undone["kept"], undone["kept_ids"]) == (count - 2, 2, [7, count])
+    assert [pet["id"] for pet in petstore.json("pets", "list")] == [7, count]
+    assert [entry.action for entry in petstore.entries()].count("undo import") == 1
+
+
+def _is_waiting(pid: int) -> bool:
+    """Whether the process has read all that is in the pipe: it sleeps in a read of it."""
+    return "pipe" in Path(f"/proc/{pid}/wchan").read_text()

@@ -1,0 +1,333 @@
+"""`petstore serve` as an operator starts it: what it prints, and how it fails in one clear line."""
+
+import asyncio
+import contextlib
+import os
+import re
+import select
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from harness.backends import free_port
+from harness.certificates import self_signed
+from harness.commands import Commands
+from harness.served import SECRET, Served, is_running, listens, serve_fails_in_one_line, wait_for
+from harness.servers import PETSTORE, Server
+from harness.stores import StorePlace
+from petstore.cli import serve as serve_command
+from petstore.service import AsgiService
+from petstore.settings import Settings
+from petstore.store import schema
+from petstore.store.bounds import Bounds
+from petstore.store.postgres import migrations
+
+OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
+CURL = Path("/usr/bin/curl")
+
+
+def test_first_start_prints_one_key_and_a_curl_line_that_works(serve: Callable[..., Served]) -> None:
+    own = serve()
+    assert len(set(SECRET.findall(own.printed))) == 1
+    line = next(line.strip() for line in own.printed.splitlines() if line.strip().startswith("curl "))
+    if CURL.exists():
+        answer = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=20)
+        status, body = answer.stdout.splitlines()[0], answer.stdout.splitlines()[-1]
+        assert (answer.returncode, "200" in status, body) == (0, True, "[]")
+    else:
+        words = re.fullmatch(r"curl -i (\S+) -H '([^:]+): ([^']+)'", line)
+        assert words is not None
+        assert httpx.get(words[1], headers={words[2]: words[3]}, verify=False).json() == []
+
+
+def test_second_start_prints_no_key(serve: Callable[..., Served]) -> None:
+    own = serve()
+    (first,) = set(SECRET.findall(own.printed))
+    own.stop()
+    own.start()
+    assert SECRET.findall(own.printed) == []
+    assert httpx.get(own.url("/pets"), headers={"Authorization": f"Bearer {first}"}).status_code == 200
+
+
+def test_start_says_where_it_listens_and_both_base_addresses(serve: Callable[..., Served]) -> None:
+    own = serve()
+    words = own.printed.split()
+    assert {own.origin, f"{own.origin}/v1", f"{own.origin}/staging/v1"} <= set(words)
+
+
+def test_start_shows_the_public_base_addresses(serve: Callable[..., Served]) -> None:
+    own = serve("--public-url", "https://api.example.com")
+    assert {own.origin, "https://api.example.com/v1", "https://api.example.com/staging/v1"} <= set(own.printed.split())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--unknown"], ["--port", "0"], ["--port", "http"], ["--workers", "0"],
+        ["--public-url", "http://[x"], ["--staging-url", "https://staging.example.com:80a"], ["--store", "postgresql://[::1/petstore"],
+        ["--gate", "redis://127.0.0.1?foo=bar"],
+        ["--public-url", "api.example.com"], ["--public-url", "ftp://api.example.com"],
+        ["--public-url", "https://api.example.com?x=1"], ["--trusted-proxy", "proxy"],
+        ["--trusted-proxy", "10.0.0.0/99"], ["--tls-cert", __file__], ["--tls-key", __file__],
+        ["--tls-cert", "missing.pem", "--tls-key", "missing.pem"], ["--address-per-minute", "0"],
+        ["--ban-seconds", "0"], ["--ban-seconds", "60", "--ban-ceiling", "59"], ["--cors-origin", "shop.example.com"],
+        ["--cors-origin", "https://bücher.example"], ["--cors-origin", "https://me@shop.example.com"],
+        ["--address-per-minute", str(10**12 + 1)], ["--ban-strikes", str(10**12 + 1)],
+        ["--gate", "redis://127.0.0.1:6379/abc"], ["--store", "mysql://x"],
+        ["--store", "postgresql://me:secret@[::1]:5432,db:none/petstore"], ["--gate", "memcached://x"], ["surplus"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_bad_option_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setattr("petstore.service.serve", lambda settings: pytest.fail("the options were accepted"))
+    Commands(Server(tmp_path / "data")).fails_in_one_line("serve", "--port", str(free_port()), *options)
+
+
+@pytest.mark.parametrize("sockets", ["x", "-1", "²", "1000000", "9000"])
+def test_wrong_listen_fds_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sockets: str
+) -> None:
+    monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
+    monkeypatch.setenv("LISTEN_FDS", sockets)
+    line = Commands(Server(tmp_path / "data")).fails_in_one_line("serve", "--port", str(free_port()))
+    assert "LISTEN_FDS" in line and not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "option", "url"),
+    [("redis", "--gate", "redis://127.0.0.1"), ("asyncpg", "--store", "postgresql://127.0.0.1/pets")],
+)
+def test_a_package_that_is_missing_is_found_before_anything_is_created(
+    tmp_path: Path, package: str, option: str, url: str
+) -> None:
+    hidden = f"import sys; sys.modules[{package!r}] = None; import petstore.cli; petstore.cli.main()"
+    words = ["serve", "--port", str(free_port()), option, url]
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, *words], cwd=tmp_path, capture_output=True, text=True, timeout=20
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"needs the package {package}" in done.stderr and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b"])
+def test_host_that_cannot_be_found_is_one_line_and_exit_code_2(tmp_path: Path, host: str) -> None:
+    serve_fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--host", host])
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("https://Shop.example.com:443", "https://shop.example.com"), ("HTTP://shop:80", "http://shop"),
+        ("http://[::1]:80", "http://[::1]"), ("http://[::80]", "http://[::80]"),
+        ("http://shop:443", "http://shop:443"), ("https://shop:80", "https://shop:80"),
+        ("http://localhost:3000", "http://localhost:3000"), ("*", "*"),
+    ],
+)  # fmt: skip
+def test_an_origin_is_taken_as_browsers_send_it(written: str, sent: str) -> None:
+    options = serve_command.serve.make_context("petstore", ["--cors-origin", written]).params
+    assert options["cors_origins"] == (sent,)
+
+
+@pytest.mark.parametrize("below", ["file", "file/data"])
+def test_data_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    serve_fails_in_one_line(["--data", str(tmp_path / below), "--port", str(free_port())])
+
+
+def test_another_asgi_server_is_told_in_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    code = "from petstore.cli.serve import asgi; asgi()"
+    environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "file")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (1, f"petstore: --data {tmp_path / 'file'}: is not a directory\n")
+
+
+@pytest.mark.parametrize(
+    "call", ["asgi()", "import asyncio\nasync def main(): asgi()\nasyncio.run(main())"], ids=["alone", "in a loop"]
+)
+def test_half_a_copy_is_not_served_by_another_asgi_server(tmp_path: Path, call: str) -> None:
+    server = Server(tmp_path / "data")
+    server.act(lambda backends: backends.stores["staging"].transfer.set_copying_from("elsewhere"))
+    code = f"from petstore.cli.serve import asgi; {call}"
+    environment = {**os.environ, **server.where}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert done.stderr == "petstore: the copy of elsewhere to this store is not finished: run petstore copy again\n"
+
+
+def test_another_asgi_server_starts_while_the_store_is_away(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PETSTORE_DATA": str(tmp_path / "data"),
+        "PETSTORE_STORE": "postgresql://127.0.0.1:1/x",
+    }
+    code = "from petstore.cli.serve import asgi; asgi()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_store_that_is_away_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    store = f"postgresql://127.0.0.1:{free_port()}/x"
+    serve_fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--store", store])
+
+
+def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
+    place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = tmp_path / "slow.sql"
+    seconds = 0.6 * Bounds().request_timeout  # for each of the two schemas
+    (initial,) = schema.migrations("postgres", 0)
+    slow.write_text(f"{initial.file.read_text()}; SELECT pg_sleep({seconds})")
+    monkeypatch.setattr(migrations, "migrations", lambda *_: [initial._replace(file=slow)])
+    monkeypatch.setattr(serve_command, "OPENING_LOGGED_AFTER", 0.1)
+    with caplog.at_level("INFO", "petstore"):
+        secrets = asyncio.run(serve_command._first_key(Settings(data=place.data, store=place.url)))
+    assert SECRET.fullmatch(secrets["live"])
+    assert caplog.messages == ["store opening"]
+
+
+def test_first_key_that_cannot_be_printed_is_said_to_be_lost(tmp_path: Path) -> None:
+    words = [*PETSTORE, "serve", "--data", str(tmp_path / "data"), "--port", str(free_port())]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=20)
+    assert done.returncode == 2 and re.search(r"the secret is lost: .*petstore keys rotate", done.stderr)
+
+
+def test_tls_files_that_are_no_certificate_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    junk = tmp_path / "junk.pem"
+    junk.write_text("junk")
+    serve_fails_in_one_line(
+        ["--data", str(tmp_path / "data"), "--port", str(free_port()), "--tls-cert", str(junk), "--tls-key", str(junk)]
+    )
+
+
+def test_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        line = serve_fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(port)])
+    assert str(port) in line
+
+
+def test_port_of_another_petstore_is_in_use(serve: Callable[..., Served], tmp_path: Path) -> None:
+    own = serve()
+    assert str(own.port) in serve_fails_in_one_line(["--data", str(tmp_path / "other"), "--port", str(own.port)])
+
+
+def _is_hung_up_on(port: int, trusting: ssl.SSLContext) -> bool:
+    """Whether a client that is answered, and goes on sending for ever, is soon not listened to any more."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+    with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as talking:
+        talking.sendall(b"POST /v1/pets HTTP/1.1\r\nHost: here\r\nContent-Length: 100000000000\r\n\r\n")
+        until = time.monotonic() + 15
+        with contextlib.suppress(OSError):
+            while time.monotonic() < until:
+                talking.sendall(b"x" * 1000)
+                time.sleep(0.05)
+            return False
+    return True
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make a certificate")
+def test_tls(tmp_path: Path) -> None:
+    certificate, private = self_signed(tmp_path)
+    own = Served(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(private)).start(wait=False)
+    try:
+        assert wait_for(lambda: listens(own.port))
+        own.origin = f"https://127.0.0.1:{own.port}"
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with httpx.Client(verify=trusting) as client:
+            assert client.get(own.url("/pets"), headers=own.key().headers).json() == []
+        assert _is_hung_up_on(own.port, trusting)
+        assert f"https://127.0.0.1:{own.port}/v1" in own.printed
+    finally:
+        own.stop()
+
+
+def test_unfinished_tls_handshakes_count_for_their_address(tmp_path: Path) -> None:
+    certificate, private = self_signed(tmp_path)
+    options = ["--tls-cert", str(certificate), "--tls-key", str(private), "--connections-per-address", "5"]
+    own = Served(tmp_path / "data", *options, "--workers", "1").start(wait=False)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    silent: list[socket.socket] = []
+    try:
+        assert wait_for(lambda: listens(own.port))
+        silent += [socket.create_connection(("127.0.0.1", own.port), timeout=5) for _ in range(9)]
+        refused = [each for each in silent if select.select([each], [], [], 0.5)[0]]  # closed at once
+        assert len(refused) == 4
+        other = socket.create_connection(("127.0.0.1", own.port), timeout=5, source_address=("127.0.0.2", 0))
+        with trusting.wrap_socket(other, server_hostname="127.0.0.1") as talking:
+            talking.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            assert talking.recv(100).startswith(b"HTTP/1.1 200")
+        for each in silent:
+            each.close()
+
+        def is_served() -> bool:
+            with contextlib.suppress(httpx.TransportError):  # until the server has noticed that they are closed
+                return httpx.get(f"https://127.0.0.1:{own.port}/healthz", verify=trusting).status_code == 200
+            return False
+
+        assert wait_for(is_served)
+    finally:
+        for each in silent:
+            each.close()
+        own.stop()
+
+
+def test_a_websocket_is_refused_under_another_asgi_server(tmp_path: Path) -> None:
+    said: list[MutableMapping[str, Any]] = []
+
+    async def hear() -> MutableMapping[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def say(message: MutableMapping[str, Any]) -> None:
+        said.append(message)
+
+    asyncio.run(AsgiService(Settings(data=tmp_path / "data"))({"type": "websocket", "path": "/v1/pets"}, hear, say))
+    assert said == [{"type": "websocket.close"}]
+
+
+def test_a_start_that_fails_is_told_to_another_asgi_server(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    said: list[MutableMapping[str, Any]] = []
+
+    async def hear() -> MutableMapping[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def say(message: MutableMapping[str, Any]) -> None:
+        said.append(message)
+
+    asyncio.run(AsgiService(Settings(data=tmp_path / "file"))({"type": "lifespan"}, hear, say))
+    assert [message["type"] for message in said] == ["lifespan.startup.failed"]
+    assert str(tmp_path) in said[0]["message"]
+
+
+def test_another_asgi_server_goes_on_when_the_shell_that_started_it_ends(tmp_path: Path) -> None:
+    port = free_port()
+    uvicorn = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi", "--port", str(port)]
+    shell = subprocess.Popen(
+        ["sh", "-c", '"$@" > "$PETSTORE_DATA.log" 2>&1 < /dev/null & echo $!; read line', "sh", *uvicorn],
+        env={**os.environ, "PETSTORE_DATA": str(tmp_path / "data")}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert shell.stdin is not None and shell.stdout is not None
+    server = int(shell.stdout.readline())
+    try:
+        assert wait_for(lambda: listens(port)), (tmp_path / "data.log").read_text()
+        shell.communicate(b"\n", timeout=10)
+        ended = wait_for(lambda: not is_running(server), 2.5)  # a worker looks once a second
+        assert not ended and httpx.get(f"http://127.0.0.1:{port}/healthz", verify=False).status_code == 200
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server, signal.SIGTERM)
+        assert wait_for(lambda: not is_running(server))

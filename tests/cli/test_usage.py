@@ -1,0 +1,247 @@
+"""`petstore usage`, `audit`, `operators` and the paging of `keys list`, as text and JSON, on each pair of backends."""
+
+import ast
+import io
+import json
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import petstore as package
+from harness.commands import Commands
+from petstore.admin.actions import Admin
+from petstore.admin.pet_files import PetFile
+from petstore.audit import ACTIONS, AuditEntry
+from petstore.keys import KeyChanges, has_form
+from petstore.pets import NewPet, PetChanges
+from petstore.plans import Limits
+from petstore.usage import OperationUsage, ResponseClass
+
+
+def make_keys(petstore: Commands, count: int) -> list[str]:
+    """Their ids, the newest first."""
+
+    async def work(backends: Any) -> list[str]:
+        admin = Admin(backends.stores["live"], backends.gate, "ada", time.time)
+        return [(await admin.create_key("free", name=f"Key {i}"))[0].id for i in range(count)][::-1]
+
+    return petstore.server.act(work)
+
+
+def use(petstore: Commands, *rows: OperationUsage) -> None:
+    petstore.server.act(lambda backends: backends.stores["live"].usage.add(rows, {}))
+
+
+def counted(key_id: str, at: int, response: ResponseClass, requests: int) -> OperationUsage:
+    return OperationUsage(key_id, at, response, requests, "listPets")
+
+
+def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) -> None:
+    quiet, busy, unused = make_keys(petstore, 3)
+    now = int(time.time())
+    use(petstore, counted(busy, now - 3600, "ok", 50), counted(quiet, now - 3600, "ok", 1))
+    use(petstore, counted(busy, now, "ok", 400), counted(busy, now, "refused", 30), counted(busy, now, "banned", 2))
+    first, second = petstore.json("usage")
+    assert (first["key_id"], first["requests"], first["refused"], first["banned"]) == (busy, 482, 30, 2)
+    assert (first["admitted"], first["plan"]) == (450, "free")
+    assert first["name"] == "Key 1" and first["bars"][-1] == 432 and sum(first["bars"]) == 482
+    assert (second["key_id"], second["requests"]) == (quiet, 1)
+    for span in ("hour", "day", "month"):
+        header, line, *_ = petstore.text("usage", "--span", span).splitlines()
+        assert header.split() == ["key", "last", span, "requests", "admitted", "429", "banned", "name"]
+        assert line.split()[0] == busy
+        assert re.search("[▁▂▃▄▅▆▇█] ", line)
+    assert unused not in petstore.text("usage")
+    done = petstore.run("usage", "--limit", "1")
+    assert busy in done.stdout and quiet not in done.stdout
+    assert done.stderr == f"There is more: add --after {busy} to the same command.\n"
+    assert [entry["key_id"] for entry in petstore.json("usage", "--after", busy)] == [quiet]
+    assert (
+        petstore.text("usage", "--after", quiet)
+        == "No requests in live within the last day of a key behind this one.\n"
+    )
+    assert "no key has the id key_nobody" in petstore.fails_in_one_line("usage", "--after", "key_nobody")
+    assert petstore.json("usage", "--env", "staging") == []
+    assert petstore.text("usage", "--env", "staging").startswith("No requests in staging")
+
+
+def test_usage_of_one_key_is_shown_by_interval(petstore: Commands) -> None:
+    (key_id,) = make_keys(petstore, 1)
+    use(petstore, counted(key_id, int(time.time()), "ok", 12), counted(key_id, int(time.time()), "client_error", 3))
+    shown = petstore.json("usage", key_id, "--span", "day")
+    assert (shown["key_id"], shown["name"], shown["seconds"]) == (key_id, "Key 0", 3600)
+    assert len(shown["steps"]) == 24
+    newest = [step for step in shown["steps"] if step["ok"]]
+    assert [(step["ok"], step["client_error"], step["refused"]) for step in newest] == [(12, 3, 0)]
+    text = petstore.text("usage", key_id)
+    assert "0 of 1,000" in text and "█" in text
+    assert text.splitlines()[-1].split()[-5:] == ["12", "3", "0", "0", "0"]
+    assert "key_nobody" in petstore.fails_in_one_line("usage", "key_nobody")
+    assert "--span" in petstore.fails_in_one_line("usage", "--span", "year")
+
+
+def test_usage_is_shown_for_one_operation(petstore: Commands) -> None:
+    lists, gets = make_keys(petstore, 2)
+    now = int(time.time())
+    use(petstore, OperationUsage(lists, now, "ok", 70, "listPets"), OperationUsage(gets, now, "ok", 5, "getPet"))
+    use(petstore, OperationUsage(lists, now, "ok", 2, "getPet"), OperationUsage(lists, now, "ok", 1, "createPet"))
+    for operation, expected in (
+        ("getPet", [(gets, 5), (lists, 2)]), ("listPets", [(lists, 70)]), ("createPet", [(lists, 1)]),
+    ):  # fmt: skip
+        found = petstore.json("usage", "--operation", operation)
+        assert [(entry["key_id"], entry["requests"]) for entry in found] == expected
+        assert [sum(entry["bars"]) for entry in found] == [requests for _, requests in expected]
+    shown = petstore.json("usage", lists, "--operation", "getPet")
+    assert sum(interval["ok"] for interval in shown["steps"]) == 2
+    assert sum(interval["ok"] for interval in petstore.json("usage", lists)["steps"]) == 73
+    assert "--operation" in petstore.fails_in_one_line("usage", "--operation", "deletePet")
+
+
+def test_usage_of_a_calendar_month_can_be_billed(petstore: Commands) -> None:
+    big, small = make_keys(petstore, 2)
+    first, last = _at(2024, 2, 1), _at(2024, 3, 1) - 1  # a February with 29 days
+    use(petstore, counted(big, first - 1, "ok", 1_000), counted(big, last + 1, "ok", 1_000))
+    use(
+        petstore, counted(big, first, "ok", 40), counted(big, last, "client_error", 5), counted(big, last, "refused", 7)
+    )
+    use(petstore, counted(small, first, "server_error", 1))
+    found = petstore.json("usage", "--month", "2024-02")
+    assert [(each["key_id"], each["admitted"], each["refused"]) for each in found] == [(big, 45, 7), (small, 1, 0)]
+    assert len(found[0]["bars"]) == 29 and sum(found[0]["bars"]) == 52
+    assert petstore.json("usage", "--month", "2024-02", "--operation", "getPet") == []
+    assert petstore.json("usage", "--month", "2024-02", "--after", big)[0]["key_id"] == small
+    one = petstore.json("usage", big, "--month", "2024-02")
+    assert (one["admitted"], one["seconds"], len(one["steps"])) == (45, 86_400, 29)
+    assert (one["steps"][0]["start"], one["steps"][0]["ok"], one["steps"][-1]["refused"]) == (first, 40, 7)
+    assert re.search(r"admitted +45\n", petstore.text("usage", big, "--month", "2024-02"))
+    assert "45" in petstore.text("usage", "--month", "2024-02").splitlines()[1].split()
+    assert petstore.text("usage", "--month", "2024-01", "--env", "staging") == "No requests in staging in 2024-01.\n"
+    assert petstore.text("usage", small, "--month", "2024-01").endswith("No requests in 2024-01.\n")
+    assert "--month" in petstore.fails_in_one_line("usage", "--month", "2024-13")
+    assert "not both" in petstore.fails_in_one_line("usage", "--month", "2024-02", "--span", "day")
+
+
+def _at(year: int, month: int, day: int) -> int:
+    return int(datetime(year, month, day, tzinfo=UTC).timestamp())
+
+
+def test_audit_lists_and_filters_entries(petstore: Commands) -> None:
+    key_id = petstore.json("keys", "create", "--plan", "enterprise", "--per-minute", "1", "--per-day", "2")["id"]
+    limits = petstore.json("keys", "update", key_id, "--per-minute", "5", "--per-day", "60")
+    assert (limits["per_minute"], limits["per_day"]) == (5, 60)
+    petstore.text("keys", "revoke", key_id)
+    entries = petstore.json("audit")
+    assert [entry["action"] for entry in entries] == ["revoke key", "update key", "create key"]
+    assert {entry["subject"] for entry in entries} == {key_id}
+    assert all(entry["actor"].endswith("(command line)") for entry in entries)
+    assert [entry["action"] for entry in petstore.json("audit", "--what", "update key")] == ["update key"]
+    assert len(petstore.json("audit", "--search", key_id.lower(), "--who", "COMMAND")) == 3
+    assert petstore.json("audit", "--who", "nobody") == []
+    assert petstore.text("audit", "--who", "nobody") == "No matching entries.\n"
+    assert petstore.text("audit", "--env", "staging").startswith("No entries in staging yet")
+    page = petstore.run("audit", "--limit", "1", "--json")
+    assert f"--before {entries[0]['number']}" in page.stderr
+    assert json.loads(page.stdout) == entries[:1]
+    assert petstore.json("audit", "--before", str(entries[0]["number"])) == entries[1:]
+    header, first, *_ = petstore.text("audit").splitlines()
+    assert header.split() == ["number", "when", "who", "what", "subject", "detail"]
+    assert key_id in first
+    assert "--what" in petstore.fails_in_one_line("audit", "--what", "nonsense")
+
+
+def test_operators_are_added_listed_and_revoked(petstore: Commands) -> None:
+    assert petstore.text("operators", "list").startswith("No operators yet")
+    added = petstore.json("operators", "add", "Ada Lovelace")
+    assert has_form(added["token"], "pets_op_")
+    assert "ada" in petstore.fails_in_one_line("operators", "add", "Ada Lovelace").lower()
+    assert "pets_op_" in petstore.text("operators", "add", "grace")
+    assert [entry["name"] for entry in petstore.json("operators", "list")] == ["Ada Lovelace", "grace"]
+    assert added["token"] not in petstore.text("operators", "list") + petstore.text("audit")
+    assert petstore.json("operators", "add", "viewer one", "--role", "viewer")["role"] == "viewer"
+    assert [entry["role"] for entry in petstore.json("operators", "list")] == ["operator", "operator", "viewer"]
+    petstore.text("operators", "revoke", "viewer one")
+    assert "grace" in petstore.text("operators", "revoke", "grace")
+    assert petstore.json("operators", "list")[1]["revoked"] is not None
+    assert "grace" in petstore.fails_in_one_line("operators", "revoke", "grace")
+    assert petstore.json("operators", "revoke", "Ada Lovelace")["name"] == "Ada Lovelace"
+    again = petstore.json("operators", "add", "Ada Lovelace")
+    assert again["token"] != added["token"]
+    assert [entry.action for entry in petstore.entries()][:2] == ["add operator", "revoke operator"]
+    petstore.fails_in_one_line("operators", "add", " ")
+
+
+def test_keys_are_listed_page_by_page(petstore: Commands) -> None:
+    ids = make_keys(petstore, 5)
+    assert [entry["id"] for entry in petstore.json("keys", "list")] == ids
+    page = petstore.run("keys", "list", "--limit", "2", "--json")
+    assert [entry["id"] for entry in json.loads(page.stdout)] == ids[:2]
+    assert page.stderr == f"There is more: add --before {ids[1]} to the same command.\n"
+    assert [entry["id"] for entry in petstore.json("keys", "list", "--before", ids[1])] == ids[2:]
+    assert [entry["id"] for entry in petstore.json("keys", "list", "--search", "kEy 3")] == [ids[1]]
+    assert petstore.text("keys", "list", "--search", "nobody") == "No matching keys.\n"
+    assert "key_nobody" in petstore.fails_in_one_line("keys", "list", "--before", "key_nobody")
+
+
+def test_only_enterprise_keys_have_limits_of_their_own(petstore: Commands) -> None:
+    (key_id,) = make_keys(petstore, 1)
+    words = ["keys", "update", key_id, "--per-minute", "5", "--per-day", "60"]
+    assert "free plan has fixed limits" in petstore.fails_in_one_line(*words)
+
+
+def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> None:
+    """The audit page and `--what` offer these actions."""
+
+    async def work(backends: Any) -> list[AuditEntry]:
+        store = backends.stores["live"]
+        admin = Admin(store, backends.gate, "ada", time.time)
+        key, _ = await admin.create_key("enterprise", limits=Limits(1, 1))
+        await admin.update_key(key.id, KeyChanges(per_minute=2, per_day=2))
+        await admin.suspend_key(key.id)
+        await admin.resume_key(key.id)
+        _, secret, _ = await admin.rotate_key(key.id, 0)
+        await admin.identify_key(secret)
+        version = await backends.gate.keys_version("live")
+        for _ in range(6):
+            await backends.gate.admit("live", key.id, Limits(2, 2), version, time.time(), "other")
+        await admin.lift_ban(key.id)
+        await admin.revoke_key(key.id)
+        pet = await admin.add_pet(NewPet("Rex", 1))
+        await admin.set_status([pet.id], "sold")
+        await admin.update_pet(pet.id, PetChanges(name="Max"))
+        await admin.restore_pets(await admin.remove_pets([pet.id]))
+        file = PetFile("x.csv", io.BytesIO(b"name,categoryId\nMia,1\n"))
+        added = await admin.import_pets("x.csv", file, await file.check())
+        await admin.undo_import(added.id)
+        await admin.add_operator("grace")
+        await admin.set_role("grace", "viewer")
+        await admin.revoke_operator("grace")
+        return [entry for _, entry in (await store.audit.find()).entries]
+
+    entries = petstore.server.act(work)
+    elsewhere = ["backup", "restore", "copy", "sign in", "sign-in failed", "sign out", "sign out everywhere"]
+    of_older_versions = ["set limits"]
+    assert sorted([*(entry.action for entry in entries), *elsewhere, *of_older_versions]) == sorted(ACTIONS)
+    assert {entry.actor for entry in entries} == {"ada"}
+
+
+def test_every_action_in_the_code_is_known() -> None:
+    place = {"entry": 0, "_entry": 0, "AuditEntry": 2, "record": 1, "_change_key": 2}
+    recorded = set()
+    for file in Path(package.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                action = node.args[place[name]] if name in place and len(node.args) > place[name] else None
+                if isinstance(action, ast.Constant):
+                    recorded.add(action.value)
+    named_by_variables = {"sign out", "sign out everywhere"}
+    assert recorded == set(ACTIONS) - {"set limits"} - named_by_variables
+
+
+@pytest.mark.parametrize("words", [["usage"], ["audit"], ["operators", "list"], ["keys", "list"]], ids=" ".join)
+def test_empty_lists_are_json_too(petstore: Commands, words: list[str]) -> None:
+    assert petstore.json(*words) == []

@@ -1,0 +1,147 @@
+"""Three nodes of two workers each, whose clocks disagree by ten seconds, are one service.
+
+PETSTORE_TEST_TRIALS sets how often freshness and revocation are tried: 40 by default, 1,000 for a long run.
+"""
+
+import asyncio
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from harness.backends import Postgres, Redis, shared
+from harness.nodes import Node, nodes_running
+from harness.servers import ENTRY, Key
+from harness.wire import asking
+from petstore.backends import Backends
+from petstore.keys import Environment
+from petstore.plans import Limits, Plan
+from petstore.settings import Settings
+
+TRIALS = int(os.environ.get("PETSTORE_TEST_TRIALS", "40"))
+CASES = 30
+PAGE = 100
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
+    folder = tmp_path_factory.mktemp("nodes")
+    # Without that limit the refused ones would soon be answered 429 instead of 401.
+    options = ("--address-per-minute", "1000000")
+    with nodes_running(folder, shared(Postgres), shared(Redis), *options, skews=(-5.0, 0.0, 5.0)) as three:
+        yield three
+
+
+def generated_case(number: int) -> tuple[Plan, Limits | None, int, int]:
+    """A plan, limits of its own if it has any, how many clients, and how many requests each sends."""
+    dice = random.Random(number)
+    plan: Plan = dice.choice(["free", "free", "pro", "enterprise", "enterprise", "enterprise"])
+    limits = Limits(dice.randint(1, 120), dice.randint(1, 240)) if plan == "enterprise" else None
+    return plan, limits, dice.randint(2, 12), dice.randint(5, 40)
+
+
+@pytest.mark.parametrize("number", range(CASES))
+def test_a_limit_admits_exactly_its_number_over_all_nodes(nodes: list[Node], number: int) -> None:
+    plan, limits, clients, each = generated_case(number)
+    environment: Environment = "staging" if number % 5 == 0 else "live"
+    key = nodes[0].key(plan, limits, environment=environment)
+    path = "/v1/pets?limit=1" if environment == "live" else "/staging/v1/pets?limit=1"
+    with ThreadPoolExecutor(clients) as pool:
+        asked = [
+            pool.submit(asking, nodes[client % len(nodes)].port, each, key.headers, path) for client in range(clients)
+        ]
+        answers = [answer for future in asked for answer in future.result()]
+    assert len(answers) == clients * each
+    allowed = min(key.record.per_minute, key.record.per_day, clients * each)
+    assert Counter(answer.status == 200 for answer in answers)[True] == allowed
+    assert {answer.status for answer in answers} <= {200, 429}
+    # Nobody was told of the same remaining request as another: the counter went down by one each time.
+    remaining = [answer.remaining for answer in answers if answer.status == 200]
+    assert len(set(remaining)) == len(remaining)
+    assert len({answer.headers["x-ratelimit-reset"] for answer in answers if answer.status == 200}) <= 2
+
+
+def test_the_clients_wait_is_the_same_on_every_node(nodes: list[Node]) -> None:
+    """Retry-After is counted by Redis' clock; a node that is five seconds off tells the same."""
+    key = nodes[0].key(limits=Limits(3, 1_000))
+    asking(nodes[0].port, 3, key.headers)
+    waits = [int(asking(node.port, 1, key.headers)[0].headers["retry-after"]) for node in nodes]
+    assert max(waits) <= 60 and max(waits) - min(waits) <= 1
+
+
+def test_a_created_animal_is_listed_by_every_node_before_its_201_arrives(nodes: list[Node]) -> None:
+    """Always the same address, so that every worker has the page in its memory when the animal is added."""
+    key = nodes[0].key()
+    with httpx.Client(headers=key.headers, verify=False) as client:
+        page, names = "/pets?limit=100&status=sold", 0
+        for trial in range(TRIALS):
+            adding = nodes[trial % len(nodes)]
+            new = client.post(adding.url("/pets"), json={"name": f"T{trial}", "categoryId": 1, "status": "sold"})
+            assert new.status_code == 201
+            for node in nodes:
+                listed = client.get(node.url(page))
+                assert listed.json()[-1] == new.json(), f"trial {trial}: {node.url(page)}"
+            names += 1
+            if names == PAGE:
+                client.post(adding.url("/pets"), json={"name": "next", "categoryId": 1, "status": "sold"})
+                link = client.get(adding.url(page)).headers["link"]
+                found = re.search(r"cursor=([^>]+)>", link)
+                assert found is not None
+                page, names = f"/pets?limit=100&status=sold&cursor={found[1]}", 1
+
+
+def test_a_revoked_key_is_refused_by_every_node_from_the_next_request_on(nodes: list[Node]) -> None:
+    keys = [nodes[0].key() for _ in range(TRIALS)] if TRIALS <= 100 else _many_keys(nodes[0], TRIALS)
+
+    async def trials() -> int:
+        refused = 0
+        async with (
+            Backends(Settings(data=nodes[0].data, store=nodes[0].store, gate=nodes[0].gate)) as backends,
+            httpx.AsyncClient(verify=False) as client,
+        ):
+            for key in keys:
+                for node in nodes:
+                    assert (await client.get(node.url("/pets?limit=1"), headers=key.headers)).status_code == 200
+                await backends.stores["live"].keys.revoke(key.id, ENTRY)
+                for node in nodes:
+                    answer = await client.get(node.url("/pets?limit=1"), headers=key.headers)
+                    refused += answer.status_code == 401
+        return refused
+
+    assert asyncio.run(trials()) == len(keys) * len(nodes)
+
+
+def _many_keys(node: Node, count: int) -> list[Key]:
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda _: node.key(), range(count)))
+
+
+def test_an_idempotency_key_is_one_promise_on_all_nodes(nodes: list[Node]) -> None:
+    key = nodes[0].key()
+
+    def post(node: Node, token: str) -> httpx.Response:
+        headers = {**key.headers, "Idempotency-Key": token}
+        return httpx.post(node.url("/pets"), json={"name": token, "categoryId": 1}, headers=headers, verify=False)
+
+    for trial in range(20):
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(pool.map(post, nodes * 2, [f"promise-{trial}"] * 6))
+        assert {answer.status_code for answer in answers} <= {201, 409}
+        added = [answer for answer in answers if answer.status_code == 201]
+        assert len({answer.json()["id"] for answer in added}) == 1
+        assert sum("idempotent-replayed" not in answer.headers for answer in added) == 1
+
+
+def test_ten_nodes_may_start_at_once_on_an_empty_database(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("ten")
+    with nodes_running(folder, shared(Postgres), shared(Redis), skews=[0.0] * 10, workers=1) as ten:
+        assert (
+            len(ten[0].act(lambda backends: backends.stores["live"].keys.page())) == 1
+        )  # the first, printed by one of them
+        key = ten[0].key()
+        assert {asking(node.port, 1, key.headers)[0].status for node in ten} == {200}

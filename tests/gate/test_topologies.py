@@ -1,0 +1,106 @@
+"""Redis behind TLS, as Valkey, and named by Sentinels; and URLs that are not valid."""
+
+import asyncio
+import contextlib
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis as Client
+
+from harness.backends import Redis, running
+from harness.gates import REFUSE, answers_again, ask
+from harness.redis_topologies import RedisCluster, Sentinel, behind_tls
+from harness.served import wait_for
+from harness.stores import GatePlace
+from petstore.errors import OperatorError
+from petstore.gate import Gate, open_gate
+from petstore.gate.redis_url import connection_options
+from petstore.plans import Limits
+from petstore.rate_limits import Decision
+
+
+def test_over_tls(redis: Redis, tmp_path: Path) -> None:
+    with behind_tls(redis, tmp_path) as url:
+        assert GatePlace(tmp_path, url).use(lambda gate: ask(gate, "key_tls", Limits(9, 9)), REFUSE).remaining == 8
+        gc.collect()  # warns, which is an error in tests, about a connection that was not closed properly
+
+
+def test_valkey_urls_are_valid(redis: Redis, tmp_path: Path) -> None:
+    url = redis.url().replace("redis://", "valkey://")
+    assert GatePlace(tmp_path, url).use(lambda gate: ask(gate, "key_a", Limits(9, 9)), REFUSE).remaining == 8
+
+
+@pytest.mark.parametrize("fault", ["killed", "hung"])
+def test_sentinels_name_the_new_primary_after_a_failover(own_redis: Redis, tmp_path: Path, fault: str) -> None:
+    with running(Redis("--replicaof", "127.0.0.1", str(own_redis.port))) as replica:
+        with contextlib.closing(Client(port=replica.port)) as client:
+            assert wait_for(lambda: client.info("replication")["master_link_status"] == "up")
+        with running(Sentinel(own_redis)) as sentinel:
+            with contextlib.closing(Client(port=sentinel.port)) as asked:
+                known: Any = asked.sentinel_master
+                assert wait_for(lambda: known("pets")["num-slaves"] == 1)
+
+            async def work(gate: Gate) -> Decision:
+                version = await gate.keys_version("live")
+                assert (await ask(gate, "key_a", Limits(9, 9))).remaining == 8
+                with contextlib.closing(Client(port=own_redis.port)) as client:
+                    client.wait(1, 5_000)  # replication is asynchronous, and a failover loses what was not replicated
+                own_redis.kill() if fault == "killed" else own_redis.hang()
+                assert await answers_again(gate)
+                assert await gate.keys_version("live") > version  # so no value from before is used
+                return await ask(gate, "key_a", Limits(9, 9))
+
+            assert GatePlace(tmp_path, sentinel.url()).use(work, REFUSE).remaining == 6
+
+
+def test_a_sentinel_that_does_not_answer_leaves_time_for_the_next(own_redis: Redis, tmp_path: Path) -> None:
+    with running(Sentinel(own_redis)) as first, running(Sentinel(own_redis)) as second:
+        first.hang()
+        url = f"redis+sentinel://127.0.0.1:{first.port},127.0.0.1:{second.port}/pets"
+        assert GatePlace(tmp_path, url).use(lambda gate: gate.keys_version("live"), REFUSE) > 0
+
+
+def test_an_idle_connection_that_the_server_closed_is_no_outage(
+    redis: Redis, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    async def work(gate: Gate) -> None:
+        for _ in range(3):
+            version = await gate.keys_version("live")
+            assert await gate.keys_version("live") == version
+            for port in ports:
+                with contextlib.closing(Client(port=port)) as client:
+                    client.client_kill_filter(_type="normal", skipme=True)
+            await asyncio.sleep(0.05)  # until the event loop knows of it
+            await gate.windows(["key_a"])  # connects again, but runs no script
+            assert await gate.keys_version("live") > version  # it may be another server, so all versions are raised
+
+    ports = [redis.port, *(node.port for node in redis_cluster.nodes)]
+    for url in (redis.url(), redis_cluster.url()):
+        GatePlace(tmp_path, url).use(work, REFUSE)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://127.0.0.1:1",
+        "redis+cluster://nowhere",
+        "redis+cluster://:7000",
+        "redis+cluster://a:7000,b:port",
+        "redis://127.0.0.1:port/0",
+        "memcached://x",
+    ],
+)
+def test_an_invalid_url_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
+    async def work() -> None:
+        open_gate(url, tmp_path, REFUSE)
+
+    with pytest.raises(OperatorError, match="--gate"):
+        asyncio.run(work())
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "redis"])
+def test_a_valkey_url_differs_in_its_scheme_only(scheme: str) -> None:
+    options = connection_options(f"{scheme}://:valkey-secret@valkey:6379/7")
+    assert (options["host"], options["password"], options["db"]) == ("valkey", "valkey-secret", 7)

@@ -1,0 +1,353 @@
+"""`petstore backup` while animals are being added: every backup has all that were acknowledged before it began.
+
+PETSTORE_TEST_BACKUP_SECONDS sets how long: 3 by default, with a backup each second; from 60 on, one every 10 seconds.
+"""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+import threading
+import time
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import apsw
+import httpx
+import pytest
+
+from harness.backends import shared
+from harness.commands import Commands
+from harness.other_user import as_nobody, folder_of_nobody
+from harness.scraping import scrape
+from harness.served import wait_for
+from harness.servers import PETSTORE, Key, Server, serving
+from petstore.backends import Backends
+from petstore.cli.backup import backup
+from petstore.maintenance import archive
+from petstore.pets import Pet
+from petstore.plans import Limits
+from tests.marks import only_as_root
+from tests.release_1_1 import pet_ids, unpack
+
+SECONDS = float(os.environ.get("PETSTORE_TEST_BACKUP_SECONDS", "3"))
+EVERY = 10.0 if SECONDS >= 60 else 1.0
+CLIENTS = 4
+
+
+class Creator(threading.Thread):
+    """Adds animals with unique names, each with an idempotency key, and remembers every 201."""
+
+    def __init__(self, server: Server, key: Key, number: int) -> None:
+        super().__init__(daemon=True)
+        self.server, self.key, self.number = server, key, number
+        self.acknowledged: dict[int, str] = {}
+        self.wrong: list[int] = []
+        self.enough = False
+
+    def run(self) -> None:
+        with httpx.Client(timeout=15, verify=False) as client:
+            count = 0
+            while not self.enough:
+                answer = create(client, self.server, self.key, f"{self.number}.{count}")
+                count += 1
+                if answer.status_code == 201:
+                    self.acknowledged[answer.json()["id"]] = answer.json()["name"]
+                else:
+                    self.wrong.append(answer.status_code)
+
+
+def create(client: httpx.Client, server: Server, key: Key, name: str) -> httpx.Response:
+    return client.post(
+        server.url("/pets"), headers={**key.headers, "Idempotency-Key": name}, json={"name": name, "categoryId": 1}
+    )
+
+
+async def _all_pets(backends: Backends) -> list[Pet]:
+    found: list[Pet] = []
+    more = True
+    while more:
+        page, more = await backends.stores["live"].pets.page(
+            after=found[-1].id if found else 0, limit=5_000, status=None
+        )
+        found += page
+    return found
+
+
+def test_every_backup_has_all_animals_acknowledged_before_it_began(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", workers=2) as server:
+        key = server.key(limits=Limits(10**9, 10**9))
+        creators = [Creator(server, key, number) for number in range(CLIENTS)]
+        for creator in creators:
+            creator.start()
+        end = time.monotonic() + SECONDS
+        restored: list[int] = []
+        while time.monotonic() < end or len(restored) < 3:
+            due = time.monotonic() + EVERY
+            before = {pet_id: name for creator in creators for pet_id, name in dict(creator.acknowledged).items()}
+            shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+            copy = Server(tmp_path / "copy")
+            made = Commands(server).json("backup", str(tmp_path / "backup.zip"), "--force")
+            Commands(copy).text("restore", str(tmp_path / "backup.zip"))
+            pets = {pet.id: pet.name for pet in copy.act(_all_pets)}
+            assert {pet_id: name for pet_id, name in before.items() if pets.get(pet_id) != name} == {}
+            assert [name for name, times in Counter(pets.values()).items() if times > 1] == []
+            assert made["manifest"]["members"][0]["rows"]["pets"] == len(pets)
+            restored.append(len(pets))
+            time.sleep(max(0.0, min(due, end) - time.monotonic()))  # the pace of the backups
+        for creator in creators:
+            creator.enough = True
+        for creator in creators:
+            creator.join(timeout=15)
+            assert creator.wrong == []
+    assert restored == sorted(restored)
+    assert restored[-1] > restored[0]
+    print(f"{len(restored)} backups of {restored[0]} to {restored[-1]} animals")
+    with serving(copy.data) as again, httpx.Client(verify=False) as client:
+        pet_id, name = next(iter(before.items()))
+        answer = create(client, again, key, name)
+        assert (answer.json()["id"], answer.headers["idempotent-replayed"]) == (pet_id, "true")
+        assert create(client, again, key, "new").json()["id"] > restored[-1]
+
+
+def test_restore_brings_back_counters_bans_and_both_environments(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        key, banned = server.key("free"), server.key(limits=Limits(1, 10))
+        server.fill(3)
+        server.fill(5, "staging")
+        for _ in range(7):
+            httpx.get(server.url("/pets"), headers=key.headers, verify=False)
+        for _ in range(5):
+            httpx.get(server.url("/pets"), headers=banned.headers, verify=False)
+        Commands(server).text("backup", str(tmp_path / "backup.zip"))
+    copy = Server(tmp_path / "copy")
+    Commands(copy).text("restore", str(tmp_path / "backup.zip"))
+    with serving(copy.data) as again:
+        answer = httpx.get(again.url("/pets"), headers=key.headers, verify=False)
+        assert (len(answer.json()), answer.headers["x-ratelimit-remaining"]) == (3, str(60 - 8))
+        answer = httpx.get(again.url("/pets"), headers=banned.headers, verify=False)
+        assert answer.json()["code"] == "key_banned"
+        staging = again.key(environment="staging")
+        assert len(httpx.get(again.url("/pets", "staging"), headers=staging.headers, verify=False).json()) == 5
+        assert [ban["key_id"] for ban in Commands(again).json("bans", "list")] == [banned.id]
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Commands:
+    commands = Commands(Server(tmp_path / "data"))
+    commands.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    return commands
+
+
+def test_a_gate_file_of_another_boot_is_not_backed_up(embedded: Commands, tmp_path: Path) -> None:
+    (embedded.data / "gate.mdb-boot").write_text("another boot")
+    embedded.text("backup", str(tmp_path / "backup.zip"))
+    with zipfile.ZipFile(tmp_path / "backup.zip") as archive:
+        assert "live.db" in archive.namelist() and "gate.mdb" not in archive.namelist()
+
+
+def test_backup_is_one_private_zip_file_with_a_manifest(embedded: Commands, tmp_path: Path) -> None:
+    target = tmp_path / "backup.zip"
+    printed = embedded.text("backup", str(target))
+    assert str(target) in printed and "1 animal and" in printed
+    with zipfile.ZipFile(target) as archive:
+        assert archive.testzip() is None
+        assert set(archive.namelist()) == {"manifest.json", "live.db", "staging.db", "gate.mdb"}
+        manifest = json.loads(archive.read("manifest.json"))
+    assert {member["name"]: member["rows"].get("pets") for member in manifest["members"]} == {
+        "live.db": 1, "staging.db": 0, "gate.mdb": None,
+    }  # fmt: skip
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == ["backup.zip"]
+
+
+def test_backup_is_in_the_audit_log_and_in_the_metrics(embedded: Commands, tmp_path: Path) -> None:
+    embedded.text("backup", str(tmp_path / "backup.zip"))
+    entry = embedded.entries()[0]
+    assert (entry.action, entry.subject) == ("backup", "backup.zip")
+    with serving(embedded.data) as server:
+        assert abs(scrape(server).value("petstore_last_backup_timestamp_seconds") - time.time()) < 60
+
+
+def test_backup_replaces_a_file_only_with_force(embedded: Commands, tmp_path: Path) -> None:
+    target = tmp_path / "backup.zip"
+    target.write_text("precious")
+    assert "--force" in embedded.fails_in_one_line("backup", str(target))
+    assert target.read_text() == "precious"
+    embedded.text("backup", str(target), "--force")
+    embedded.text("backup", "--verify", str(target))
+
+
+@pytest.mark.parametrize("target", ["no such/backup.zip", ".", "data/live.db/backup.zip"])
+def test_backup_to_an_impossible_path_is_refused(embedded: Commands, tmp_path: Path, target: str) -> None:
+    embedded.fails_in_one_line("backup", str(tmp_path / target))
+
+
+@only_as_root
+def test_backup_without_permission_is_one_line(embedded: Commands, tmp_path: Path) -> None:
+    def attempt(data: Path, target: Path) -> str:
+        words = [str(target), "--data", str(data)]
+        return as_nobody(lambda: backup.main(words, standalone_mode=False))
+
+    with folder_of_nobody() as folder:
+        for name in ("live.db", "staging.db"):
+            (folder / name).touch()
+        target = tmp_path / "x.zip"
+        assert attempt(folder, target) == f"OperatorError: {target}: Permission denied"
+        assert attempt(embedded.data, folder / "x.zip") == f"OperatorError: --data {embedded.data}: Permission denied"
+
+
+def test_a_file_name_that_is_not_utf_8_can_be_restored_but_not_written(embedded: Commands, tmp_path: Path) -> None:
+    odd = tmp_path / "odd\udcff.zip"
+    assert "not UTF-8" in embedded.fails_in_one_line("backup", str(odd))
+    embedded.text("backup", str(tmp_path / "backup.zip"))
+    (tmp_path / "backup.zip").rename(odd)
+    assert "odd\ufffd.zip: is complete" in embedded.text("backup", "--verify", str(odd))
+    embedded.text("restore", str(odd), "--force")
+    assert (embedded.entries()[0].action, embedded.entries()[0].subject) == ("restore", "odd\ufffd.zip")
+
+
+def test_a_backup_that_is_stopped_leaves_nothing_behind(embedded: Commands, tmp_path: Path) -> None:
+    embedded.server.fill(50_000)
+    target = tmp_path / "backup.zip"
+    for _ in range(3):
+        running = subprocess.Popen([*PETSTORE, "backup", str(target)], env={**os.environ, **embedded.server.where})
+        wait_for(lambda: list(tmp_path.glob(".backup*")) or running.poll() is not None)  # noqa: B023  # used at once
+        running.terminate()
+        stopped = running.wait(timeout=30) != 0
+        left = [path.name for path in tmp_path.iterdir() if "backup" in path.name]
+        assert left == ([] if stopped else ["backup.zip"])  # the backup may have ended before the signal
+        target.unlink(missing_ok=True)
+
+
+def test_backup_of_nothing_is_refused(tmp_path: Path) -> None:
+    commands = Commands(Server(tmp_path / "data"))
+    assert commands.fails_in_one_line("backup", str(tmp_path / "backup.zip")) == f"no Petstore data in {commands.data}"
+    assert not (tmp_path / "data").exists()
+
+
+def test_backup_of_damaged_data_is_refused_and_leaves_no_file(embedded: Commands, tmp_path: Path) -> None:
+    with (embedded.data / "live.db").open("rb+") as file:
+        file.seek(3 * 4096)
+        file.write(b"\xff" * 8192)
+    embedded.fails_in_one_line("backup", str(tmp_path / "backup.zip"))
+    assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
+
+
+def test_backup_does_not_migrate_an_older_schema(tmp_path: Path) -> None:
+    """A service of the older version may be running."""
+    older, copy = Commands(Server(tmp_path / "data")), Commands(Server(tmp_path / "copy"))
+    unpack("data.zip", older.data)
+    made = older.json("backup", str(tmp_path / "backup.zip"))
+    assert [member.get("schema") for member in made["manifest"]["members"]] == [5, 5, None]
+    with apsw.Connection(str(older.data / "live.db")) as connection:
+        assert connection.pragma("user_version") == 5
+    copy.text("restore", str(tmp_path / "backup.zip"))
+    assert {pet["id"] for pet in copy.json("pets", "list", "--limit", "1000")} == pet_ids("sqlite", "live")
+
+
+def test_restore_raises_the_versions_of_a_gate_in_redis(tmp_path: Path) -> None:
+    from harness.backends import Redis
+
+    server = Server(tmp_path / "data")
+    server.gate = shared(Redis).url()
+    commands = Commands(server)
+    commands.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    before = server.act(lambda backends: backends.gate.keys_version("live"))
+    made = commands.json("backup", str(tmp_path / "backup.zip"))
+    assert {member["name"] for member in made["manifest"]["members"]} == {"live.db", "staging.db"}
+    commands.text("restore", str(tmp_path / "backup.zip"), "--force")
+    assert server.act(lambda backends: backends.gate.keys_version("live")) > before
+    assert len(commands.json("pets", "list")) == 1
+
+
+def test_the_oldest_backups_are_removed_after_the_new_one_was_verified(embedded: Commands, tmp_path: Path) -> None:
+    backups = tmp_path / "backups"
+    made = [embedded.json("backup", str(backups), "--keep", "2") for _ in range(4)]
+    names = [Path(each["file"]).name for each in made]
+    assert all(re.fullmatch(r"\d{8}T\d{6}Z\.zip", name) for name in names)
+    assert names == sorted(set(names)), "backups of the same second have different names"
+    assert sorted(path.name for path in backups.iterdir()) == names[2:]
+    assert [Path(path).name for each in made for path in each["removed"]] == names[:2]
+    assert stat.S_IMODE(backups.stat().st_mode) == 0o700
+    assert [entry.subject for entry in embedded.entries() if entry.action == "backup"] == names[::-1]
+    embedded.text("backup", "--verify", str(backups / names[3]))
+    assert "Removed " in embedded.text("backup", str(backups), "--keep", "1")
+    assert len(list(backups.iterdir())) == 1
+
+
+def test_backups_at_the_same_time_get_names_of_their_own(embedded: Commands, tmp_path: Path) -> None:
+    words = [*PETSTORE, "backup", str(tmp_path / "b"), "--keep", "9", "--data", str(embedded.data)]
+    made = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [process.wait(timeout=30) for process in made] == [0, 0, 0]
+    assert len(list((tmp_path / "b").iterdir())) == 3
+
+
+def test_the_copies_of_a_killed_backup_are_removed_by_the_next(embedded: Commands, tmp_path: Path) -> None:
+    left, other = tmp_path / ".20261117T031801Z.zip-51b7b52d", tmp_path / ".before-upgrade.zip-51b7b52d"
+    for directory in (left, other):
+        directory.mkdir()
+        (directory / "live.db").write_bytes(b"x" * 1000)
+    embedded.text("backup", str(tmp_path), "--keep", "1")
+    assert not left.exists() and other.exists()
+
+
+def test_files_with_other_names_are_never_removed(embedded: Commands, tmp_path: Path) -> None:
+    others = ["before-upgrade.zip", "20260101T000000Z.zip.gpg", "x20260101T000000Z.zip", "20260101T000000Z"]
+    for name in others:
+        (tmp_path / name).write_text("precious")
+    future = tmp_path / "20990101T000000Z.zip"  # the clock was wrong once
+    future.write_text("x")
+    for _ in range(2):
+        new = Path(embedded.json("backup", str(tmp_path), "--keep", "1")["file"])
+        assert new.exists()
+    assert all((tmp_path / name).read_text() == "precious" for name in others)
+    assert not future.exists()
+
+
+def test_a_backup_that_cannot_be_verified_removes_nothing(
+    embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that does not return what was written to it."""
+    backups = tmp_path / "backups"
+    kept = embedded.json("backup", str(backups), "--keep", "1")["file"]
+    write = archive.write
+
+    def faulty(target: Path, *given: Any) -> None:
+        write(target, *given)
+        with target.open("rb+") as file:
+            file.seek(1000)
+            file.write(b"\xff\x00")
+
+    monkeypatch.setattr(archive, "write", faulty)
+    last = (embedded.data / "last-backup").stat().st_mtime_ns
+    assert "damaged" in embedded.fails_in_one_line("backup", str(backups), "--keep", "1")
+    assert [str(path) for path in backups.iterdir()] == [kept]
+    assert (embedded.data / "last-backup").stat().st_mtime_ns == last
+    assert len([entry for entry in embedded.entries() if entry.action == "backup"]) == 1
+
+
+def test_keep_takes_a_directory_and_no_other_options(embedded: Commands, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    assert "takes a directory" in embedded.fails_in_one_line("backup", str(tmp_path / "file"), "--keep", "3")
+    assert "--keep" in embedded.fails_in_one_line("backup", str(tmp_path))
+    for option in ("--verify", "--force"):
+        assert "--keep" in embedded.fails_in_one_line("backup", str(tmp_path), "--keep", "3", option)
+    embedded.fails_in_one_line("backup", str(tmp_path), "--keep", "0")
+    cluster = Commands(Server(tmp_path / "node", "cluster"))
+    assert "pg_dump" in cluster.fails("backup", str(tmp_path / "none"), "--keep", "3")
+    assert not (tmp_path / "none").exists()
+
+
+def test_kept_backups_are_verified_beside_themselves(
+    embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's directory for temporary files may be small, or in memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "does not exist"))
+    embedded.text("backup", str(tmp_path / "kept"), "--keep", "2")
+    assert [file.suffix for file in (tmp_path / "kept").iterdir() if not file.name.startswith(".")] == [".zip"]

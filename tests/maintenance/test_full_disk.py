@@ -1,0 +1,140 @@
+"""Imports for which the disk has no space: they are interrupted and go on later, and the service goes on meanwhile."""
+
+import asyncio
+import contextlib
+import io
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import httpx
+import pytest
+
+from harness.commands import Commands, Processes
+from harness.servers import Server, started
+from harness.stores import ENTRY, NOW, PATIENT, names, sqlite_store
+from petstore.admin.actions import Admin
+from petstore.admin.pet_files import PetFile
+from petstore.errors import OperatorError
+from petstore.pets import NewPet
+from petstore.store import Store
+
+CHUNKS = PATIENT._replace(import_chunk=10)
+FULL = CHUNKS._replace(import_free_bytes=2**62)  # more than any disk has
+
+
+async def import_100(store: Store) -> str:
+    """Import a hundred animals: the state of their import, or the message of a failure."""
+    rows = "".join(f"Pet {number},1\n" for number in range(100))
+    file = PetFile("x.csv", io.BytesIO(f"name,categoryId\n{rows}".encode()))
+    admin = Admin(store, None, "ada", lambda: NOW)  # type: ignore[arg-type]  # imports need no gate
+    try:
+        return (await admin.import_pets("x.csv", file, await file.check())).state
+    except OperatorError as error:
+        return str(error)
+
+
+async def is_interrupted_at_50(store: Store, message: str, reason: str) -> None:
+    (found,) = await store.imports.page(NOW)
+    assert (found.state, found.added, len(await names(store))) == ("interrupted", 50, 50)
+    assert message.startswith(reason)
+    assert message.endswith(
+        f"; {found.id} has added at least 50 of 100 animals: import the same content again to go on, or remove them"
+        f" with petstore pets undo-import {found.id}"
+    )
+
+
+def test_import_goes_on_after_the_disk_was_full(tmp_path: Path) -> None:
+    class Full(apsw.Connection):
+        """A disk that is full for the sixth chunk of animals."""
+
+        chunks = 0
+
+        def executemany(self, sql: str, *values: Any, **options: Any) -> apsw.Cursor:  # type: ignore[override]
+            if "INTO pets" in sql:
+                Full.chunks += 1
+                if Full.chunks == 6:
+                    raise apsw.FullError("database or disk is full")
+            return super().executemany(sql, *values, **options)
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, CHUNKS, Full) as store:
+            await is_interrupted_at_50(store, await import_100(store), "the store failed: FullError: ")
+            assert await import_100(store) == "done"
+            assert await names(store) == [f"Pet {number}" for number in range(100)]
+
+    asyncio.run(work())
+
+
+def test_import_stops_before_the_disk_is_full_and_can_be_undone(tmp_path: Path) -> None:
+    class Filling(apsw.Connection):
+        """The disk is nearly full after five chunks of animals."""
+
+        chunks = 0
+
+        def executemany(self, sql: str, *values: Any, **options: Any) -> apsw.Cursor:  # type: ignore[override]
+            if "INTO pets" in sql:
+                Filling.chunks += 1
+                if Filling.chunks == 5:
+                    stores[0].database.bounds = FULL
+            return super().executemany(sql, *values, **options)
+
+    stores: list[Store] = []
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, CHUNKS, Filling) as store:
+            stores.append(store)
+            await is_interrupted_at_50(store, await import_100(store), f"{tmp_path}: only ")
+            await store.pets.add(NewPet("created", 1), NOW)
+            (found,) = await store.imports.page(NOW)
+            assert await store.imports.undo(found.id, ENTRY)
+            assert await names(store) == ["created"]
+
+    asyncio.run(work())
+
+
+def test_import_does_not_begin_on_a_full_disk(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with sqlite_store(tmp_path, FULL) as store:
+            assert (await import_100(store)).endswith("MiB; free some space first")
+            assert (await store.imports.page(NOW), (await store.audit.find()).entries) == ([], [])
+
+    asyncio.run(work())
+
+
+@contextlib.contextmanager
+def small_disk(at: Path) -> Iterator[Path]:
+    at.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", at], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)
+
+
+def test_service_starts_and_creates_after_an_import_that_did_not_fit(tmp_path: Path) -> None:
+    file = tmp_path / "large.csv"
+    file.write_text("name,categoryId\n" + f"{'x' * 250},1\n" * 200_000)
+    with small_disk(tmp_path / "disk") as disk:
+        server = Server(disk / "data")
+        server.create()
+        message = Processes(server).fails_in_one_line("pets", "import", str(file))
+        assert "free some space first" in message and "import the same content again to go on" in message
+        (found,) = Commands(server).json("pets", "imports")
+        assert found["state"] == "interrupted" and 0 < found["added"] < 200_000
+        with started(server) as running:
+
+            def create() -> int:
+                body, headers = {"name": "Rex", "categoryId": 1}, running.key().headers
+                return httpx.post(running.url("/pets"), json=body, headers=headers, verify=False).status_code
+
+            assert create() == 201
+            undone = Commands(server).json("pets", "undo-import", found["id"], "--yes")
+            assert (undone["removed"], undone["kept"]) == (found["added"], 0)
+            assert create() == 201

@@ -1,0 +1,157 @@
+"""The files in deploy/ for a cluster: HAProxy before nodes, and the unit of a node."""
+
+import re
+import shutil
+import ssl
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from harness.backends import Missing, Postgres, Process, Redis, running, shared
+from harness.certificates import self_signed
+from harness.nodes import Node, nodes_running
+from harness.served import listens, wait_for
+from harness.servers import Server, serving
+from petstore.plans import Limits
+from tests.project.test_deploy import TWO_HOSTS, assert_staging_has_two_addresses
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+class HaProxy(Process):
+    """With a configuration of deploy/ and the addresses of this machine."""
+
+    def __init__(self, nodes: Sequence[Server], config: str = "haproxy.cfg") -> None:
+        super().__init__("haproxy")
+        program = shutil.which("haproxy")
+        if program is None:
+            raise Missing("HAProxy is not installed: Debian's package haproxy")
+        self._program = str(program)
+        made = self_signed(self.folder)
+        (self.folder / "site.pem").write_bytes(made.chain.read_bytes() + made.key.read_bytes())
+        text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{self.port}", (DEPLOY / config).read_text())
+        text = text.replace("/run/secrets", str(self.folder / "secrets"))
+        text = text.replace("/etc/haproxy/site.pem", str(self.folder / "site.pem"))
+        for number, node in enumerate(nodes, 1):
+            text, replaced = re.subn(rf"(server node{number}) \S+", rf"\1 127.0.0.1:{node.port}", text)
+            assert replaced == 1
+        (self.folder / "haproxy.cfg").write_text(text)
+
+    def command(self) -> list[str]:
+        return [self._program, "-db", "-f", str(self.folder / "haproxy.cfg")]
+
+    def answers(self) -> bool:
+        return listens(self.port)
+
+
+def node_of(nodes: list[Node], request_id: str) -> int:
+    """The index of the node whose access log has this request."""
+    return next(index for index, node in enumerate(nodes) if request_id in node.log.read_text())
+
+
+def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None:
+    options = ("--trusted-proxy", "127.0.0.1", "--address-per-minute", "5", "--access-log")
+    with (
+        nodes_running(tmp_path, shared(Postgres), shared(Redis), *options, skews=(0.0,) * 3, workers=1) as nodes,
+        running(HaProxy(nodes)) as proxy,
+        httpx.Client(base_url=f"https://127.0.0.1:{proxy.port}", verify=False) as client,
+    ):
+        assert wait_for(lambda: client.get("/readyz").status_code == 200)
+        key = nodes[0].key(limits=Limits(50, 1_000))
+
+        def ask(_: int) -> tuple[int, str]:
+            answer = httpx.get(f"https://127.0.0.1:{proxy.port}/v1/pets", headers=key.headers, verify=False)
+            return answer.status_code, answer.headers["x-request-id"]
+
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(pool.map(ask, range(60)))
+        assert sorted(status for status, _ in answers) == [200] * 50 + [429] * 10
+        assert {node_of(nodes, request_id) for _, request_id in answers} == {0, 1, 2}
+
+        # Only the proxy sets the client's address: a client cannot claim another one to escape its limit.
+        claims = [client.get("/v1/pets", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(7)]
+        assert claims == [401] * 5 + [429] * 2
+        assert client.get("/metrics").status_code == 404
+        assert "strict-transport-security" in client.get("/healthz").headers
+        # Without TLS there is no answer to a key.
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{proxy.port}/v1/pets", headers=key.headers)
+
+        nodes[1].kill()
+        fresh = nodes[0].key()
+        statuses = [client.get("/v1/pets", headers=fresh.headers).status_code for _ in range(30)]
+        assert statuses == [200] * 30
+
+
+def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -> None:
+    with nodes_running(tmp_path, shared(Postgres), shared(Redis), "--access-log", skews=(0.0,) * 2, workers=1) as nodes:
+        proxy = HaProxy(nodes, "container/haproxy.cfg")
+        subprocess.run([DEPLOY / "container/make-secrets.sh"], cwd=proxy.folder, check=True)
+        trust = ssl.create_default_context(cafile=proxy.folder / "secrets/proxy.pem")
+        with running(proxy), httpx.Client(base_url=f"https://localhost:{proxy.port}", verify=trust) as client:
+            assert wait_for(lambda: client.get("/readyz").status_code == 200)
+            key = nodes[0].key()
+            answers = [client.get("/v1/pets", headers=key.headers) for _ in range(20)]
+            assert [answer.status_code for answer in answers] == [200] * 20
+            assert {node_of(nodes, answer.headers["x-request-id"]) for answer in answers} == {0, 1}
+            assert client.get("/metrics").status_code == 404
+
+
+def test_systemd_finds_no_fault_with_the_unit_of_a_node(tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        raise Missing("systemd is not installed: Debian's package systemd")
+    # systemd-analyze wants the unit's program to exist.
+    here = shutil.which("true")
+    unit = tmp_path / "petstore-node.service"
+    unit.write_text((DEPLOY / unit.name).read_text().replace("/opt/petstore/.venv/bin/petstore", str(here)))
+    done = subprocess.run([str(program), "verify", str(unit)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+@pytest.mark.parametrize("unit", ["petstore-node.service", "petstore-console.service"])
+def test_the_unit_has_the_restrictions_of_the_service(unit: str) -> None:
+    one, other = ((DEPLOY / name).read_text().splitlines() for name in ("petstore.service", unit))
+    beginning = next(line for line in one if line.startswith("# The service needs its data directory"))
+    rules = {line for line in one[one.index(beginning) :] if line and not line.startswith("#")}
+    assert len(rules) > 20 and rules <= set(other)
+
+
+def test_haproxy_has_no_port_without_tls() -> None:
+    binds = re.findall(r"^\s*bind (.+)$", (DEPLOY / "haproxy.cfg").read_text(), re.MULTILINE)
+    assert binds and all(" ssl crt " in f" {bind}" for bind in binds)
+
+
+@pytest.mark.parametrize(
+    "unit", ["petstore.service", "petstore-node.service", "petstore-backup.service", "petstore-console.service"]
+)
+def test_the_units_write_no_core_file_and_have_a_memory_limit(unit: str) -> None:
+    lines = (DEPLOY / unit).read_text().splitlines()
+    assert "LimitCORE=0" in lines and any(line.startswith("MemoryMax=") for line in lines)
+
+
+def test_the_unit_serves_with_settings_that_the_environment_file_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = (DEPLOY / "petstore-node.service").read_text()
+    # An option on this line would win over the file.
+    assert re.findall(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE) == ["serve"]
+    own = dict(line.split("=", 1) for line in re.findall(r"^Environment=(.+)$", unit, re.MULTILINE))
+    assert own["PETSTORE_HOST"] == "0.0.0.0"
+    node = Node(tmp_path / "node", shared(Postgres).url(), shared(Redis).url(), workers=int(own["PETSTORE_WORKERS"]))
+    for name, value in (own | {"PETSTORE_HOST": "127.0.0.1"}).items():
+        monkeypatch.setenv(name, value)
+    try:
+        node.start()
+    finally:
+        assert node.stop() == 0
+
+
+def test_behind_haproxy_staging_can_have_a_host_of_its_own(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "own", *TWO_HOSTS) as server, running(HaProxy([server] * 3)) as proxy:
+        assert wait_for(lambda: httpx.get(f"https://127.0.0.1:{proxy.port}/readyz", verify=False).status_code == 200)
+        assert_staging_has_two_addresses(server, proxy.port)

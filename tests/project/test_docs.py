@@ -1,0 +1,114 @@
+"""Documents proved: what the code has, the documents have, and what they promise can be found."""
+
+import re
+from pathlib import Path
+
+import click
+import httpx
+import msgspec
+import pytest
+
+from harness.commands import Commands
+from harness.servers import Server, serving
+from petstore.cli import COMMANDS
+from petstore.cli.serve import serve
+from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE
+from petstore.observability.events import EVENTS
+from petstore.settings import Settings
+from tools import references
+
+ROOT = Path(__file__).parents[2]
+API = (ROOT / "docs/api.md").read_text()
+OPERATING = (ROOT / "docs/operating.md").read_text()
+AT_NIGHT = (ROOT / "docs/at-3-am.md").read_text()
+SENTENCES = (ROOT / "tests/sentences.md").read_text()
+
+
+@pytest.mark.parametrize(("code", "status"), STATUS_OF_CODE.items())
+def test_every_code_is_documented_with_its_status(code: str, status: int) -> None:
+    assert f"| `{code}` | {status} |" in API
+
+
+def test_no_code_is_documented_that_does_not_exist() -> None:
+    assert set(re.findall(r"^\| `([a-z_]+)` \| \d{3} \|", API, re.MULTILINE)) == set(STATUS_OF_CODE)
+
+
+def test_every_request_error_has_a_code_of_the_table() -> None:
+    assert set(REQUEST_ERRORS) == set(STATUS_OF_CODE) - {"malformed_request"}  # what that is for is no request
+
+
+@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "events.md"])
+def test_a_reference_is_that_of_the_code(name: str) -> None:
+    """A new option, metric or event fails here until `make docs` has written it. `make check` looks at all of them."""
+    assert (references.REFERENCE / name).read_text() == references.documents()[name], "run: make docs"
+
+
+@pytest.mark.parametrize("setting", [field.name for field in msgspec.structs.fields(Settings)])
+def test_every_setting_is_an_option_and_documented_with_its_default(setting: str) -> None:
+    (option,) = [p for p in serve.params if isinstance(p, click.Option) and p.name == setting]
+    if option.hidden:  # for tests
+        return
+    settings = references.documents()["settings.md"]
+    row = re.search(rf"^\| `{option.opts[0]}` \| `PETSTORE_{setting.upper()}` \| (.+?) \|", settings, re.MULTILINE)
+    assert row is not None
+    default = getattr(Settings(), setting)
+    if setting != "workers" and isinstance(default, str | int | Path) and not isinstance(default, bool) and default:
+        assert row[1] == f"`{default}`"
+
+
+def test_every_log_event_is_in_the_table_and_no_other() -> None:
+    """Events are named where they are logged; those of a part's health are made of its name."""
+    named = {f"{part} {change}" for part in ("store", "gate") for change in ("down", "back")}
+    for file in (ROOT / "src").rglob("*.py"):
+        text = file.read_text()
+        named |= set(re.findall(r'\bevent\(\s*logging\.\w+, "([^"]+)"', text))
+        named |= set(re.findall(r'(?:\.exception|Throttled)\("([^"]+)"', text))
+    assert set(EVENTS) == named
+
+
+def test_causes_named_in_the_handbook_are_words_of_the_code() -> None:
+    table = AT_NIGHT[AT_NIGHT.index("| cause says |") : AT_NIGHT.index("## Gate down")]
+    said = {
+        text for cell in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for text in re.findall(r"`([^`…]+)`", cell)
+    }
+    code = "".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    ours = {text for text in said if " " in text and text != "No space left"}
+    assert len(ours) >= 4
+    assert [text for text in ours if text not in code] == []
+
+
+def test_the_drill_works_word_by_word(tmp_path: Path) -> None:
+    """What the handbook tells an operator to type, with other paths and without the last two lines."""
+    server = Server(tmp_path / "data")
+    server.fill(3)
+    Commands(server).text("backup", str(tmp_path / "backup.zip"))
+    block = OPERATING[OPERATING.index("### The drill") :].split("```")[1]
+    lines = re.findall(r"^\$ petstore (.+)$", block, re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["backup", "restore", "check", "serve"]
+    for line in lines[:-1]:
+        words = re.sub(r"/var/backups/petstore/\S+", str(tmp_path / "backup.zip"), line)
+        Commands(server).text(*words.replace("/tmp/drill", str(tmp_path / "drill")).split())
+    with serving(tmp_path / "drill") as drilled:
+        key = drilled.key()
+        assert len(httpx.get(drilled.url("/pets"), headers=key.headers, verify=False).json()) == 3
+
+
+def test_every_command_is_in_the_handbook() -> None:
+    handbook = OPERATING + AT_NIGHT
+    assert [name for name in COMMANDS if f"petstore {name}" not in handbook] == []
+
+
+def test_every_sentence_of_the_contract_names_tests_that_exist() -> None:
+    known = {
+        f"{file.relative_to(ROOT / 'tests')}::{test}"
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for test in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", SENTENCES, re.MULTILINE)
+    assert len(rows) > 100
+    for sentence, tests in rows:
+        if sentence == "sentence":
+            continue
+        for named in re.findall(r"`([^`]+)`", tests):
+            assert named in known, f"{sentence}: there is no test {named}"
+        assert "`" in tests, f"{sentence}: names no test"

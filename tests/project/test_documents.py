@@ -1,0 +1,88 @@
+"""The checks of documents in `make check`: the project passes, and each planted fault is found."""
+
+from pathlib import Path
+
+import pytest
+
+from tools import documents, references
+
+LONG = "This sentence has " + "many " * 33 + "words."
+MIDDLE = "This sentence is of middle length, and by itself nothing is wrong with it, but all of them are just so here. "
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A project without a fault."""
+    for name, text in {
+        "README.md": "# Title\n\nA short sentence. [The guide](docs/guide.md#two-words) has more.\n",
+        "docs/guide.md": "# Guide\n\n## Two words\n\nSee [above](#guide). "
+        + "It is so. " * 5
+        + "\n\n| a | b |\n|---|---|\n| one | two |\n",
+        "docs/decisions/0001-x.md": "# 1. X\n\nIt is so.\n",
+        "src/x.py": '"""A module."""\n\nTABLE = "deeds"\n',
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert documents.faults(tmp_path) == []
+    return tmp_path
+
+
+def test_the_documents_have_no_fault() -> None:
+    assert documents.faults(documents.ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "planted", "found"),
+    [
+        ("docs/guide.md", "[gone](gone.md)", "gone.md, which does not exist"),
+        ("docs/guide.md", "[gone](../README.md#gone)", "README.md#gone, which is no heading"),
+        ("docs/guide.md", "[gone](#gone)", "#gone, which is no heading"),
+        ("docs/guide.md", "Each deed is kept.", "'deed' is retired"),
+        ("README.md", "Whoever asks gets an answer.", "'Whoever' is retired"),
+        ("README.md", "The caller is told so.", "'told' is retired"),
+        ("docs/guide.md", "A client that mended its ways.", "'mended' is retired"),
+        ("docs/guide.md", "| a | what a stranger sees |", "'stranger' is retired"),
+        ("docs/guide.md", "Requests in hand.", "'in hand' is retired"),
+        ("docs/guide.md", "Both places have keys.", "'Both places' is retired"),
+        ("docs/guide.md", LONG, "a sentence of 37 words"),
+        ("docs/guide.md", f"- {LONG}", "a sentence of 37 words"),
+        ("docs/guide.md", f"| a | {LONG} |", "a sentence of 37 words"),
+        ("docs/guide.md", MIDDLE * 40, "words on average"),
+        ("docs/decisions/0001-x.md", "It is so. " * 140, "at most 400 are allowed"),
+        ("docs/proofs.md", "It is so. " * 280, "at most 800 are allowed"),
+        ("README.md", "One.\nTwo.\nThree.\nFour.", "a paragraph of 4 lines"),
+        ("src/x.py", "PATIENCE = 2.0", "'PATIENCE' is retired"),
+        ("src/x.py", "class DeedList: ...", "'Deed' is retired"),
+        ("src/x.py", "# the guest is served", "'guest' is retired"),
+        ("src/x.py", 'def f() -> None:\n    """Until it is told."""', "'told' is retired"),
+    ],
+)
+def test_a_planted_fault_is_found(tree: Path, file: str, planted: str, found: str) -> None:
+    path = tree / file
+    path.write_text((path.read_text() if path.exists() else "# X\n") + f"\n{planted}\n")
+    (fault,) = documents.faults(tree)
+    assert found in fault
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "```\ndeed\n[gone](gone.md)\n```",
+        "`deed` and `[x](gone.md)` are code.",
+        "[Elsewhere](https://example.com/gone)",
+        "| " + "word " * 20 + "| " + "word " * 20 + "|",
+    ],
+)
+def test_code_and_other_sites_are_left_alone(tree: Path, harmless: str) -> None:
+    (tree / "docs/guide.md").write_text(f"# Guide\n\n## Two words\n\n{harmless}\n")
+    assert documents.faults(tree) == []
+
+
+def test_an_outdated_reference_is_found_and_written_anew(tmp_path: Path) -> None:
+    assert references.main([], tmp_path) == 0
+    assert references.main(["--check"], tmp_path) == 0
+    (tmp_path / "events.md").write_text("# Log events\n")
+    assert references.main(["--check"], tmp_path) == 1
+    assert (tmp_path / "events.md").read_text() == "# Log events\n"
+    assert references.main([], tmp_path) == 0
+    assert references.main(["--check"], tmp_path) == 0

@@ -1,0 +1,288 @@
+"""Faults of the HTTP conversation itself, on raw sockets: slow, oversized, ambiguous and vanishing clients."""
+
+import contextlib
+import socket
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import msgspec
+import pytest
+
+from harness.servers import Key, Server
+from harness.wire import Received, Response, pipelined, receive, request, split
+from petstore.pets import Pet
+
+BODY_MAX = 64 * 1024
+WITHIN = 10.0
+RATE_LIMIT_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
+
+# `petstore serve` bounds the time and checks the form of a request's head; on another server that is that server's.
+only_petstore_serve = pytest.mark.parametrize("server", ["own"], indirect=True)
+
+
+def connect(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=15)
+
+
+def head(key: Key, *fields: str) -> bytes:
+    """The head of a create, up to and with the empty line."""
+    lines = ["POST /v1/pets HTTP/1.1", "Host: petstore.test", f"Authorization: Bearer {key.secret}", *fields]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def new_pet(name: str) -> bytes:
+    return msgspec.json.encode({"name": name, "categoryId": 1})
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def converse(server: Server, data: bytes) -> Received:
+    with connect(server) as connection:
+        connection.sendall(data)
+        return receive(connection)
+
+
+def named(server: Server, name: str) -> list[Pet]:
+    page = server.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=10**6, status=None))
+    return [pet for pet in page.pets if pet.name == name]
+
+
+def is_error(response: Response, status: int, code: str) -> bool:
+    body = msgspec.json.decode(response.body)
+    return (
+        response.status == status
+        and response.headers.keys() >= RATE_LIMIT_HEADERS
+        and body.keys() == {"code", "message", "status"}
+        and (body["code"], body["status"]) == (code, status)
+    )
+
+
+def trickle(server: Server, beginning: bytes, drop: bytes) -> Received:
+    """Send a beginning at once and then a drop every half second, until the server has had enough."""
+    with connect(server) as connection:
+        began = time.monotonic()
+        connection.sendall(beginning)
+        enough = threading.Event()
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while not enough.wait(0.5):
+                    connection.sendall(drop)
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        received = receive(connection)
+        enough.set()
+        dripping.join()
+        return received._replace(seconds=time.monotonic() - began)
+
+
+@only_petstore_serve
+def test_trickled_requests_are_ended_within_10_seconds(server: Server, key: Key) -> None:
+    """A trickled head: the connection is closed. A trickled body, sized or chunked: 408, and closed."""
+    cases = {
+        "head": (b"GET /v1/pets HTTP/1.1\r\nHost: petstore.test\r\n", b"X-Drop: 1\r\n"),
+        "part of a line": (b"GET /v1/pe", b"t"),
+        "sized body": (head(key, "Content-Length: 1000"), b" "),
+        "chunked body": (head(key, "Transfer-Encoding: chunked"), chunk(b" ")),
+        "no body at all": (head(key, "Content-Length: 1000"), b""),
+    }
+    with ThreadPoolExecutor(len(cases)) as pool:
+        running = {name: pool.submit(trickle, server, *case) for name, case in cases.items()}
+    ended = {name: future.result() for name, future in running.items()}
+    for name, received in ended.items():
+        assert received.closed, name
+        assert received.seconds < WITHIN, name
+        responses = split(received.data)
+        if "body" in name:
+            assert len(responses) == 1, name
+            assert is_error(responses[0], 408, "request_timeout"), name
+        else:
+            assert not any(response.status < 400 for response in responses), name
+
+
+@pytest.mark.parametrize("form", ["Content-Length: 67108864", "Transfer-Encoding: chunked"], ids=["sized", "chunked"])
+def test_too_large_body_is_413_and_reading_stops(server: Server, key: Key, form: str) -> None:
+    sent = 0
+    with connect(server) as connection, pytest.raises(OSError):
+        connection.sendall(head(key, form))
+        for _ in range(1024):  # 64 MiB in all
+            connection.sendall(chunk(b" " * BODY_MAX) if "chunked" in form else b" " * BODY_MAX)
+            sent += 1
+        raise AssertionError("the server has read all of it")
+    assert sent < 1024
+
+
+@pytest.mark.parametrize("form", ["sized", "chunked"])
+def test_body_just_too_large_is_413_with_an_error_body_and_closes(server: Server, key: Key, form: str) -> None:
+    body = new_pet("Rex").ljust(BODY_MAX + 1)
+    if form == "sized":
+        data = head(key, f"Content-Length: {len(body)}") + body
+    else:
+        data = head(key, "Transfer-Encoding: chunked") + chunk(body[:40_000]) + chunk(body[40_000:]) + b"0\r\n\r\n"
+    received = converse(server, data)
+    assert received.closed
+    (response,) = split(received.data)
+    assert is_error(response, 413, "body_too_large")
+
+
+@pytest.mark.parametrize("form", ["sized", "chunked"])
+def test_body_of_64_kib_is_accepted(server: Server, key: Key, form: str) -> None:
+    body = new_pet("Rex").ljust(BODY_MAX)
+    if form == "sized":
+        data = head(key, "Connection: close", f"Content-Length: {len(body)}") + body
+    else:
+        data = head(key, "Connection: close", "Transfer-Encoding: chunked") + chunk(body) + b"0\r\n\r\n"
+    assert [response.status for response in split(converse(server, data).data)] == [201]
+
+
+def is_rejected_or_closed(server: Server, key: Key, message: bytes) -> bool:
+    """Send an ambiguous message and behind it a plain request, which must not be answered: nobody knows its start."""
+    received = converse(server, message + request("GET", "/v1/pets", key.headers, close=True))
+    return received.closed and len(split(received.data)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        (["Content-Length: 5", "Transfer-Encoding: chunked"], b"0\r\n\r\n"),
+        (["Transfer-Encoding: chunked", "Content-Length: 4"], chunk(new_pet("Rex")) + b"0\r\n\r\n"),
+        ([f"Content-Length: {len(new_pet('Rex'))}", "Content-Length: 5"], new_pet("Rex")),
+        ([f"Content-Length: {len(new_pet('Rex'))}, 5"], new_pet("Rex")),
+        (["Content-Length: -1"], new_pet("Rex")),
+        ([f"Content-Length: +{len(new_pet('Rex'))}"], new_pet("Rex")),
+        ([f"Content-Length : {len(new_pet('Rex'))}"], new_pet("Rex")),
+        (["Transfer-Encoding : chunked"], chunk(new_pet("Rex")) + b"0\r\n\r\n"),
+        (["Transfer-Encoding: xchunked"], chunk(new_pet("Rex")) + b"0\r\n\r\n"),
+    ],
+    ids=[
+        "length and chunked", "chunked and length", "two lengths", "list of lengths", "negative", "signed",
+        "space before colon", "chunked, space before colon", "unknown encoding",
+    ],
+)  # fmt: skip
+def test_ambiguous_framing_is_rejected_or_closed(server: Server, key: Key, fields: list[str], body: bytes) -> None:
+    assert is_rejected_or_closed(server, key, head(key, *fields) + body)
+
+
+@only_petstore_serve
+@pytest.mark.parametrize("fields", [["X-Note: a", " b", "Content-Length: 29"], ["Content-Length:", " 29"]])
+def test_folded_header_is_rejected(server: Server, key: Key, fields: list[str]) -> None:
+    assert is_rejected_or_closed(server, key, head(key, *fields) + new_pet("Rex"))
+
+
+def test_bare_line_feeds_get_exactly_one_response(server: Server, key: Key) -> None:
+    """RFC 9112, section 2.2, lets a server take a single LF as the end of a line."""
+    message = request("GET", "/v1/pets?limit=1", key.headers, close=True).replace(b"\r\n", b"\n")
+    received = converse(server, message)
+    assert received.closed
+    assert len(split(received.data)) == 1
+
+
+@only_petstore_serve
+def test_a_malformed_chunk_is_400_at_once_however_its_bytes_arrive(server: Server, key: Key) -> None:
+    parts = [head(key, "Transfer-Encoding: chunked"), chunk(b'{"name":'), b"zz\r\n"]
+    for cut in {(1, 2), (1, 3), (2, 3), (3, 3)}:
+        pieces = [b"".join(parts[start:end]) for start, end in zip((0, *cut), (*cut, 3), strict=True)]
+        with connect(server) as connection:
+            began = time.monotonic()
+            for piece in filter(None, pieces):
+                connection.sendall(piece)
+                time.sleep(0.05)  # long enough to be read by itself; if it is not, the answer is the same
+            received = receive(connection)
+        (response,) = split(received.data)
+        assert is_error(response, 400, "invalid_body"), cut
+        assert received.closed and time.monotonic() - began < 5, cut
+
+
+@only_petstore_serve
+def test_a_connection_is_listened_to_after_a_large_body_that_nobody_read(server: Server, key: Key) -> None:
+    behind = request("GET", "/v1/pets?limit=1", key.headers, b"x" * 69_000)
+    with connect(server) as connection:
+        connection.sendall(request("POST", "/v1/pets", key.headers, new_pet("Rex")) + behind)
+        time.sleep(0.2)  # so that it comes by itself, as long as it does
+        connection.sendall(request("GET", "/v1/pets?limit=1", key.headers, close=True))
+        received = receive(connection)
+    assert [response.status for response in split(received.data)] == [201, 200, 200]
+
+
+@only_petstore_serve
+def test_a_body_of_many_small_chunks_holds_nobody_up(server: Server, client: httpx.Client, key: Key) -> None:
+    with connect(server) as connection:
+        connection.sendall(head(key, "Transfer-Encoding: chunked") + chunk(b" ") * 40_000)
+        began = time.monotonic()
+        assert client.get(server.origin + "/healthz").status_code == 200
+        assert time.monotonic() - began < 5  # a twentieth of a second; it was half a minute
+
+
+@only_petstore_serve
+def test_a_client_that_has_closed_its_half_gets_its_answers(server: Server, key: Key) -> None:
+    name = f"Half {uuid.uuid4()}"
+    creates = [request("POST", "/v1/pets", key.headers, new_pet(name)) for _ in range(3)]
+    with connect(server) as connection:
+        connection.sendall(b"".join(creates))
+        connection.shutdown(socket.SHUT_WR)
+        received = receive(connection)
+    assert [response.status for response in split(received.data)] == [201] * 3
+    assert received.closed and len(named(server, name)) == 3
+
+
+@pytest.mark.parametrize("form", ["half the JSON", "whole JSON, short of its length", "no last chunk", "broken chunk"])
+def test_client_gone_in_the_middle_of_a_body_adds_nothing(
+    server: Server, client: httpx.Client, key: Key, form: str
+) -> None:
+    name = f"Gone {uuid.uuid4()}"
+    body = new_pet(name)
+    data = {
+        "half the JSON": head(key, f"Content-Length: {len(body)}") + body[: len(body) // 2],
+        "whole JSON, short of its length": head(key, f"Content-Length: {len(body) + 10}") + body,
+        "no last chunk": head(key, "Transfer-Encoding: chunked") + chunk(body),
+        "broken chunk": head(key, "Transfer-Encoding: chunked") + chunk(body) + b"zz\r\n\r\n",
+    }[form]
+    with connect(server) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        answers = split(receive(connection).data)
+    assert all(400 <= answer.status < 500 for answer in answers)  # the client's fault, if it still hears of it
+    assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
+    assert named(server, name) == []
+
+
+def test_client_gone_right_after_a_create_adds_it_once_whole(server: Server, client: httpx.Client, key: Key) -> None:
+    """Whether the lost one or its retry added the animal is open; that there is one, and only one, is not."""
+    name = f"Once {uuid.uuid4()}"
+    headers = key.headers | {"Idempotency-Key": str(uuid.uuid4())}
+    for _ in range(10):
+        with connect(server) as connection:
+            connection.sendall(request("POST", "/v1/pets", headers, new_pet(name)))
+    deadline = time.monotonic() + WITHIN
+    while (retry := client.post(server.url("/pets"), headers=headers, content=new_pet(name))).status_code == 409:
+        assert time.monotonic() < deadline
+    assert retry.status_code == 201
+    (pet,) = named(server, name)
+    assert retry.json() == {"id": pet.id, "name": name, "categoryId": 1, "status": "available"}
+
+
+def test_10_kb_authorization_is_401(server: Server) -> None:
+    (response,) = pipelined(
+        server.port, [request("GET", "/v1/pets", {"Authorization": "Bearer " + "x" * 10_240}, close=True)]
+    )
+    assert is_error(response, 401, "unauthorized")
+
+
+def test_pipelined_requests_are_answered_in_order(server: Server, key: Key) -> None:
+    names = [f"Pipelined {i}" for i in range(100)]
+    requests = []
+    for name in names:
+        requests.append(request("POST", "/v1/pets", key.headers, new_pet(name)))
+        requests.append(request("GET", f"/v1/{name.replace(' ', '-')}", key.headers))
+    responses = pipelined(server.port, [*requests, request("GET", "/v1/pets", key.headers, close=True)])
+    assert [response.status for response in responses] == [201, 404] * 100 + [200]
+    created = [msgspec.json.decode(response.body) for response in responses[:-1:2]]
+    assert [pet["name"] for pet in created] == names
+    ids = [pet["id"] for pet in created]
+    assert ids == sorted(set(ids))

@@ -1,0 +1,206 @@
+"""`petstore serve` while it runs and when it ends: signals, lost processes, and the log."""
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import httpx
+import pytest
+
+from harness.served import Served, is_running, listens, wait_for
+from harness.servers import ENTRY, Key
+from harness.wire import asking, receive, request, split
+from petstore.gate.recovery import SYNCED
+from petstore.keys import mint
+
+STOPS_WITHIN = 5.0
+ENDS_WITHIN = 3.0
+
+
+def terminate(own: Served) -> None:
+    """As a service manager does."""
+    assert own.process is not None
+    own.process.terminate()
+
+
+def interrupt(own: Served) -> None:
+    """As Ctrl-C on a terminal does: to the whole group."""
+    assert own.process is not None
+    os.killpg(own.process.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("stop", [terminate, interrupt])
+def test_stop_takes_at_most_5_seconds_with_open_connections(
+    serve: Callable[..., Served], stop: Callable[[Served], None]
+) -> None:
+    own = serve(workers=2)
+    assert own.process is not None
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(5):
+            kept = open_ones.enter_context(socket.create_connection(("127.0.0.1", own.port), timeout=5))
+            kept.sendall(request("GET", "/healthz"))
+            assert kept.recv(12) == b"HTTP/1.1 200"
+        stop(own)
+        assert own.process.wait(timeout=STOPS_WITHIN) in (0, -signal.SIGINT, 130)
+    assert not listens(own.port)
+    assert "Traceback" not in own.printed + own.log.read_text()
+
+
+@pytest.mark.parametrize("stop", [terminate, interrupt])
+def test_stop_finishes_an_accepted_create(serve: Callable[..., Served], stop: Callable[[Served], None]) -> None:
+    own = serve()
+    key = own.key()
+    before = remaining(own, key)
+    with socket.create_connection(("127.0.0.1", own.port), timeout=10) as connection:
+        # Another writer holds the store, so that the create is accepted and cannot end yet.
+        other = apsw.Connection(str(own.data / "live.db"))
+        other.execute("BEGIN IMMEDIATE")
+        connection.sendall(request("POST", "/v1/pets", key.headers, b'{"name":"Last","categoryId":1}', close=True))
+        asked = itertools.count(1)
+        assert wait_for(lambda: before - remaining(own, key) == next(asked) + 1)
+        release = threading.Timer(0.5, other.execute, ["ROLLBACK"])
+        release.start()
+        stop(own)
+        (response,) = split(receive(connection).data)
+        release.join()
+        other.close()
+    assert response.status == 201
+    assert own.process is not None
+    own.process.wait(timeout=STOPS_WITHIN)
+    assert own.act(lambda backends: backends.stores["live"].pets.count())["available"] == 1
+
+
+def remaining(own: Served, key: Key) -> int:
+    """What the key has left after this very request."""
+    return asking(own.port, 1, key.headers, "/v1/nothing")[0].remaining
+
+
+def worker_of(own: Served) -> int:
+    """The process that answers a request made here, or 0 when none does."""
+    with contextlib.suppress(httpx.TransportError):
+        answered = httpx.get(own.origin + "/healthz", timeout=2).headers["X-Request-Id"]
+        return next(int(entry["pid"]) for entry in own.events if entry.get("id") == answered)
+    return 0
+
+
+def workers_of(own: Served) -> set[int]:
+    """The processes that have answered so far, from the access log."""
+    return {int(entry["pid"]) for entry in own.events if entry["event"] == "request"}
+
+
+def test_of_two_services_on_one_folder_the_last_says_that_the_gate_is_at_rest(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    first = serve()
+    note = first.data / "gate.mdb-boot"
+    second = Served(first.data)
+    second.start()
+    second.stop()
+    assert note.read_text() != SYNCED  # a power cut now would leave a mixture
+    assert list(first.data.glob("*.damaged-*")) == []
+    first.stop()
+    assert note.read_text() == SYNCED
+
+
+def test_killed_worker_is_replaced(serve: Callable[..., Served]) -> None:
+    own = serve("--access-log")
+    key = own.key()
+    first = worker_of(own)
+    os.kill(first, signal.SIGKILL)
+    assert wait_for(lambda: worker_of(own) not in (0, first))
+    assert own.process is not None
+    assert own.process.poll() is None
+    assert httpx.get(own.url("/pets"), headers=key.headers, verify=False).status_code == 200
+
+
+def test_who_is_connected_when_it_stops_is_answered_though_not_yet_accepted(serve: Callable[..., Served]) -> None:
+    own = serve("--access-log")
+    worker = worker_of(own)
+    os.kill(worker, signal.SIGSTOP)  # so that connections wait for it
+    waiting = [socket.create_connection(("127.0.0.1", own.port), timeout=15) for _ in range(20)]
+    for connection in waiting:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert own.process is not None
+    own.process.terminate()
+    os.kill(worker, signal.SIGCONT)
+    for connection in waiting:
+        with connection:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_workers_end_when_the_main_process_is_killed(serve: Callable[..., Served]) -> None:
+    own = serve("--access-log", workers=2)
+    assert own.process is not None
+    assert wait_for(lambda: worker_of(own) and len(workers_of(own)) == 2)
+    workers = workers_of(own)
+    own.process.kill()
+    assert wait_for(lambda: not listens(own.port) and not any(is_running(pid) for pid in workers), ENDS_WITHIN)
+
+
+def converse(own: Served) -> list[str]:
+    """Requests with good and bad keys, in good and bad places; the secrets that were sent."""
+    good, revoked, other, unknown = own.key(), own.key(), own.key(environment="staging"), mint("live")
+    own.act(lambda backends: backends.stores["live"].keys.revoke(revoked.id, ENTRY))
+    secrets = [good.secret, revoked.secret, other.secret, unknown, unknown[:-1] + "_"]
+    with httpx.Client() as client:
+        for secret in secrets:
+            sent = {"Authorization": f"Bearer {secret}"}
+            for path in ("/pets", "/pets/1", "/pets?limit=0", "/nothing", f"/pets?key={secret}", f"/pets/{secret}"):
+                client.get(own.url(path), headers=sent)
+            client.post(own.url("/pets"), headers=sent, content=b'{"name":"Rex","categoryId":1}')
+            client.post(own.url("/pets"), headers=sent, content=b"{")
+            client.get(own.url("/pets"), headers={"Authorization": f"Basic {secret}", "X-Api-Key": secret})
+    return secrets
+
+
+def test_log_is_json_lines_and_without_access_log_silent_on_requests(serve: Callable[..., Served]) -> None:
+    own = serve()
+    converse(own)
+    assert own.process is not None
+    (worker,) = Path(f"/proc/{own.process.pid}/task/{own.process.pid}/children").read_text().split()
+    os.kill(int(worker), signal.SIGKILL)  # of which there is something to say
+    assert wait_for(lambda: own.log.read_text().endswith("\n"))
+    own.stop()
+    assert [entry["event"] for entry in own.events] == ["worker died"]
+
+
+def test_access_log_tells_each_request_and_the_keys_id(serve: Callable[..., Served]) -> None:
+    own = serve("--access-log")
+    key = own.key()
+    answer = httpx.get(own.url("/pets?limit=1"), headers=key.headers, verify=False)
+    (entry,) = [entry for entry in own.events if entry.get("id") == answer.headers["X-Request-Id"]]
+    assert (entry["method"], entry["path"], entry["status"]) == ("GET", "/v1/pets", 200)
+    assert (entry["key"], entry["address"], entry["pet"]) == (key.id, "127.0.0.1", None)
+    added = httpx.post(own.url("/pets"), json={"name": "Rex", "categoryId": 1}, headers=key.headers, verify=False)
+    (entry,) = [entry for entry in own.events if entry.get("id") == added.headers["X-Request-Id"]]
+    assert (entry["key"], entry["pet"]) == (key.id, added.json()["id"])
+
+
+def test_no_secret_is_ever_logged(serve: Callable[..., Served]) -> None:
+    own = serve("--access-log")
+    secrets = converse(own)
+    own.stop()
+    log = own.log.read_text()
+    assert len([entry for entry in own.events if entry["event"] == "request"]) >= 8 * len(secrets)
+    assert not [secret for secret in secrets if secret[10:40] in log]
+
+
+def test_log_on_a_terminal_is_readable_text(tmp_path: Path) -> None:
+    """Standard error is a pseudo-terminal here."""
+    ours, theirs = os.openpty()
+    own = Served(tmp_path / "data", "--access-log")
+    try:
+        own.start(log=theirs)
+        line = os.read(ours, 4096).decode().splitlines()[0]
+    finally:
+        own.stop()
+        os.close(ours)
+        os.close(theirs)
+    assert not line.startswith("{")
+    assert "/readyz" in line

@@ -1,0 +1,114 @@
+"""What the console needs of the store, on every backend: filtered keys, restored animals, histories, roles."""
+
+import pytest
+
+from harness.stores import ENTRY, NOW, StorePlace
+from petstore.audit import AuditEntry
+from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort, digest_of, mint, new_key
+from petstore.operators import Operator
+from petstore.pets import NewPet
+from petstore.store import Store
+
+
+async def add_keys(store: Store) -> dict[str, ApiKey]:
+    """Five keys by name: an active one, a suspended, an expired, a revoked, and one of another plan."""
+    keys = {}
+    for i, name in enumerate(("delta", "alpha", "charlie", "bravo", "echo")):
+        expires = NOW - 1.0 if name == "charlie" else None
+        key = new_key("live", "pro" if name == "echo" else "free", now=NOW - 10.0 + i, name=name, expires=expires)
+        await store.keys.add(key, digest_of(mint("live")), ENTRY)
+        keys[name] = key
+    await store.keys.update(keys["alpha"].id, KeyChanges(suspended=float(NOW)), ENTRY)
+    await store.keys.revoke(keys["bravo"].id, ENTRY)
+    return keys
+
+
+def names(found: list[ApiKey]) -> list[str]:
+    return [key.name for key in found]
+
+
+def test_keys_are_found_by_text_plan_state_and_id(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        keys = await add_keys(store)
+
+        async def find(query: KeyQuery) -> list[str]:
+            return names(await store.keys.search(query, now=NOW))
+
+        assert await find(KeyQuery()) == ["echo", "bravo", "charlie", "alpha", "delta"]
+        assert await find(KeyQuery(text="LPH")) == ["alpha"]
+        assert await find(KeyQuery(text=keys["delta"].id[4:])) == ["delta"]
+        assert await find(KeyQuery(plan="pro")) == ["echo"]
+        assert await find(KeyQuery(state="active")) == ["echo", "delta"]
+        assert await find(KeyQuery(state="suspended")) == ["alpha"]
+        assert await find(KeyQuery(state="expired")) == ["charlie"]
+        assert await find(KeyQuery(state="revoked")) == ["bravo"]
+        ids = [keys["delta"].id, keys["alpha"].id]
+        assert await find(KeyQuery(ids=ids)) == ["alpha", "delta"]
+        assert await find(KeyQuery(ids=[])) == []
+        assert await find(KeyQuery(except_ids=ids)) == ["echo", "bravo", "charlie"]
+        assert await find(KeyQuery("e", "free", "active", ids)) == ["delta"]
+
+    store_at.use(work)
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"),
+    [
+        ("created", ["echo", "bravo", "charlie", "alpha", "delta"]),
+        ("name", ["alpha", "bravo", "charlie", "delta", "echo"]),
+    ],
+)
+def test_pages_of_sorted_keys_follow_each_other(store_at: StorePlace, sort: KeySort, order: list[str]) -> None:
+    async def work(store: Store) -> None:
+        await add_keys(store)
+        found: list[ApiKey] = []
+        after = None
+        while page := await store.keys.search(KeyQuery(), now=NOW, sort=sort, after=after, limit=2):
+            found += page
+            after = page[-1]
+        assert names(found) == order
+
+    store_at.use(work)
+
+
+def test_removed_animals_are_restored_under_their_ids_once(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        pets = [(await store.pets.add(NewPet(f"Pet {i}", i, "sold"), NOW)).pet for i in range(3)]
+        removed = await store.pets.remove([pet.id for pet in pets[:2]], AuditEntry(NOW, "ada", "remove animal", ""))
+        entry = AuditEntry(NOW, "ada", "restore animal", "")
+        assert await store.pets.restore(removed, entry) == removed
+        assert (await store.pets.page(after=0, limit=10, status=None)).pets == pets
+        assert await store.pets.restore(removed, entry) == []
+        later = (await store.pets.add(NewPet("Later", 1), NOW)).pet
+        assert later.id > pets[-1].id
+        history = await store.audit.find(subject=str(pets[0].id))
+        assert [(found.action, found.detail) for _, found in history.entries] == [
+            ("restore animal", "Pet 0, category 0, sold"),
+            ("remove animal", "Pet 0, category 0, sold"),
+        ]
+
+    store_at.use(work)
+
+
+def test_entries_of_a_subject_are_not_those_of_a_longer_one(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        for subject in ("1", "11", "111", "1"):
+            await store.audit.record(AuditEntry(NOW, "ada", "set status", subject, "1"))
+        found = await store.audit.find(subject="1")
+        assert [entry.subject for _, entry in found.entries] == ["1", "1"]
+        assert (await store.audit.find(subject="1", action="sign in")).entries == []
+
+    store_at.use(work)
+
+
+def test_a_role_is_changed_unless_the_operator_is_revoked(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.operators.add(Operator("ada", NOW), b"a" * 32, ENTRY)
+        assert await store.operators.set_role("ada", "viewer", ENTRY)
+        found = await store.operators.find(b"a" * 32)
+        assert found is not None and found.role == "viewer"
+        assert not await store.operators.set_role("grace", "viewer", ENTRY)
+        await store.operators.revoke("ada", ENTRY)
+        assert not await store.operators.set_role("ada", "operator", ENTRY)
+
+    store_at.use(work)

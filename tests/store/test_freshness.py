@@ -1,0 +1,526 @@
+"""Freshness: two workers with warm caches, and a process that commits and dies before it announces. On every backend.
+
+Each case of store/freshness.py, with its interleaving. The gate's own cases (Redis away, failed over, a file that was
+lost) are in test_gate_redis.py, test_gate_topologies.py and test_gate_lmdb.py.
+"""
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from harness.backends import Redis, shared
+from harness.in_process import NOW, Clock, request
+from harness.servers import empty_store
+from harness.stores import ENTRY, PATIENT, StorePlace, imported
+from petstore.audit import AuditEntry
+from petstore.backends import open_gate_for, open_stores_for
+from petstore.changes import CHANGES, Change
+from petstore.errors import Unavailable
+from petstore.keys import ApiKey, KeyChanges, digest_of, mint, new_key
+from petstore.operators import new_operator
+from petstore.pets import IdempotencyKey, NewPet, Pet, PetChanges
+from petstore.plans import Limits
+from petstore.settings import Settings
+from petstore.store import Store, StorePolicy, close_stores, open_stores
+from petstore.store.freshness import ADDED, EDITED, KEPT_SECONDS, KEYS, NOTHING, Freshness, Numbers
+from petstore.store.schema import COUNTERS, PETS
+from petstore.usage import AdmissionTotal, OperationUsage, RecentError
+from petstore.web.app import App
+from petstore.web.replies import Reply
+
+
+class Key(NamedTuple):
+    record: ApiKey
+    secret: str
+
+
+class Worker:
+    """An app with stores and caches of its own, as another process has them."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def ask(self, key: Key, query: str = "", path: str = "/v1/pets", **more: Any) -> Reply:
+        return await self.app.answer(request(path, query, authorization=f"Bearer {key.secret}", **more))
+
+    async def names(self, key: Key, query: str = "") -> list[str]:
+        reply = await self.ask(key, query)
+        assert reply.status == 200, reply.body
+        return [each.split(b'"')[0].decode() for each in reply.body.split(b'"name":"')[1:]]
+
+
+class World:
+    """Three animals, Ada, Bea and Cleo; two workers; and the store of a process that never announces anything."""
+
+    def __init__(self, place: StorePlace, gate: str | None) -> None:
+        self.place = place
+        self.clock = Clock()
+        self._settings = Settings(data=place.data, store=place.url, gate=gate)
+
+    async def __aenter__(self) -> "World":
+        self._opened = AsyncExitStack()
+        self._gate = open_gate_for(self._settings)  # shared: LMDB opens a file only once in a process
+        self._opened.push_async_callback(self._gate.close)
+        self.a, self.b = [await self._worker(), await self._worker()]
+
+        async def nothing(changes: Collection[Change]) -> None: ...
+
+        stores = open_stores(self.place.url, self.place.data, StorePolicy(bounds=PATIENT), lambda _: nothing)
+        self._opened.push_async_callback(close_stores, stores.values())
+        self.dying = stores["live"]
+        for name in ("Ada", "Bea", "Cleo"):
+            await self.dying.pets.add(NewPet(name, 1), NOW)
+        self.key, self.other = await self.new_key(), await self.new_key()
+        for worker in (self.a, self.b):  # the check of this second is done: what follows is not found by that
+            await worker.ask(self.other, path="/v1/pets/1")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._opened.aclose()
+
+    async def _worker(self) -> Worker:
+        stores = open_stores_for(self._settings, self._gate, bounds=PATIENT)
+        self._opened.push_async_callback(close_stores, stores.values())
+        await stores["live"].database.ping()
+        return Worker(App(self._settings, stores, self._gate, self.clock))
+
+    async def new_key(self) -> Key:
+        secret = mint("live")
+        key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
+        await self.dying.keys.add(key, digest_of(secret), ENTRY)
+        return Key(key, secret)
+
+
+@pytest.fixture(params=["sqlite-lmdb", "postgres-redis"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    if request.param == "sqlite-lmdb":
+        return World(StorePlace(tmp_path), None)
+    return World(StorePlace(tmp_path, empty_store()), shared(Redis).url())
+
+
+def use(world: World, work: Callable[[World], Awaitable[None]]) -> None:
+    async def inside() -> None:
+        async with world:
+            await work(world)
+
+    asyncio.run(inside())
+
+
+# A change by a process that dies before it announces: what it does, how the first reader asks, and what the pages show.
+
+
+class Case(NamedTuple):
+    change: Callable[[Store], Awaitable[object]]
+    look: dict[str, str]  # the request of the first reader, which no cache can answer
+    status: int
+    names: list[str]  # in the page with three animals
+    available: list[str]
+
+
+CASES = {
+    "added, seen in a list": Case(
+        lambda store: store.pets.add(NewPet("Dot", 1), NOW), {"query": "limit=9"}, 200, ["Ada", "Bea", "Cleo"],
+        ["Ada", "Bea", "Cleo", "Dot"],
+    ),
+    "added, seen by its id": Case(
+        lambda store: store.pets.add(NewPet("Dot", 1), NOW), {"path": "/v1/pets/4"}, 200, ["Ada", "Bea", "Cleo"],
+        ["Ada", "Bea", "Cleo", "Dot"],
+    ),
+    "added, seen as a link to the next page": Case(
+        lambda store: store.pets.add(NewPet("Dot", 1), NOW), {"query": "limit=3&x=1"}, 200, ["Ada", "Bea", "Cleo"],
+        ["Ada", "Bea", "Cleo", "Dot"],
+    ),
+    "imported": Case(
+        lambda store: imported(store, NewPet("Dot", 1)), {"query": "limit=9"}, 200, ["Ada", "Bea", "Cleo"],
+        ["Ada", "Bea", "Cleo", "Dot"],
+    ),
+    "renamed": Case(
+        lambda store: store.pets.update(1, PetChanges(name="Eve"), ENTRY), {"path": "/v1/pets/1"}, 200,
+        ["Eve", "Bea", "Cleo"], ["Eve", "Bea", "Cleo"],
+    ),
+    "moved to another filter, seen there": Case(
+        lambda store: store.pets.set_status([2], "sold", ENTRY), {"query": "status=sold&limit=9"}, 200,
+        ["Ada", "Bea", "Cleo"], ["Ada", "Cleo"],
+    ),
+    "removed, seen as a 404": Case(
+        lambda store: store.pets.remove([2], ENTRY), {"path": "/v1/pets/2"}, 404, ["Ada", "Cleo"], ["Ada", "Cleo"],
+    ),
+    "all removed, seen as an empty list": Case(
+        lambda store: store.pets.remove([1, 2, 3], ENTRY), {"query": "limit=9"}, 200, [], [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_one_client_has_seen_every_later_one_sees(world: World, case: Case) -> None:
+    async def work(world: World) -> None:
+        pages = {"limit=3": case.names, "status=available&limit=20": case.available}
+        for query in pages:
+            assert await world.b.names(world.key, query) == ["Ada", "Bea", "Cleo"]
+        await case.change(world.dying)
+        for query in pages:  # nobody has seen it, and nobody was answered
+            assert await world.b.names(world.key, query) == ["Ada", "Bea", "Cleo"]
+        assert (await world.a.ask(world.key, **case.look)).status == case.status
+        for query, names in pages.items():
+            assert await world.b.names(world.key, query) == names
+
+    use(world, work)
+
+
+def test_a_page_that_ends_a_list_gets_its_link_when_it_becomes_full(world: World) -> None:
+    async def work(world: World) -> None:
+        assert "link:" not in (await world.b.ask(world.key, "limit=3")).headers
+        await world.dying.pets.add(NewPet("Dot", 1), NOW)
+        assert (await world.a.ask(world.key, path="/v1/pets/4")).status == 200
+        assert "link:" in (await world.b.ask(world.key, "limit=3")).headers
+
+    use(world, work)
+
+
+def test_a_replay_that_one_client_has_seen_every_later_list_has(world: World) -> None:
+    async def work(world: World) -> None:
+        body = b'{"name":"Dot","categoryId":1}'
+        digest = hashlib.sha256(body).digest()
+        assert await world.b.names(world.key) == ["Ada", "Bea", "Cleo"]
+        await world.dying.pets.add(NewPet("Dot", 1), NOW, IdempotencyKey(world.key.record.id, "token", digest))
+        replay = await world.a.ask(world.key, method="POST", body=body, idempotency_key="token")
+        assert replay.status == 201 and "idempotent-replayed" in replay.headers
+        assert await world.b.names(world.key) == ["Ada", "Bea", "Cleo", "Dot"]
+
+    use(world, work)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store, key: store.keys.revoke(key.id, ENTRY),
+        lambda store, key: store.keys.update(key.id, KeyChanges(suspended=NOW), ENTRY),
+        lambda store, key: store.keys.update(key.id, KeyChanges(expires=NOW - 1), ENTRY),
+        lambda store, key: store.keys.rotate(key.id, digest_of(mint("live")), 0.0, ENTRY),
+    ],
+    ids=["revoked", "suspended", "expired", "rotated"],
+)
+def test_a_key_that_one_worker_has_refused_every_worker_refuses(
+    world: World, change: Callable[[Store, ApiKey], Awaitable[object]]
+) -> None:
+    async def work(world: World) -> None:
+        assert (await world.b.ask(world.key)).status == 200
+        await change(world.dying, world.key.record)
+        assert (await world.b.ask(world.key)).status == 200  # nobody knows it yet
+        assert (await world.a.ask(world.key)).status == 401  # a look-up
+        assert (await world.b.ask(world.key)).status == 401
+
+    use(world, work)
+
+
+def test_a_change_that_nobody_reads_is_seen_within_a_second(world: World) -> None:
+    async def work(world: World) -> None:
+        for worker in (world.a, world.b):
+            assert await worker.names(world.key) == ["Ada", "Bea", "Cleo"]
+        await world.dying.pets.remove([2], ENTRY)
+        await world.dying.pets.add(NewPet("Dot", 1), NOW)
+        await world.dying.keys.revoke(world.other.record.id, ENTRY)
+        world.clock.now += 0.999
+        assert await world.a.names(world.key) == ["Ada", "Bea", "Cleo"]
+        world.clock.now += 0.001
+        assert await world.a.names(world.key) == ["Ada", "Cleo", "Dot"]
+        assert await world.b.names(world.key) == ["Ada", "Cleo", "Dot"]
+        assert (await world.b.ask(world.other)).status == 401
+        world.clock.now -= 3600  # a clock that is set back does not make a second an hour
+        await world.dying.pets.remove([1], ENTRY)
+        assert await world.b.names(world.key) == ["Cleo", "Dot"]
+
+    use(world, work)
+
+
+def test_a_store_that_was_restored_to_an_earlier_state_is_seen_within_a_second(world: World) -> None:
+    """The gate is ahead of it: no number of the store says that anything is new."""
+
+    async def work(world: World) -> None:
+        await world.dying.pets.update(1, PetChanges(name="Eve"), ENTRY)
+        await world.dying.keys.revoke(world.other.record.id, ENTRY)
+        for worker in (world.a, world.b):
+            assert await worker.names(world.key) == ["Eve", "Bea", "Cleo"]
+            assert (await worker.ask(world.other)).status == 401
+        world.place.by_hand("UPDATE pets SET name = 'Ada' WHERE id = 1")
+        world.place.by_hand("DELETE FROM pets WHERE id = 3")
+        world.place.by_hand("UPDATE keys SET revoked = NULL")
+        world.place.by_hand("UPDATE changes SET edited = edited - 1, keys = keys - 1")
+        world.clock.now += 1
+        for worker in (world.a, world.b):
+            assert await worker.names(world.key) == ["Ada", "Bea"]
+            assert (await worker.ask(world.other)).status == 200
+
+    use(world, work)
+
+
+def test_a_change_by_hand_is_seen_within_a_minute(world: World) -> None:
+    """It raises no number: nothing but the age of what is in memory tells."""
+
+    async def work(world: World) -> None:
+        assert await world.b.names(world.key) == ["Ada", "Bea", "Cleo"]
+        assert (await world.b.ask(world.other)).status == 200
+        world.place.by_hand("UPDATE pets SET name = 'Eve' WHERE id = 1")
+        world.place.by_hand(f"UPDATE keys SET revoked = 1 WHERE id = '{world.other.record.id}'")
+        world.clock.now += KEPT_SECONDS - 0.1
+        assert await world.b.names(world.key) == ["Ada", "Bea", "Cleo"]
+        assert (await world.b.ask(world.other)).status == 200
+        world.clock.now += 0.1
+        assert await world.b.names(world.key) == ["Eve", "Bea", "Cleo"]
+        assert (await world.b.ask(world.other)).status == 401
+
+    use(world, work)
+
+
+def test_what_ends_by_time_ends_without_a_change(world: World) -> None:
+    async def work(world: World) -> None:
+        new = mint("live")
+        await world.dying.keys.update(world.other.record.id, KeyChanges(expires=NOW + 5), ENTRY)
+        await world.dying.keys.rotate(world.key.record.id, digest_of(new), NOW + 3, ENTRY)
+        for at, old, expiring in [(0.0, 200, 200), (2.9, 200, 200), (3.0, 401, 200), (4.9, 401, 200), (5.0, 401, 401)]:
+            world.clock.now = NOW + at
+            for worker in (world.a, world.b):
+                assert (await worker.ask(world.key)).status == old, at
+                assert (await worker.ask(world.other)).status == expiring, at
+                assert (await worker.ask(world.key._replace(secret=new))).status == 200
+
+    use(world, work)
+
+
+# A store alone: what each write announces, and when.
+
+
+def test_a_caller_is_answered_after_the_announcement_and_not_before(store_at: StorePlace) -> None:
+    async def work() -> None:
+        announced, may_go = asyncio.Event(), asyncio.Event()
+
+        async def announce(changes: Collection[Change]) -> None:
+            announced.set()
+            await may_go.wait()
+
+        stores = open_stores(store_at.url, store_at.data, StorePolicy(bounds=PATIENT), lambda _: announce)
+        store = stores["live"]
+        key = new_key("live", "free", now=NOW)
+        await store.keys.add(key, b"digest", ENTRY)
+        for write in (
+            store.pets.add(NewPet("Rex", 1), NOW),
+            store.pets.add(NewPet("Rex", 1), NOW, IdempotencyKey("key_a", "token", b"digest")),
+            store.pets.set_status([1], "sold", ENTRY),
+            store.keys.revoke(key.id, ENTRY),
+            store.pets.page(after=0, limit=9, status=None),
+        ):
+            announced.clear()
+            may_go.clear()
+            if inspect.iscoroutine(write) and "page" in write.__qualname__:  # a read that sees a change first
+                async with store_at.open() as other:
+                    await other.pets.add(NewPet("Mia", 1), NOW)
+            answered = asyncio.ensure_future(write)
+            async with asyncio.timeout(20):
+                await announced.wait()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not answered.done()
+            may_go.set()
+            await answered
+        await close_stores(stores.values())
+
+    asyncio.run(work())
+
+
+async def prepared(store: Store) -> dict[str, Any]:
+    """Something of everything, for the writes below."""
+    key = new_key("live", "free", now=NOW)
+    await store.keys.add(key, b"digest", ENTRY)
+    for name in ("Ada", "Bea"):
+        await store.pets.add(NewPet(name, 1), NOW)
+    await store.operators.add(new_operator("ada", NOW), b"digest", ENTRY)
+    done = await imported(store, NewPet("Cleo", 1), NewPet("Dot", 1))
+    begun = await store.imports.begin("sha of one", 2, ENTRY)
+    idle = await store.imports.begin("sha of another", 2, AuditEntry(0.0, "a test", "import", "x"))
+    assert begun and idle
+    return {"key": key, "done": done.id, "claim": begun, "idle": idle.import_id}
+
+
+PET = Pet(1, "Ada", 1, "available")
+ROW = OperationUsage("key_a", int(NOW), "ok", 1, "listPets")
+# What each write of each noun announces. A new method that writes belongs here, and fails below until it is.
+WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Awaitable[object]]]] = {
+    "pets.add": (ADDED, lambda s, x: s.pets.add(NewPet("Rex", 1), NOW)),
+    "pets.add_by_hand": (ADDED, lambda s, x: s.pets.add_by_hand(NewPet("Rex", 1), ENTRY)),
+    "pets.set_status": (EDITED, lambda s, x: s.pets.set_status([1], "sold", ENTRY)),
+    "pets.update": (EDITED, lambda s, x: s.pets.update(1, PetChanges(name="Eve"), ENTRY)),
+    "pets.remove": (EDITED, lambda s, x: s.pets.remove([1], ENTRY)),
+    "pets.restore": (EDITED, lambda s, x: s.pets.restore([PET], ENTRY)),
+    "keys.add": (NOTHING, lambda s, x: s.keys.add(new_key("live", "free", now=NOW), b"new", ENTRY)),
+    "keys.update": (KEYS, lambda s, x: s.keys.update(x["key"].id, KeyChanges(name="x"), ENTRY)),
+    "keys.rotate": (KEYS, lambda s, x: s.keys.rotate(x["key"].id, b"new", 0.0, ENTRY)),
+    "keys.revoke": (KEYS, lambda s, x: s.keys.revoke(x["key"].id, ENTRY)),
+    "audit.record": (NOTHING, lambda s, x: s.audit.record(ENTRY)),
+    "usage.add": (NOTHING, lambda s, x: s.usage.add([ROW], {})),
+    "usage.add_admissions": (
+        NOTHING, lambda s, x: s.usage.add_admissions([AdmissionTotal("live", "key_a", "listPets", 1, 1)], int(NOW)),
+    ),
+    "usage.add_errors": (NOTHING, lambda s, x: s.usage.add_errors([RecentError("key_a", 1.0, "r", "listPets", 404)])),
+    "operators.add": (NOTHING, lambda s, x: s.operators.add(new_operator("bea", NOW), b"new", ENTRY)),
+    "operators.set_role": (NOTHING, lambda s, x: s.operators.set_role("ada", "viewer", ENTRY)),
+    "operators.revoke": (NOTHING, lambda s, x: s.operators.revoke("ada", ENTRY)),
+    "imports.begin": (NOTHING, lambda s, x: s.imports.begin("sha", 1, ENTRY)),
+    "imports.take_over": (NOTHING, lambda s, x: s.imports.take_over(x["idle"], NOW)),
+    "imports.add_chunk": (ADDED, lambda s, x: s.imports.add_chunk(x["claim"], 0, [NewPet("Rex", 1)], NOW)),
+    "imports.finish": (NOTHING, lambda s, x: s.imports.finish(x["claim"], NOW)),
+    "imports.release": (NOTHING, lambda s, x: s.imports.release(x["claim"])),
+    "imports.undo": (EDITED, lambda s, x: s.imports.undo(x["done"], ENTRY)),
+    "transfer.put_rows": (CHANGES, lambda s, x: s.transfer.put_rows(PETS, [(99, "Rex", 1, "sold", 0)])),
+    "transfer.put_all": (CHANGES, lambda s, x: s.transfer.put_all({COUNTERS: []})),
+    "transfer.set_copying_from": (NOTHING, lambda s, x: s.transfer.set_copying_from(None)),
+}  # fmt: skip
+READS = {
+    "pets.page", "pets.get", "pets.search", "pets.newest", "pets.count", "keys.find", "keys.get", "keys.page",
+    "keys.search", "keys.by_id", "audit.find", "usage.recent_errors", "usage.of_keys", "usage.busiest", "usage.totals",
+    "operators.find", "operators.get", "operators.all", "imports.get", "imports.page", "imports.of_file",
+    "imports.undone", "imports.kept_ids", "transfer.rows", "transfer.last_row", "transfer.copying_from",
+}  # fmt: skip
+NOUNS = [field for field in Store._fields if field != "database"]
+
+
+def test_every_method_of_every_noun_is_known_as_a_read_or_as_a_write(tmp_path: Path) -> None:
+    async def methods(store: Store) -> set[str]:
+        return {
+            f"{noun}.{name}"
+            for noun in NOUNS
+            for name, method in inspect.getmembers(getattr(store, noun), inspect.iscoroutinefunction)
+            if not name.startswith("_")
+        }
+
+    assert StorePlace(tmp_path).use(methods) == READS | WRITES.keys()
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_every_write_announces_what_it_changes(store_at: StorePlace, name: str) -> None:
+    expected, write = WRITES[name]
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        made = await prepared(store)
+        await store.freshness.check()
+        changes.clear()
+        await write(store, made)
+        assert sorted(changes) == sorted(expected)
+        # Everything is known to be announced: the next reads announce nothing again.
+        changes.clear()
+        await store.pets.page(after=0, limit=1000, status=None)
+        await store.pets.get(1)
+        await store.keys.find(b"digest")
+        assert changes == []
+
+    store_at.use(work, changes)
+
+
+def test_a_traversal_announces_once_and_not_page_by_page(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        async with store_at.open() as other:
+            for i in range(20):
+                await other.pets.add(NewPet(f"Pet {i}", i), NOW)
+        for after in range(0, 20, 2):
+            await store.pets.page(after=after, limit=2, status=None)
+        assert changes == ["added"]
+
+    store_at.use(work, changes)
+
+
+def test_a_change_that_cannot_be_announced_is_not_shown(store_at: StorePlace) -> None:
+    class GateAway(list[Change]):
+        away = True
+
+        def append(self, change: Change) -> None:
+            if self.away:
+                raise Unavailable("the gate does not answer")
+            super().append(change)
+
+    changes = GateAway()
+
+    async def work(store: Store) -> None:
+        async with store_at.open() as other:
+            await other.pets.add(NewPet("Rex", 1), NOW)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="the gate"):
+                await store.pets.page(after=0, limit=9, status=None)
+        changes.away = False
+        assert (await store.pets.page(after=0, limit=9, status=None)).pets
+        assert changes == ["added"]
+
+    store_at.use(work, changes)
+
+
+# The module alone.
+
+
+class Source:
+    def __init__(self) -> None:
+        self.numbers = Numbers()
+        self.announced: list[list[Change]] = []
+        self.fresh = Freshness(self._announce, self._read)
+
+    async def _announce(self, changes: Collection[Change]) -> None:
+        self.announced.append(list(changes))
+
+    async def _read(self) -> Numbers:
+        return self.numbers
+
+
+def test_a_commit_covers_earlier_changes_of_its_own_kind_only() -> None:
+    async def work() -> None:
+        source = Source()
+        source.numbers = Numbers(added=7, edited=3, keys=2)  # 7 and 2 are of processes that have not announced them
+        await source.fresh.announce(EDITED, source.numbers)
+        assert source.fresh.announced == Numbers(edited=3)
+        await source.fresh.check()
+        assert source.announced == [["edited"], ["added", "keys"]]
+        assert source.fresh.announced == source.numbers
+        await source.fresh.check()
+        assert len(source.announced) == 2
+
+    asyncio.run(work())
+
+
+def test_numbers_that_went_down_are_announced_too() -> None:
+    async def work() -> None:
+        source = Source()
+        source.numbers = Numbers(added=7, edited=3, keys=2)
+        await source.fresh.check()
+        source.numbers = Numbers(added=5, edited=1, keys=2)
+        await source.fresh.check()
+        assert source.announced == [["added", "edited", "keys"], ["added", "edited"]]
+        assert source.fresh.announced == source.numbers
+
+    asyncio.run(work())
+
+
+def test_a_check_that_fails_is_repeated_by_the_next_request() -> None:
+    async def work() -> None:
+        source = Source()
+        failing = True
+
+        async def read() -> Numbers:
+            if failing:
+                raise Unavailable("a test")
+            return Numbers()
+
+        fresh = Freshness(source._announce, read)
+        for _ in range(2):
+            assert not fresh.checked <= NOW < fresh.due
+            with pytest.raises(Unavailable):
+                await fresh.check_at(NOW)
+        failing = False
+        await fresh.check_at(NOW)
+        assert (fresh.checked, fresh.due) == (NOW, NOW + 1)
+
+    asyncio.run(work())

@@ -1,0 +1,350 @@
+"""Imports, on every backend: chunks are visible as they commit, one process at a time adds them, none twice."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.stores import (
+    ENTRY,
+    NOW,
+    PATIENT,
+    REFUSED_ROW,
+    StorePlace,
+    WatchedConnection,
+    imported,
+    names,
+    sqlite_store,
+)
+from petstore.audit import AuditEntry
+from petstore.changes import Change
+from petstore.errors import ImportTaken, Unavailable
+from petstore.pets import Import, NewPet, Pet
+from petstore.store import Store, StorePolicy
+from petstore.store.imports import LIFE_SECONDS, Claim
+from petstore.store.schema import IMPORT_CHUNKS
+
+SMALL_CHUNKS = StorePolicy(bounds=PATIENT._replace(import_chunk=10))
+IMPORT = AuditEntry(NOW, "ada", "import", "animals.jsonl")
+LATER = NOW + LIFE_SECONDS + 1
+
+
+def pets(*wanted: str) -> list[NewPet]:
+    return [NewPet(name, 1) for name in wanted]
+
+
+async def begun(store: Store, total: int = 4, sha256: str = "the digest") -> Claim:
+    claim = await store.imports.begin(sha256, total, IMPORT)
+    assert claim is not None
+    return claim
+
+
+async def taken_over(store: Store, claim: Claim, now: float = LATER) -> Claim:
+    other = await store.imports.take_over(claim.import_id, now)
+    assert other is not None
+    return other
+
+
+async def state_of(store: Store, claim: Claim, now: float = NOW) -> tuple[str, int]:
+    """The import's state, and how many animals it has added."""
+    found = await store.imports.get(claim.import_id, now)
+    assert found is not None
+    return found.state, found.added
+
+
+def test_import_adds_all_animals_and_is_known_by_its_id(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        await store.pets.add(NewPet("Rex", 1), NOW)
+        changes.clear()
+        added = await imported(store, *pets("Mia", "Bo", "Kim"), entry=IMPORT, sha256="the digest")
+        assert added.id.startswith("imp_") and len(added.id) == 16
+        assert added == Import(added.id, NOW, "ada", "animals.jsonl", "the digest", 3, 3, "done")
+        assert changes == ["added"]
+        assert await names(store) == ["Rex", "Mia", "Bo", "Kim"]
+        assert await store.imports.get("imp_unknown", NOW) is None
+        ((_, entry),) = (await store.audit.find()).entries
+        assert entry == msgspec.structs.replace(IMPORT, detail=f"3 animals, {added.id}")
+        assert (await store.pets.add(NewPet("Next", 1), NOW)).pet.id == 5
+
+    store_at.use(work, changes)
+
+
+def test_imports_come_newest_first_page_by_page(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        entries = [msgspec.structs.replace(IMPORT, at=NOW + number) for number in range(5)]
+        ids = [(await imported(store, NewPet("x", 1), entry=entry)).id for entry in entries]
+        seen: list[Import] = []
+        while page := await store.imports.page(NOW, before=(seen[-1].at, seen[-1].id) if seen else None, limit=2):
+            seen += page
+        assert [each.id for each in seen] == ids[::-1]
+
+    store_at.use(work)
+
+
+def test_each_chunk_is_visible_and_announced_when_it_commits(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        async with store_at.open() as other:
+            claim = await begun(store)
+            assert (await state_of(other, claim), changes) == (("running", 0), [])
+            await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+            assert (await names(other), changes) == (["a", "b"], ["added"])
+            assert await state_of(other, claim) == ("running", 2)
+            await other.pets.add(NewPet("created", 1), NOW)
+            await store.imports.add_chunk(claim, 2, pets("c", "d"), NOW)
+            assert await names(other) == ["a", "b", "created", "c", "d"]
+            await store.imports.finish(claim, NOW)
+            assert (await state_of(other, claim), changes) == (("done", 4), ["added", "added"])
+
+    store_at.use(work, changes)
+
+
+def test_import_is_interrupted_after_a_minute_without_a_sign_of_life(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        claim = await begun(store)
+        assert await state_of(store, claim, NOW + LIFE_SECONDS) == ("running", 0)
+        assert await state_of(store, claim, LATER) == ("interrupted", 0)
+        await store.imports.add_chunk(claim, 0, pets("a"), NOW + 50)
+        assert await state_of(store, claim, LATER) == ("running", 1), "a chunk is a sign of life"
+        assert [each.state for each in await store.imports.page(LATER + 50)] == ["interrupted"]
+        await store.imports.finish(claim, LATER)
+        assert await state_of(store, claim, LATER + 9e9) == ("done", 1)
+
+    store_at.use(work)
+
+
+def test_released_import_is_interrupted_at_once(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        claim = await begun(store)
+        await store.imports.release(claim)
+        assert await state_of(store, claim) == ("interrupted", 0)
+        other = await taken_over(store, claim, NOW)
+        await store.imports.release(claim)  # is no longer its own
+        assert await state_of(store, other) == ("running", 0)
+
+    store_at.use(work)
+
+
+def test_import_of_the_same_bytes_is_found_unless_it_was_undone(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        assert await store.imports.of_file("a", NOW) is None
+        first = await imported(store, *pets("Rex"), sha256="a")
+        later = msgspec.structs.replace(ENTRY, at=NOW)
+        second = await imported(store, *pets("Rex"), sha256="a", entry=later)
+        await imported(store, *pets("Rex"), sha256="b")
+        assert await store.imports.of_file("a", NOW) == second
+        await store.imports.undo(second.id, ENTRY)
+        assert await store.imports.of_file("a", NOW) == first
+        await store.imports.undo(first.id, ENTRY)
+        assert await store.imports.of_file("a", NOW) is None
+
+    store_at.use(work)
+
+
+# One process at a time
+
+
+def test_the_same_bytes_cannot_begin_twice_at_once(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        async with store_at.open() as other:
+            claims = await asyncio.gather(
+                *(each.imports.begin("the digest", 4, IMPORT) for each in (store, other) for _ in range(4))
+            )
+            (claim,) = [each for each in claims if each is not None]
+            assert len(await store.imports.page(NOW)) == len((await store.audit.find()).entries) == 1
+            assert await store.imports.begin("another digest", 4, IMPORT) is not None
+            await store.imports.finish(claim, NOW)
+            assert await store.imports.begin("the digest", 4, IMPORT) is not None
+
+    store_at.use(work)
+
+
+def test_import_with_signs_of_life_is_not_taken_over(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        claim = await begun(store)
+        assert await store.imports.take_over(claim.import_id, NOW + LIFE_SECONDS) is None
+        assert await store.imports.take_over("imp_unknown", LATER) is None
+        other = await taken_over(store, claim)
+        assert await store.imports.take_over(claim.import_id, LATER) is None, "taking over is a sign of life"
+        await store.imports.finish(other, LATER)
+        assert await store.imports.take_over(claim.import_id, LATER + 9e9) is None
+
+    store_at.use(work)
+
+
+def test_of_several_processes_one_takes_over(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        claim = await begun(store)
+        async with store_at.open() as other:
+            taking = (each.imports.take_over(claim.import_id, LATER) for each in (store, other) for _ in range(4))
+            assert sum(each is not None for each in await asyncio.gather(*taking)) == 1
+
+    store_at.use(work)
+
+
+def test_process_whose_import_was_taken_over_adds_nothing_more(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        first = await begun(store)
+        await store.imports.add_chunk(first, 0, pets("a", "b"), NOW)
+        async with store_at.open() as other:
+            second = await taken_over(other, first)
+            changes.clear()
+            with pytest.raises(ImportTaken, match=f"another process goes on with {first.import_id}"):
+                await store.imports.add_chunk(first, 2, pets("c", "d"), LATER)
+            with pytest.raises(ImportTaken):
+                await store.imports.finish(first, LATER)
+            assert changes == []
+            assert await state_of(store, first, LATER) == ("running", 2)
+            await other.imports.add_chunk(second, 2, pets("c", "d"), LATER)
+            await other.imports.finish(second, LATER)
+        assert await names(store) == ["a", "b", "c", "d"]
+
+    store_at.use(work, changes)
+
+
+# A commit whose outcome is unknown
+
+
+def test_chunk_that_is_there_already_is_not_added_again(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        claim = await begun(store)
+        await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+        changes.clear()
+        await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+        assert await names(store) == ["a", "b"]
+        assert changes == ["added"], "the first one may have died before its announcement"
+        assert await state_of(store, claim) == ("running", 2)
+
+    store_at.use(work, changes)
+
+
+def test_the_tables_hold_no_chunk_twice(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        claim = await begun(store)
+        await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+        with pytest.raises(REFUSED_ROW):
+            await store.transfer.put_rows(IMPORT_CHUNKS, [(claim.import_id, 0, 7, 2)])
+
+    store_at.use(work)
+
+
+def test_chunk_whose_commit_was_not_answered_counts_as_added(tmp_path: Path) -> None:
+    class Lost(WatchedConnection):
+        """The answer to the commit of a chunk is lost."""
+
+        in_chunk = False
+
+        def after(self, sql: str) -> None:
+            self.in_chunk = self.in_chunk or sql.startswith("UPDATE main.imports")
+            if sql == "COMMIT" and self.in_chunk:
+                self.in_chunk = False
+                raise Unavailable("the answer was lost")
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path) as store:
+            claim = await begun(store)
+        async with sqlite_store(tmp_path, kind=Lost) as store:
+            with pytest.raises(Unavailable):
+                await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+        async with sqlite_store(tmp_path) as store:
+            assert await state_of(store, claim) == ("running", 2)
+            await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+            assert await names(store) == ["a", "b"]
+
+    asyncio.run(work())
+
+
+# Beside others
+
+
+def test_readers_who_follow_the_cursor_meet_every_animal(store_at: StorePlace) -> None:
+    """Whatever is imported and created meanwhile: ids are drawn and committed in the same order."""
+    count = 400
+
+    async def work(store: Store) -> None:
+        async with store_at.open(policy=SMALL_CHUNKS) as other:
+            done, created = asyncio.Event(), list[int]()
+            seen: list[Pet] = []
+
+            async def follow() -> None:
+                while True:
+                    last_turn = done.is_set()
+                    page = await other.pets.page(after=seen[-1].id if seen else 0, limit=50, status=None)
+                    seen.extend(page.pets)
+                    if last_turn and not page.more:
+                        return
+                    await asyncio.sleep(0)
+
+            async def create() -> None:
+                while not importing.done():
+                    created.append((await other.pets.add(NewPet("created", 1), NOW)).pet.id)
+
+            following = asyncio.create_task(follow())
+            importing = asyncio.create_task(imported(store, *[NewPet("imported", 1, "pending")] * count))
+            await create()
+            done.set()
+            await following
+            assert (await importing).added == count
+            every = (await store.pets.page(after=0, limit=10**6, status=None)).pets
+            assert seen == every and len(every) == count + len(created) and created
+
+    store_at.use(work, policy=SMALL_CHUNKS)
+
+
+def test_imports_at_the_same_time_both_arrive(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        async with store_at.open(policy=SMALL_CHUNKS) as other:
+            await asyncio.gather(
+                imported(store, *pets("a") * 35, sha256="a"), imported(other, *pets("b") * 35, sha256="b")
+            )
+        assert sorted(await names(store)) == ["a"] * 35 + ["b"] * 35
+
+    store_at.use(work, policy=SMALL_CHUNKS)
+
+
+def test_no_transaction_of_an_import_or_of_its_undoing_is_long(tmp_path: Path) -> None:
+    """So a create waits for one chunk at most, however large the file."""
+    sizes: list[int] = []
+
+    class Counting(WatchedConnection):
+        changes_at_begin = 0
+
+        def before(self, sql: str) -> None:
+            if sql == "BEGIN IMMEDIATE":
+                self.changes_at_begin = self.total_changes()
+
+        def after(self, sql: str) -> None:
+            if sql == "COMMIT":
+                sizes.append(self.total_changes() - self.changes_at_begin)
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, SMALL_CHUNKS.bounds, Counting) as store:
+            added = await imported(store, *pets("x") * 1_000)
+            await store.imports.undo(added.id, ENTRY)
+
+    asyncio.run(work())
+    assert len(sizes) >= 200
+    assert max(sizes) <= 13  # animals of a chunk, the import, the chunk and the last id
+
+
+def test_creates_of_others_go_on_during_an_import(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        async with store_at.open() as other:
+            importing = asyncio.create_task(imported(store, *(NewPet(f"imported {i}", i) for i in range(30_000))))
+            created = 0
+            while not importing.done():
+                await other.pets.add(NewPet("created", 1), NOW)
+                created += 1
+            assert (await importing).added == 30_000
+            assert created > 10
+            assert sum((await store.pets.count()).values()) == 30_000 + created
+
+    store_at.use(work)

@@ -1,0 +1,233 @@
+"""API keys in the store, on every backend."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from harness.stores import NOW, StorePlace
+from petstore.audit import AuditEntry
+from petstore.changes import Change
+from petstore.keys import ApiKey, KeyChanges, KeyQuery, digest_of, new_key
+from petstore.plans import Limits
+from petstore.store import Store
+from petstore.store.schema import TABLES, key_row
+from petstore.usage import OperationUsage
+
+FIRST, SECOND, THIRD = digest_of("first"), digest_of("second"), digest_of("third")
+
+
+def key(number: int = 0, **changes: object) -> ApiKey:
+    made = new_key("live", "enterprise", now=NOW + number, name=f"Key {number}", limits=Limits(5, 50))
+    return msgspec.structs.replace(made, id=f"key_{number:03}", **changes)
+
+
+def entry(action: str) -> AuditEntry:
+    return AuditEntry(NOW, "a test", action, "key_000", "some detail")
+
+
+async def entries(store: Store) -> list[AuditEntry]:
+    """The newest first."""
+    return [found for _, found in (await store.audit.find()).entries]
+
+
+def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> None:
+    added = key(expires=NOW + 50, scopes=("read",))
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        await store.keys.add(added, FIRST, entry("create key"))
+        assert changes == []  # nobody keeps in memory that there is no such key
+        assert await store.keys.find(FIRST) == added == await store.keys.get("key_000")
+        assert await store.keys.find(SECOND) is None
+        assert await store.keys.get("key_001") is None
+        assert await entries(store) == [entry("create key")]
+
+    store_at.use(work, changes)
+
+
+def test_every_change_of_a_key_is_announced_and_its_use_is_not(store_at: StorePlace) -> None:
+    announced: list[Change] = []
+
+    async def work(store: Store) -> None:
+        await store.keys.add(key(), FIRST, entry("create key"))
+        used = [OperationUsage("key_000", 0, "ok", 3, "listPets")]
+        await store.usage.add(used, {"key_000": NOW})
+        assert announced == []
+        for changes in (KeyChanges(plan="business"), KeyChanges(suspended=NOW), KeyChanges(suspended=None)):
+            await store.keys.update("key_000", changes, entry("update key"))
+        await store.keys.rotate("key_000", SECOND, NOW, entry("rotate key"))
+        await store.keys.revoke("key_000", entry("revoke key"))
+        assert announced == ["keys"] * 5
+
+    store_at.use(work, announced)
+
+
+def test_of_several_first_keys_at_once_one_is_added(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        async with store_at.open() as second, store_at.open() as third:
+            stores = [store, second, third]
+            await asyncio.gather(*(each.database.ping() for each in stores))  # connected, so that they do come at once
+            adding = (
+                each.keys.add(key(number), digest_of(f"secret {number}"), entry("create key"), only_first=True)
+                for number, each in enumerate(stores * 2)
+            )
+            assert sorted(await asyncio.gather(*adding)) == [False] * 5 + [True]
+        assert len(await store.keys.page()) == len(await entries(store)) == 1
+        assert await store.keys.add(key(9), SECOND, entry("create key"))
+
+    store_at.use(work)
+
+
+# Rotation
+
+
+@pytest.mark.parametrize(
+    ("own_end", "as_found"),
+    [(None, NOW + 60), (NOW + 50, NOW + 50), (NOW + 60, NOW + 60), (NOW + 70, NOW + 60)],
+    ids=["never", "sooner", "the same", "later"],
+)
+def test_old_secret_expires_after_the_overlap_or_with_its_key(
+    store_at: StorePlace, own_end: float | None, as_found: float
+) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        await store.keys.add(key(expires=own_end), FIRST, entry("create key"))
+        await store.keys.rotate("key_000", SECOND, NOW + 60, entry("rotate key"))
+        assert changes == ["keys"]
+        old, new = await store.keys.find(FIRST), await store.keys.find(SECOND)
+        assert old is not None and old.expires == as_found
+        assert new == key(expires=own_end)
+        assert (await entries(store))[0] == entry("rotate key")
+
+    store_at.use(work, changes)
+
+
+def test_of_several_rotations_at_once_one_secret_stays(store_at: StorePlace) -> None:
+    secrets = [bytes([number]) * 32 for number in range(8)]
+
+    async def work(store: Store) -> None:
+        await store.keys.add(key(), FIRST, entry("create key"))
+        await asyncio.gather(*(store.keys.rotate("key_000", each, NOW + 60, entry("rotate key")) for each in secrets))
+        found = [await store.keys.find(each) for each in secrets]
+        assert sum(each is not None and each.expires is None for each in found) == 1
+
+    store_at.use(work)
+
+
+def test_further_rotation_never_lengthens_an_old_secrets_life(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.keys.add(key(), FIRST, entry("create key"))
+        await store.keys.rotate("key_000", SECOND, NOW + 60, entry("rotate key"))
+        await store.keys.rotate("key_000", THIRD, NOW + 90, entry("rotate key"))
+        ends = [found.expires for d in (FIRST, SECOND, THIRD) if (found := await store.keys.find(d))]
+        assert ends == [NOW + 60, NOW + 90, None]
+
+    store_at.use(work)
+
+
+# Changes
+
+
+def test_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        await store.keys.add(key(), FIRST, entry("create key"))
+        await store.keys.add(key(1), SECOND, entry("create key"))
+        await store.keys.revoke("key_000", entry("revoke key"))
+        assert changes == ["keys"]
+        assert await store.keys.find(FIRST) == key(revoked=NOW)
+        assert await store.keys.find(SECOND) == key(1)
+        assert (await entries(store))[0] == entry("revoke key")
+
+    store_at.use(work, changes)
+
+
+def test_update_changes_the_given_fields_of_one_key(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+    pro = key(name="Another", plan="pro", per_minute=300, per_day=10_000)
+    own_limits = KeyChanges(
+        name="", plan="enterprise", per_minute=5, per_day=50, scopes=("read", "write"), expires=None
+    )
+    updates = [
+        (KeyChanges(name="Another"), key(name="Another")),
+        (KeyChanges(plan="pro", per_minute=300, per_day=10_000), pro),
+        (
+            KeyChanges(scopes=("read",), expires=NOW + 9),
+            msgspec.structs.replace(pro, scopes=("read",), expires=NOW + 9),
+        ),
+        (own_limits, key(name="")),
+    ]
+
+    async def work(store: Store) -> None:
+        await store.keys.add(key(), FIRST, entry("create key"))
+        await store.keys.add(key(1), SECOND, entry("create key"))
+        for number, (update, expected) in enumerate(updates, 1):
+            assert await store.keys.update("key_000", update, entry(f"update {number}")) == expected
+            assert await store.keys.find(FIRST) == expected == await store.keys.get("key_000")
+            assert changes == ["keys"] * number
+            assert (await entries(store))[0] == entry(f"update {number}")
+        assert await store.keys.get("key_001") == key(1)
+        assert await store.keys.update("key_none", KeyChanges(name="x", suspended=NOW), entry("update")) is None
+        assert len(await entries(store)) == 2 + len(updates)
+
+    store_at.use(work, changes)
+
+
+def test_suspended_key_is_found_as_suspended_until_it_is_resumed(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        await store.keys.add(key(), FIRST, entry("create key"))
+        suspended = await store.keys.update("key_000", KeyChanges(suspended=NOW + 1.0), entry("suspend key"))
+        assert suspended == key(suspended=NOW + 1.0) == await store.keys.find(FIRST) == (await store.keys.page())[0]
+        assert not suspended.usable(NOW) and suspended.state(NOW) == "suspended"
+        await store.keys.update("key_000", KeyChanges(suspended=NOW + 2.0), entry("suspend key"))
+        resumed = await store.keys.update("key_000", KeyChanges(suspended=None), entry("resume key"))
+        assert resumed == key() == await store.keys.find(FIRST) == (await store.keys.search(KeyQuery(), now=NOW))[0]
+        assert resumed.usable(NOW) and resumed.state(NOW) == "active"
+
+    store_at.use(work)
+
+
+# Lists
+
+
+def test_keys_come_in_the_order_of_their_ids_and_by_their_ids(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        for number in (3, 1, 2, 0):
+            await store.keys.add(key(number), digest_of(str(number)), entry("create key"))
+        assert await store.keys.page() == [key(number) for number in range(4)]
+        assert await store.keys.page(after="key_001", limit=1) == [key(2)]
+        assert await store.keys.page(after="key_003") == []
+        assert await store.keys.by_id(["key_002", "key_none", "key_000"]) == {"key_000": key(0), "key_002": key(2)}
+        assert await store.keys.by_id([]) == {}
+
+    store_at.use(work)
+
+
+def test_keys_come_newest_first_page_by_page(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        keys = [key(number, created=NOW + number // 2) for number in range(11)]  # two of each age
+        for each in keys:
+            await store.keys.add(each, digest_of(each.id), entry("create key"))
+        seen: list[ApiKey] = []
+        while page := await store.keys.search(KeyQuery(), now=NOW, after=seen[-1] if seen else None, limit=3):
+            seen += page
+        assert seen == keys[::-1]
+        assert await store.keys.search(KeyQuery("kEY 7"), now=NOW) == [keys[7]]
+        assert await store.keys.search(KeyQuery("Y_001"), now=NOW) == [keys[1]]
+        assert await store.keys.search(KeyQuery("%"), now=NOW) == []
+        assert await store.keys.search(KeyQuery("\x00"), now=NOW) == []
+
+    store_at.use(work)
+
+
+def test_hundred_keys_are_listed_by_default(store_at: StorePlace) -> None:
+    (table,) = [table for table in TABLES if table.name == "keys"]
+
+    async def work(store: Store) -> None:
+        await store.transfer.put_rows(table, [key_row(key(number)) for number in range(101)])
+        assert await store.keys.search(KeyQuery(), now=NOW) == [key(number) for number in range(100, 0, -1)]
+
+    store_at.use(work)

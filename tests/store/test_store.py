@@ -1,0 +1,216 @@
+"""The contract of the catalogue, as far as clients' requests need it, on every backend."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from harness.stores import ENTRY, NOW, REFUSED_ROW, StorePlace, names
+from petstore import settings
+from petstore.changes import Change
+from petstore.errors import IdempotencyConflict, IdempotencyMismatch, OperatorError
+from petstore.keys import digest_of, mint, new_key
+from petstore.pets import Added, IdempotencyKey, NewPet
+from petstore.settings import Settings
+from petstore.store import Store, StorePolicy, check_url, close_stores, open_stores
+from petstore.usage import OperationUsage
+
+
+def test_url_without_a_usable_scheme_or_port_is_refused_without_its_password() -> None:
+    assert check_url("postgresql://pets:secret@[::1]:5433,a:5432/db") == "postgresql"
+    assert check_url("postgres:///db?host=/run/postgresql") == "postgres"
+    for wrong in ("mysql://secret@x/y", "secret", "postgresql://pets:se/cret@x/y", "postgresql://pets:secret@[::1/y"):
+        with pytest.raises(OperatorError, match="--store") as refusal:
+            check_url(wrong)
+        assert "cret" not in str(refusal.value)
+
+
+def test_a_port_beyond_65535_is_refused() -> None:
+    for host in ("x:65536", "x:99999", "[::1]:70000", "a:5432,b:99999"):
+        with pytest.raises(OperatorError, match="at most 65535"):
+            settings.check_url("--store", f"postgresql://pets@{host}/db")
+    settings.check_url("--store", "postgresql://pets@[::1]:65535,a,b:/db")
+
+
+def test_default_policy_is_that_of_the_settings() -> None:
+    assert StorePolicy(Settings().postgres_pool, Settings().pgbouncer) == StorePolicy()
+
+
+def test_added_animals_outlive_the_process_and_ids_grow(store_at: StorePlace) -> None:
+    async def add(store: Store) -> Added:
+        return await store.pets.add(NewPet("Rex", 7, "pending"), NOW)
+
+    first, second = store_at.use(add), store_at.use(add)
+    assert second.pet.id > first.pet.id
+    assert store_at.use(lambda store: store.pets.get(first.pet.id)) == first.pet
+
+
+def test_pages_are_keyset_pages(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        for i in range(7):
+            await store.pets.add(NewPet(f"Pet {i}", i, "sold" if i % 2 else "available"), NOW)
+        page = await store.pets.page(after=2, limit=3, status=None)
+        assert ([p.id for p in page.pets], page.more) == ([3, 4, 5], True)
+        page = await store.pets.page(after=0, limit=3, status="sold")
+        assert ([p.id for p in page.pets], page.more) == ([2, 4, 6], False)
+        assert await store.pets.page(after=7, limit=3, status=None) == ([], False)
+        assert await store.pets.page(after=0, limit=3, status="pending") == ([], False)
+
+    store_at.use(work)
+
+
+def test_second_process_writing_at_the_same_time_loses_nothing(store_at: StorePlace) -> None:
+    async def work(store: Store) -> int:
+        async with store_at.open() as other:
+            await asyncio.gather(*(one.pets.add(NewPet("Rex", 1), NOW) for one in [store, other] * 200))
+        return sum((await store.pets.count()).values())
+
+    assert store_at.use(work) == 400
+
+
+# Commits
+
+
+def test_change_is_announced_before_the_caller_hears_of_it(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        await store.pets.add(NewPet("Rex", 1), NOW)
+        assert changes == ["added"]
+        key = new_key("live", "free", now=NOW)
+        await store.keys.add(key, digest_of(mint("live")), ENTRY)
+        await store.keys.revoke(key.id, ENTRY)
+        assert changes == ["added", "keys"]
+        await store.usage.add([OperationUsage("key_a", 0, "ok", 3, "listPets")], {"key_a": NOW})
+        assert changes == ["added", "keys"]
+
+    store_at.use(work, changes)
+
+
+def test_when_announcing_fails_the_caller_gets_the_error(store_at: StorePlace) -> None:
+    class Broken(list[Change]):
+        def append(self, subject: Change) -> None:
+            raise ValueError(f"cannot announce {subject}")
+
+    async def work(store: Store) -> None:
+        with pytest.raises(ValueError, match="cannot announce added"):
+            await asyncio.wait_for(store.pets.add(NewPet("Rex", 1), NOW), 5)
+        assert sum((await store.pets.count()).values()) == 1  # it is written nevertheless
+
+    store_at.use(work, Broken())
+
+
+def test_write_that_fails_takes_no_other_with_it(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        good = asyncio.gather(*(store.pets.add(NewPet(f"Pet {i}", i), NOW) for i in range(20)))
+        key, secret = new_key("live", "free", now=NOW), digest_of(mint("live"))
+        both = await asyncio.gather(
+            store.keys.add(key, secret, ENTRY), store.keys.add(key, secret, ENTRY), return_exceptions=True
+        )
+        assert both.count(True) == 1 and sum(isinstance(each, REFUSED_ROW) for each in both) == 1
+        assert len(await good) == 20
+        assert sum((await store.pets.count()).values()) == 20
+
+    store_at.use(work)
+
+
+def test_status_outside_the_enumeration_is_refused_by_the_tables(store_at: StorePlace) -> None:
+    lost: Any = "lost"
+
+    async def work(store: Store) -> None:
+        added = await store.pets.add(NewPet("Rex", 1), NOW)
+        with pytest.raises(REFUSED_ROW):
+            await store.pets.add(NewPet("Mia", 1, lost), NOW)
+        with pytest.raises(REFUSED_ROW):
+            await store.pets.set_status([added.pet.id], lost, ENTRY)
+        assert (await store.pets.page(after=0, limit=9, status=None)).pets == [added.pet]
+
+    store_at.use(work)
+
+
+def test_closing_the_store_first_writes_what_waits(store_at: StorePlace) -> None:
+    async def work() -> list[Added]:
+        async with store_at.open() as store:
+            adding = [
+                asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW)) for i in range(1_200)
+            ]  # several batches
+            await asyncio.sleep(0)
+        return await asyncio.gather(*adding)
+
+    assert len({added.pet.id for added in asyncio.run(work())}) == 1_200
+
+
+def test_closing_both_stores_first_writes_what_waits_in_either(store_at: StorePlace) -> None:
+    async def announce(_: Collection[Change]) -> None: ...
+
+    async def work() -> list[Added]:
+        stores = open_stores(store_at.url, store_at.data, StorePolicy(pool_size=1), lambda _: announce)
+        await asyncio.gather(*(store.database.ping() for store in stores.values()))
+        adding = [
+            asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW))
+            for i in range(1_200)
+            for store in stores.values()
+        ]
+        await asyncio.sleep(0)
+        await close_stores(stores.values())
+        return await asyncio.gather(*adding)
+
+    assert len(asyncio.run(work())) == 2_400
+
+
+# Idempotency keys
+
+
+def test_repeated_request_gets_the_animal_as_it_was_added(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        new = NewPet("Rex", 1)
+        first = await store.pets.add(new, NOW, IdempotencyKey("key_a", "t", b"body"))
+        await store.pets.set_status([first.pet.id], "sold", ENTRY)
+        again = await store.pets.add(new, NOW + 5, IdempotencyKey("key_a", "t", b"body"))
+        assert again == Added(first.pet, replayed=True)
+        with pytest.raises(IdempotencyMismatch):
+            await store.pets.add(new, NOW, IdempotencyKey("key_a", "t", b"other"))
+        other_key = await store.pets.add(new, NOW, IdempotencyKey("key_b", "t", b"body"))
+        assert other_key.pet.id != first.pet.id and not other_key.replayed
+
+    store_at.use(work)
+
+
+def test_idempotency_key_is_free_again_after_exactly_a_day(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        idempotency_key = IdempotencyKey("key_a", "token", b"digest")
+        first = await store.pets.add(NewPet("Rex", 1), NOW, idempotency_key)
+        await store.pets.add(NewPet("Max", 1), NOW + 86_370, IdempotencyKey("key_a", "another", b"digest"))
+        assert (await store.pets.add(NewPet("Rex", 1), NOW + 86_399.9, idempotency_key)) == Added(
+            first.pet, replayed=True
+        )
+        assert not (await store.pets.add(NewPet("Rex", 1), NOW + 86_400, idempotency_key)).replayed
+
+    store_at.use(work)
+
+
+def test_second_request_while_the_first_is_in_flight_is_a_conflict(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        idempotency_key = IdempotencyKey("key_a", "t", b"body")
+        first, second = await asyncio.gather(
+            store.pets.add(NewPet("Rex", 1), NOW, idempotency_key),
+            store.pets.add(NewPet("Rex", 1), NOW, idempotency_key),
+            return_exceptions=True,
+        )
+        assert isinstance(first, Added) and isinstance(second, IdempotencyConflict)
+        assert await names(store) == ["Rex"]
+
+    store_at.use(work)
+
+
+def test_replayed_request_is_not_announced_again(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        for replayed in (False, True):
+            added = await store.pets.add(NewPet("Rex", 1), NOW, IdempotencyKey("key_a", "token", b"digest"))
+            assert added.replayed is replayed
+            assert changes == ["added"]
+
+    store_at.use(work, changes)

@@ -1,0 +1,153 @@
+"""The undoing of imports, on every backend: what goes, what stays, and what happens after an interruption."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from harness.stores import ENTRY, NOW, StorePlace, imported, names
+from petstore.audit import AuditEntry
+from petstore.changes import Change
+from petstore.errors import ImportTaken
+from petstore.pets import NewPet, PetChanges, Undone
+from petstore.store import Store
+from tests.store.test_imports import IMPORT, LATER, SMALL_CHUNKS, begun, pets, state_of, taken_over
+
+
+def test_undo_removes_what_nobody_has_changed_since(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+    entry = AuditEntry(NOW + 9, "ada", "undo import", "x", "animals.jsonl")
+
+    async def work(store: Store) -> None:
+        await store.pets.add(NewPet("before", 1), NOW)
+        added = await imported(store, *(NewPet(f"imported {i}", i) for i in range(25)), entry=IMPORT)
+        await store.pets.add(NewPet("after", 1), NOW)
+        await store.pets.set_status([3], "sold", ENTRY)
+        await store.pets.update(5, PetChanges(name="renamed"), ENTRY)
+        await store.pets.restore(await store.pets.remove([7], ENTRY), ENTRY)
+        assert await store.imports.undone(added.id) == Undone(removed=0, kept=3, left=22)
+        changes.clear()
+        assert await store.imports.undo(added.id, entry)
+        assert await store.imports.undone(added.id) == Undone(removed=22, kept=3)
+        assert set(changes) == {"edited"}
+        assert await store.imports.kept_ids(added.id, 2) == [3, 5]
+        assert await names(store) == ["before", "imported 1", "renamed", "imported 5", "after"]
+        found = await store.imports.get(added.id, NOW)
+        assert found is not None and (found.state, found.added) == ("undone", 25)
+        ((_, recorded),) = (await store.audit.find(limit=1)).entries
+        assert recorded == msgspec.structs.replace(entry, detail="animals.jsonl, 25 animals")
+        assert not await store.imports.undo(added.id, ENTRY)
+        assert not await store.imports.undo("imp_unknown", ENTRY)
+        assert len((await store.audit.find(action="undo import")).entries) == 1
+
+    store_at.use(work, changes, SMALL_CHUNKS)
+
+
+def test_ids_of_an_undone_import_are_never_used_again(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        added = await imported(store, *pets("x") * 25)
+        await store.imports.undo(added.id, ENTRY)
+        assert await names(store) == []
+
+    store_at.use(work, policy=SMALL_CHUNKS)
+    created = store_at.use(lambda store: store.pets.add(NewPet("next", 1), NOW))
+    assert created.pet.id == 26
+
+
+def test_animals_that_were_created_between_two_chunks_stay(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        claim = await begun(store, 2)
+        await store.imports.add_chunk(claim, 0, pets("a"), NOW)
+        await store.pets.add(NewPet("created", 1), NOW)
+        await store.imports.add_chunk(claim, 1, pets("b"), NOW)
+        await store.imports.finish(claim, NOW)
+        assert await store.imports.undo(claim.import_id, ENTRY)
+        assert await names(store) == ["created"]
+
+    store_at.use(work)
+
+
+def test_animal_that_was_removed_by_hand_stays_removed(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        added = await imported(store, *pets("a", "b"))
+        (removed,) = await store.pets.remove([1], ENTRY)
+        assert await store.imports.undo(added.id, ENTRY)
+        assert await store.imports.undone(added.id) == Undone(removed=2, kept=0)
+        assert await store.pets.restore([removed], ENTRY) == [removed]
+        assert await names(store) == ["a"]
+        assert await store.imports.undone(added.id) == Undone(removed=1, kept=1)
+
+    store_at.use(work)
+
+
+def test_running_import_can_be_undone_and_then_adds_nothing_more(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        claim = await begun(store)
+        await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+        async with store_at.open() as other:
+            assert await other.imports.undo(claim.import_id, ENTRY)
+        assert await names(store) == []
+        with pytest.raises(ImportTaken, match="or undoes it"):
+            await store.imports.add_chunk(claim, 2, pets("c", "d"), NOW)
+        with pytest.raises(ImportTaken):
+            await store.imports.finish(claim, NOW)
+        assert await store.imports.take_over(claim.import_id, LATER) is None
+        assert (await names(store), await state_of(store, claim, LATER)) == ([], ("undone", 2))
+
+    store_at.use(work)
+
+
+def test_undo_beside_the_import_removes_all_of_it(store_at: StorePlace) -> None:
+    """Whichever chunk is in flight when undoing begins: it is removed, or it is refused."""
+
+    async def work(store: Store) -> None:
+        async with store_at.open(policy=SMALL_CHUNKS) as other:
+            importing = asyncio.create_task(imported(store, *pets("x") * 5_000))
+            while not (running := await other.imports.page(NOW)) or running[0].added < 50:
+                await asyncio.sleep(0)
+            assert await other.imports.undo(running[0].id, ENTRY)
+            with pytest.raises(ImportTaken):
+                await importing
+            assert await names(other) == []
+
+    store_at.use(work, policy=SMALL_CHUNKS)
+
+
+def test_interrupted_import_can_be_undone(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        first = await begun(store)
+        await store.imports.add_chunk(first, 0, pets("a"), NOW)
+        second = await taken_over(store, first)
+        await store.imports.add_chunk(second, 1, pets("b"), LATER)
+        assert await store.imports.undo(first.import_id, ENTRY)
+        assert await names(store) == []
+
+    store_at.use(work)
+
+
+def test_undo_that_is_cancelled_goes_on_and_returns_the_totals(store_at: StorePlace) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        added = await imported(store, *pets("x") * 500)
+        await store.pets.set_status([5, 495], "sold", ENTRY)
+        changes.clear()
+        undoing = asyncio.create_task(store.imports.undo(added.id, ENTRY))
+        while not changes:
+            await asyncio.sleep(0)
+        undoing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await undoing
+        so_far = await store.imports.undone(added.id)
+        assert so_far.removed > 0 and so_far.left > 0
+        assert so_far.removed + so_far.left == 498 and so_far.kept == 2
+        found = await store.imports.get(added.id, NOW)
+        assert found is not None and found.state == "undoing"
+        entries = len((await store.audit.find()).entries)
+        async with store_at.open() as other:  # another process goes on, in larger steps
+            assert await other.imports.undo(added.id, ENTRY)
+        assert await store.imports.undone(added.id) == Undone(removed=498, kept=2)
+        assert [pet.id for pet in (await store.pets.page(after=0, limit=9, status=None)).pets] == [5, 495]
+        assert len((await store.audit.find()).entries) == entries, "the undoing is recorded once"
+
+    store_at.use(work, changes, SMALL_CHUNKS)

@@ -1,0 +1,66 @@
+"""docs/api.md proved: every `curl` in it works as it stands and answers what it shows; every header is explained."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.servers import serving
+from tests.interface import DOCUMENT, DOCUMENTED
+
+API = (Path(__file__).parents[2] / "docs/api.md").read_text()
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Each `$ curl …` of the document, in order, with the lines that it is shown to answer."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", API, re.MULTILINE | re.DOTALL):
+        for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            found.append((command, shown.splitlines()))
+    return [(command, shown) for command, shown in found if "curl" in command]
+
+
+def test_every_curl_of_the_document_answers_what_it_shows(tmp_path: Path) -> None:
+    if not shutil.which("curl"):
+        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
+            pytest.fail("curl is missing, and here it must not be")
+        pytest.skip("curl is not installed: the examples did not run")
+    assert len(commands()) >= 14
+    with serving(tmp_path / "data") as server:
+        variables = {
+            "BASE": server.url(""), "KEY": server.key("business").secret,
+            "STAGING": server.url("", "staging"), "STAGING_KEY": server.key(environment="staging").secret,
+        }  # fmt: skip
+        for command, shown in commands():
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", command],
+                env=os.environ | variables, cwd=tmp_path, capture_output=True, text=True, timeout=30,
+            )  # fmt: skip
+            assert done.returncode == 0, command + done.stderr
+            answered = [line.rstrip() for line in done.stdout.splitlines()]
+            for line in shown:
+                pattern = re.escape(line).replace("…", ".+")
+                assert any(re.fullmatch(pattern, other) for other in answered), f"{command}{line}\n{done.stdout}"
+
+
+ALIASES = {"NoStore", "DeprecationLink"}  # of Cache-Control and Link, with another meaning
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENT["components"]["headers"].keys() - ALIASES))
+def test_every_header_of_a_response_is_explained(name: str) -> None:
+    assert re.search(rf"^\| `{name}` \| .+ \| .+ \|$", API, re.MULTILINE)
+
+
+def test_every_header_and_parameter_of_a_request_is_explained() -> None:
+    for operation in DOCUMENTED.values():
+        for parameter in operation["parameters"]:
+            assert re.search(rf"`{parameter['name']}`|{{{parameter['name']}}}", API), parameter["name"]
+
+
+def test_every_status_of_the_interface_is_mentioned() -> None:
+    for operation in DOCUMENTED.values():
+        for status in operation["responses"]:
+            assert re.search(rf"\b{status}\b", API), status

@@ -1,0 +1,322 @@
+"""The landing page and the reference page in a real Chromium, with no way to the outside."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from harness.browsers import ALL_LOOKS, look
+from harness.servers import Key, Server
+from petstore.operations import DEPRECATED, OPERATIONS
+from petstore.web.documents import as_json, openapi_document
+from petstore.web.pets import SUNSET
+from tests.interface import DOCUMENTED
+
+NAMES = [operation.name for operation in OPERATIONS]
+
+
+class Tab:
+    """A tab, what it asked for and what went wrong in it."""
+
+    def __init__(self, context: BrowserContext, server: Server) -> None:
+        self.page = context.new_page()
+        self._origin = f"{server.origin}/"
+        self._asked: list[str] = []
+        self._faults: list[str] = []
+        self.page.on("request", lambda request: self._asked.append(request.url))
+        self.page.on("pageerror", lambda error: self._faults.append(str(error)))
+        self.page.on("console", lambda message: self._faults.append(message.text) if message.type == "error" else None)
+
+    def asked_nobody_else_and_has_no_fault(self) -> None:
+        assert self._asked
+        assert [url for url in self._asked if not url.startswith((self._origin, "data:"))] == []
+        faults = [fault for fault in self._faults if not fault.startswith("Failed to load resource")]
+        assert faults == []  # a 401 is none
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """One for all tests: scripts are compiled once, and what a page keeps it keeps for its tab alone."""
+    opened = browser.new_context(viewport={"width": 1280, "height": 800})
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, server: Server) -> Iterator[Page]:
+    """A tab of its own. Whatever it asks another host for, and whatever goes wrong in it, fails the test."""
+    tab = Tab(context, server)
+    yield tab.page
+    tab.page.close()
+    tab.asked_nobody_else_and_has_no_fault()
+
+
+@pytest.fixture(scope="module")
+def reference_tab(context: BrowserContext, server: Server) -> Iterator[Tab]:
+    tab = Tab(context, server)
+    open_reference(tab.page, server)
+    yield tab
+    tab.page.close()
+
+
+@pytest.fixture
+def reference(reference_tab: Tab) -> Iterator[Page]:
+    """The reference page in a tab that tests share, since it takes a second to load: they fill in no form of it.
+
+    Staging is chosen, without a key.
+    """
+    reference_tab.page.click("text=Staging")
+    reference_tab.page.fill("#key", "")
+    yield reference_tab.page
+    reference_tab.asked_nobody_else_and_has_no_fault()
+
+
+@pytest.fixture
+def staging_key(server: Server) -> Key:
+    return server.key(environment="staging")
+
+
+def open_reference(page: Page, server: Server, key: Key | None = None) -> None:
+    page.goto(server.origin + "/docs")
+    page.wait_for_selector("#getPet .summary button")
+    if key is not None:
+        page.fill("#key", key.secret)
+
+
+def show(page: Page, operation: str) -> None:
+    """Open an operation."""
+    page.click(f"#{operation} .summary button[aria-expanded=false]")
+
+
+def execute(page: Page, operation: str) -> str:
+    """The answer to the form as it stands, as text."""
+    page.click(f"#{operation} button.execute")
+    page.wait_for_selector(f"#{operation} .answer")
+    return page.inner_text(f"#{operation} .answer")
+
+
+def test_the_reference_page_shows_the_operations_and_asks_nobody_else(reference: Page) -> None:
+    shown = reference.inner_text("main")
+    summaries = [DOCUMENTED[name]["summary"] for name in NAMES]
+    for text in ("Petstore API", "Rate limits", "5 December 2030", *summaries):
+        assert text in shown
+    for operation in OPERATIONS:
+        assert reference.locator(f"#{operation.name}").count() == 1, operation.name
+        assert reference.locator(f"#{operation.name} .badge:has-text('deprecated')").count() == operation.deprecated
+
+
+def test_execute_on_the_untouched_example_adds_the_animal_to_staging(
+    server: Server, reference: Page, staging_key: Key
+) -> None:
+    reference.fill("#key", staging_key.secret)
+    show(reference, "createPet")
+    answer = execute(reference, "createPet")
+    assert answer.startswith("Answer 201")
+    assert '"name": "Rex"' in answer
+    pets = server.act(lambda backends: backends.stores["staging"].pets.page(after=0, limit=1000, status=None)).pets
+    assert pets[-1].name == "Rex"
+
+
+def test_every_operation_can_be_tried_from_the_reference_page(server: Server, page: Page) -> None:
+    server.fill(1)
+    open_reference(page, server)
+    page.click("text=Live")
+    page.fill("#key", server.key().secret)
+    for operation in NAMES:
+        show(page, operation)
+        assert execute(page, operation).startswith("Answer 20"), operation
+    page.fill("#listPets [aria-label=limit]", "101")
+    page.click("#listPets button.execute")
+    page.wait_for_selector("#listPets [aria-label=limit][aria-invalid=true]")
+
+
+def test_without_a_key_the_answer_is_401(reference: Page) -> None:
+    show(reference, "listPets")
+    answer = execute(reference, "listPets")
+    assert answer.startswith("Answer 401")
+    assert "unauthorized" in answer
+    assert "undefined" not in answer
+
+
+def test_staging_is_selected_and_keys_are_kept_for_the_tab_alone(
+    server: Server, page: Page, browser: Browser, staging_key: Key
+) -> None:
+    open_reference(page, server, staging_key)
+    assert page.is_checked("[value=staging]")
+    page.click("text=Live")
+    assert page.input_value("#key") == ""
+    page.fill("#key", "pets_live_mine")
+    page.reload()
+    page.wait_for_selector("#getPet .summary button")
+    page.wait_for_function("document.getElementById('key').value !== ''")
+    assert page.is_checked("[value=live]")
+    assert page.input_value("#key") == "pets_live_mine"
+    page.click("text=Staging")
+    assert page.input_value("#key") == staging_key.secret
+    assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+    other = page.context.new_page()
+    open_reference(other, server)
+    assert other.input_value("#key") == ""
+    assert other.is_checked("[value=staging]")
+    other.close()
+
+
+def test_a_key_of_the_other_environment_is_noticed(server: Server, reference: Page) -> None:
+    reference.fill("#key", server.key().secret)
+    assert "This is a key of live" in reference.inner_text("#key-hint")
+    reference.click("text=Live")
+    assert reference.inner_text("#key-hint") == ""
+
+
+def with_servers(page: Page, server: Server, live: str, staging: str) -> None:
+    """Show the reference page of a service with these public addresses."""
+    document = as_json(openapi_document(live, staging, 0))
+    page.route("**/openapi.json", lambda route: route.fulfill(body=document, content_type="application/json"))
+    open_reference(page, server)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("live", "staging"),
+    [
+        ("https://api.petstore.test/v1", "https://api.petstore.test/staging/v1"),
+        ("https://api.petstore.test/v1", "https://staging.petstore.test/v1"),
+    ],
+    ids=["one host", "two hosts"],
+)
+def test_requests_stay_at_the_origin_whatever_the_public_addresses_are(
+    server: Server, page: Page, staging_key: Key, live: str, staging: str
+) -> None:
+    with_servers(page, server, live, staging)
+    page.fill("#key", staging_key.secret)
+    show(page, "createPet")
+    assert execute(page, "createPet").startswith("Answer 201")
+    page.click("text=Live")
+    assert server.url("/pets") in page.inner_text("#createPet .samples pre")
+
+
+@pytest.mark.thorough
+def test_at_the_host_name_of_staging_live_cannot_be_chosen(server: Server, page: Page, staging_key: Key) -> None:
+    with_servers(page, server, "https://api.petstore.test/v1", server.url("", "staging"))
+    assert not page.is_visible("text=Live")
+    page.fill("#key", staging_key.secret)
+    show(page, "createPet")
+    assert execute(page, "createPet").startswith("Answer 201")
+
+
+@pytest.mark.thorough
+def test_an_address_with_the_name_of_an_operation_opens_it(server: Server, page: Page) -> None:
+    page.goto(server.origin + "/docs#createPet")
+    page.wait_for_selector("#createPet button.execute")
+    page.click("nav >> text=List animals")
+    page.wait_for_selector("#listPets button.execute")
+
+
+RUN: dict[str, Callable[[str], list[str]]] = {
+    "curl": lambda text: ["bash", "-c", text.replace("curl ", "curl --silent --show-error --fail ", 1)],
+    "Python": lambda text: [sys.executable, "-c", text],
+    "JavaScript": lambda text: ["node", "--input-type=module", "--eval", text],
+}
+
+
+@pytest.fixture(scope="module")
+def samples(context: BrowserContext, server: Server) -> Iterator[Page]:
+    """The reference page with every operation open and filled in."""
+    tab = Tab(context, server)
+    open_reference(tab.page, server, server.key(environment="staging"))
+    for operation in NAMES:
+        show(tab.page, operation)
+    body = '{\n  "name": "Grüße aus \\"Bo\'\'s\\" Haus",\n  "categoryId": 9223372036854775807\n}'
+    tab.page.fill("#createPet [aria-label='Request body']", body)
+    tab.page.select_option("#listPets [aria-label=status]", "available")
+    yield tab.page
+    tab.page.close()
+    tab.asked_nobody_else_and_has_no_fault()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("language", RUN)
+def test_the_code_samples_work_as_they_stand(server: Server, samples: Page, language: str) -> None:
+    program = {"curl": "curl", "Python": sys.executable, "JavaScript": "node"}[language]
+    if not shutil.which(program):
+        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
+            pytest.fail(f"{program} is missing, and here it must not be")
+        pytest.skip(f"{program} is not installed: the samples did not run")
+    server.fill(1, "staging")
+    secret = samples.input_value("#key")
+    samples.fill("#createPet [aria-label=Idempotency-Key]", f"order's {language}".replace(" ", "-"))
+    samples.click(f"#listPets .languages >> text={language}")
+    for operation in NAMES:
+        sample = samples.inner_text(f"#{operation} .samples pre")
+        assert secret not in sample
+        done = subprocess.run(
+            RUN[language](sample),
+            env=os.environ | {"PETSTORE_API_KEY": secret}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, sample + done.stderr
+        assert "available" in done.stdout, sample + done.stdout
+    newest = server.act(lambda backends: backends.stores["staging"].pets.page(after=0, limit=1000, status=None)).pets[
+        -1
+    ]
+    assert (newest.name, newest.category_id) == ("Grüße aus \"Bo''s\" Haus", 2**63 - 1)
+
+
+@pytest.mark.thorough
+def test_the_reference_page_looks_well_and_passes_axe(server: Server, page: Page, staging_key: Key) -> None:
+    open_reference(page, server, staging_key)
+    look(page, "reference")
+    for operation in NAMES:
+        show(page, operation)
+    execute(page, "createPet")
+    page.evaluate("for (const each of document.querySelectorAll('#createPet details')) each.open = true")
+    page.evaluate("scrollTo(0, 0)")
+    look(page, "reference-opened")
+
+
+@pytest.mark.thorough
+def test_the_landing_page_looks_well_and_passes_axe(server: Server, page: Page) -> None:
+    page.goto(server.origin + "/")
+    look(page, "landing", ALL_LOOKS)
+
+
+def test_the_landing_page_leads_on(server: Server, page: Page) -> None:
+    page.goto(server.origin + "/")
+    assert [code.inner_text() for code in page.locator("dd").all()] == [server.url(""), server.url("", "staging")]
+    page.click("text=Guide")
+    page.wait_for_selector("#guide h2")
+    assert page.evaluate("location.pathname + location.hash") == "/docs#guide"
+    page.click(".brand")
+    page.wait_for_selector("text=adoption")
+    for name in ("Reference", "OpenAPI"):
+        href = page.locator(f"nav a:has-text('{name}')").get_attribute("href")
+        assert page.request.get(f"{server.origin}/{href}").ok
+
+
+@pytest.mark.thorough
+def test_pages_follow_the_colours_of_the_system(server: Server, page: Page, reference: Page) -> None:
+    page.goto(server.origin + "/")
+    for shown in (page, reference):
+        grounds = []
+        for scheme in ("dark", "light"):
+            shown.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+            grounds.append(shown.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert len(set(grounds)) == 2
+
+
+@pytest.mark.thorough
+def test_after_the_sunset_the_page_lacks_the_deprecated_operation(
+    start: Callable[..., Server], browser: Browser
+) -> None:
+    own = start()
+    own.move_clock(SUNSET - time.time() + 1)
+    page = browser.new_page()
+    page.goto(own.origin + "/docs")
+    page.wait_for_selector("#createPet .summary button")
+    assert page.locator("h3").count() == sum(not operation.deprecated for operation in OPERATIONS)
+    assert DEPRECATED not in page.content()
+    page.close()

@@ -1,0 +1,229 @@
+"""The table of operations: all that must exist for each row, and all that must follow from it. A gap fails by name."""
+
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from harness.in_process import NOW, Running, request, use_app
+from petstore.audit import AuditEntry
+from petstore.cli.usage import usage
+from petstore.keys import SCOPES, ApiKey, Scope, digest_of, mint, new_key
+from petstore.observability import metrics
+from petstore.operations import COUNTED, OPERATIONS, OTHER, Operation
+from petstore.plans import Limits
+from petstore.usage import MINUTE
+from petstore.web.counters import SITE
+from petstore.web.pets import HANDLERS
+from petstore.web.replies import Reply, pairs
+from petstore_client import AsyncPetstore, Petstore
+from tests.interface import sample
+
+ROOT = Path(__file__).parents[2]
+each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+
+
+async def ask(running: Running, operation: Operation, secret: str | None = None, method: str | None = None) -> Reply:
+    """The answer to the request that the interface document shows."""
+    shown, path, body = sample(operation.name)
+    fields: dict[str, Any] = {"authorization": f"Bearer {secret}"} if secret else {}
+    return await running.app.answer(request(f"/v1{path}", method=method or shown, body=body, **fields))
+
+
+async def key_with(running: Running, *scopes: Scope, limit: int = 100) -> tuple[ApiKey, str]:
+    secret = mint("live")
+    key = new_key("live", "enterprise", now=NOW, limits=Limits(limit, limit), scopes=scopes)
+    await running.store.keys.add(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
+    return key, secret
+
+
+# What follows from a row
+
+
+def test_names_and_numbers_are_unique_and_numbers_have_no_gap() -> None:
+    assert [operation.number for operation in OPERATIONS] == list(range(1, len(OPERATIONS) + 1))
+    assert len(set(COUNTED)) == len(COUNTED) == len(OPERATIONS) + 1
+    assert len({(operation.method, operation.path) for operation in OPERATIONS}) == len(OPERATIONS)
+
+
+@each_operation
+def test_a_key_that_may_only_read_changes_nothing(operation: Operation) -> None:
+    assert operation.scope == ("read" if operation.method == "GET" else "write")
+
+
+@pytest.mark.parametrize("change", ['HANDLERS.pop("getPet")', 'HANDLERS["movePet"] = PetOperations.get_pet'])
+def test_an_operation_without_a_handler_and_a_handler_without_an_operation_fail_at_import(change: str) -> None:
+    source = resources.files("petstore.web").joinpath("pets.py").read_text()
+    spoiled = source.replace("if unbound :=", f"{change}\nif unbound :=")
+    assert spoiled != source
+    done = subprocess.run([sys.executable, "-c", spoiled], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert re.search("one handler for each operation: (getPet|movePet)", done.stderr)
+
+
+@each_operation
+def test_an_operation_has_a_handler(operation: Operation) -> None:
+    assert operation.name in HANDLERS
+
+
+@each_operation
+def test_without_a_key_it_is_401(operation: Operation, tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        assert (await ask(running, operation)).status == 401
+
+    use_app(tmp_path, work)
+
+
+@each_operation
+def test_a_key_without_its_scope_gets_403_and_one_with_it_alone_is_served(operation: Operation, tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        _, refused = await key_with(running, *(scope for scope in SCOPES if scope != operation.scope))
+        reply = await ask(running, operation, refused)
+        assert reply.status == 403, f"{operation.name} needs the scope {operation.scope}"
+        challenge = f'Bearer error="insufficient_scope", scope="{operation.scope}"'
+        assert dict(pairs(reply.headers))["www-authenticate"] == challenge
+        _, served = await key_with(running, operation.scope)
+        assert (await ask(running, operation, served)).status in (200, 201, 404)
+
+    use_app(tmp_path, work)
+
+
+@each_operation
+def test_it_is_limited_and_says_so(operation: Operation, tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        _, secret = await key_with(running, operation.scope, limit=2)
+        replies = [await ask(running, operation, secret) for _ in range(3)]
+        remaining = [dict(pairs(reply.headers))["x-ratelimit-remaining"] for reply in replies]
+        assert remaining == ["1", "0", "0"]
+        assert [reply.status == 429 for reply in replies] == [False, False, True]
+        assert dict(pairs(replies[2].headers))["retry-after"] == "86400"
+
+    use_app(tmp_path, work)
+
+
+@each_operation
+def test_every_answer_has_the_headers_of_deprecation_exactly_if_it_is_deprecated(
+    operation: Operation, tmp_path: Path
+) -> None:
+    async def work(running: Running) -> None:
+        _, other = await key_with(running, *(scope for scope in SCOPES if scope != operation.scope))
+        for secret in (running.secret, other, None):
+            names = {name for name, _ in pairs((await ask(running, operation, secret)).headers)}
+            assert ({"deprecation", "sunset"} <= names) == operation.deprecated
+            assert bool({"deprecation", "sunset"} & names) == operation.deprecated
+
+    use_app(tmp_path, work)
+
+
+@each_operation
+def test_it_is_counted_and_logged_under_its_name(
+    operation: Operation, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(running: Running) -> None:
+        key, secret = await key_with(running, *(scope for scope in SCOPES if scope != operation.scope))
+        before = dict(metrics.REQUESTS.cells)
+        with caplog.at_level(logging.INFO, "petstore"):
+            await ask(running, operation, secret)
+        running.app.settle(0.0)
+        grown = {cell for cell, value in metrics.REQUESTS.cells.items() if value > before.get(cell, 0)}
+        assert grown == {("live", operation.name, "403", "enterprise")}
+        assert metrics.REQUEST_SECONDS.cells.keys() == {(operation.name,)}
+        assert [total.operation async for rows in running.gate.admissions([key.id]) for total in rows] == [
+            operation.name
+        ]
+        for counters in running.app.counters:
+            await counters.flush(NOW)
+        rows = await running.store.usage.of_keys([key.id], MINUTE, [int(NOW) // MINUTE * MINUTE], operation.name)
+        assert [row.requests for row in rows if row.response == "client_error"] == [1]
+        (line,) = [record.__dict__["fields"] for record in caplog.records if record.message == "request"]
+        assert line["operation"] == operation.name
+
+    metrics.REQUEST_SECONDS.cells.clear()
+    use_app(tmp_path, work, access_log=True)
+
+
+@each_operation
+def test_allow_names_its_method_and_head_where_get_is(operation: Operation, tmp_path: Path) -> None:
+    expected = {"OPTIONS", *(each.method for each in OPERATIONS if each.path == operation.path)}
+    expected |= {"HEAD"} if "GET" in expected else set()
+
+    async def work(running: Running) -> None:
+        for method, status in (("OPTIONS", 204), ("BREW", 405)):
+            reply = await ask(running, operation, running.secret, method)
+            assert reply.status == status
+            assert set(dict(pairs(reply.headers))["allow"].split(", ")) == expected
+        assert operation.method in expected
+
+    use_app(tmp_path, work)
+
+
+def test_a_head_is_counted_as_its_get(tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        before = dict(metrics.REQUESTS.cells)
+        for operation in OPERATIONS:
+            if operation.method == "GET":
+                await ask(running, operation, running.secret, "HEAD")
+        running.app.settle(0.0)
+        grown = {cell[1] for cell, value in metrics.REQUESTS.cells.items() if value > before.get(cell, 0)}
+        assert grown == {operation.name for operation in OPERATIONS if operation.method == "GET"}
+
+    use_app(tmp_path, work)
+
+
+# What must exist for a row
+
+
+@each_operation
+def test_the_command_line_can_ask_for_its_usage(operation: Operation) -> None:
+    (option,) = (each for each in usage.params if each.name == "operation")
+    assert isinstance(option.type, click.Choice) and operation.name in option.type.choices
+
+
+@each_operation
+def test_the_alert_on_slow_answers_includes_it(operation: Operation) -> None:
+    rules = yaml.safe_load((ROOT / "docs/monitoring/petstore-alerts.yml").read_text())
+    (slow,) = (rule for group in rules["groups"] for rule in group["rules"] if rule["alert"] == "PetstoreSlow")
+    ((sign, pattern),) = re.findall(r'operation(=~|!~)"([^"]+)"', slow["expr"])
+    included = {
+        name for name in (*COUNTED, SITE) if (re.fullmatch(pattern, name) is not None) == (sign == "=~")
+    }  # fmt: skip
+    assert operation.name in included, f"PetstoreSlow leaves out {operation.name}"
+    assert not {OTHER, SITE} & included
+
+
+@each_operation
+def test_the_description_of_the_interface_has_a_heading_for_it(operation: Operation) -> None:
+    title = re.escape(f"`{operation.method} {operation.path}`")
+    suffix = r" \(deprecated\)" if operation.deprecated else ""
+    text = (ROOT / "docs/api.md").read_text()
+    assert re.search(rf"^### .+: {title}{suffix}$", text, re.MULTILINE), f"docs/api.md has no heading with {title}"
+
+
+def snake_case(name: str) -> str:
+    return re.sub("([A-Z])", lambda match: f"_{match[1].lower()}", name)
+
+
+@each_operation
+@pytest.mark.parametrize("client", [Petstore, AsyncPetstore], ids=lambda client: str(client.__name__))
+def test_the_client_has_a_method_for_it(operation: Operation, client: type) -> None:
+    method: Callable[..., Any] | None = getattr(client, snake_case(operation.name), None)
+    assert method is not None, f"{client.__name__} has no {snake_case(operation.name)}"
+    assert method.__doc__
+    reference = (ROOT / "docs/client.md").read_text()
+    assert f"| `{snake_case(operation.name)}(" in reference, f"docs/client.md has no {snake_case(operation.name)}"
+
+
+@each_operation
+def test_the_reference_page_has_a_sample_of_the_client_for_it(operation: Operation) -> None:
+    samples = resources.files("petstore.web").joinpath("static/samples.js").read_text()
+    calls = samples.partition("const CALLS = {")[2].partition("\n};")[0]
+    (sample_of,) = re.findall(rf"^  {operation.name}\b.*?(?=^  \w|\Z)", calls, re.MULTILINE | re.DOTALL) or [""]
+    assert f"store.{snake_case(operation.name)}(" in sample_of, f"samples.js has no sample for {operation.name}"

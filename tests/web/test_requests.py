@@ -1,0 +1,353 @@
+"""The parsing of a request's parts, and the counting of requests, one function at a time."""
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from harness.in_process import NOW, Transport, request
+from petstore.errors import BodyTooLarge, InvalidBody, InvalidParameter, Unavailable, UnsupportedMediaType
+from petstore.keys import ApiKey, new_key
+from petstore.rate_limits import ADMITTED, Decision
+from petstore.server.bodies import BodyStream
+from petstore.server.messages import Request
+from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
+from petstore.web.client_address import HOPS_MAX, client_address, networks
+from petstore.web.counters import BANNED_429, ERROR_KEYS_MAX, ERRORS_MAX, ROWS_MAX, RequestCounters
+from petstore.web.cursors import read_cursor, write_cursor
+from petstore.web.replies import common_headers, request_ids, seconds
+from petstore.web.requests import (
+    BODY_MAX,
+    ESCAPES_MAX,
+    FIELD_PARSED_MAX,
+    ListQuery,
+    bearer,
+    check_media_type,
+    etag_matches,
+    parse_list_query,
+    parse_pet_id,
+    read_body,
+)
+from petstore.web.static_files import quality
+
+
+@pytest.mark.parametrize(
+    ("credentials", "secret"),
+    [
+        ("Bearer pets_live_x", "pets_live_x"),
+        ("bearer pets_live_x", "pets_live_x"),
+        ("Bearer   pets_live_x ", "pets_live_x"),
+        ("Bearer other", "other"),
+        ("Bearer", None),
+        ("Bearer ", None),
+        ("Digest pets_live_x", None),
+    ],
+)
+def test_the_secret_of_a_credential(credentials: str, secret: str | None) -> None:
+    assert bearer(credentials) == secret
+
+
+@pytest.mark.parametrize(
+    ("query", "meaning"),
+    [
+        ("", ListQuery(20, None, 0)),
+        ("limit=1", ListQuery(1, None, 0)),
+        ("limit=100&status=sold", ListQuery(100, "sold", 0)),
+        ("status=%73old", ListQuery(20, "sold", 0)),
+        (f"cursor={write_cursor(7)}&other=1&other=2&limit", None),
+        (f"cursor={write_cursor(7)}&other=1&other=2", ListQuery(20, None, 7)),
+        *[
+            (f"limit={bad}", None)
+            for bad in ("0", "101", "1000", "-1", "+5", "1_0", "", "1.0", "%EF%BC%95", "5&limit=5")
+        ],
+        ("limit=&other=%41", None),
+        *[(f"status={bad}", None) for bad in ("", "Sold", "lost", "sold&status=sold")],
+        *[(f"cursor={bad}", None) for bad in ("", "x", write_cursor(7)[:-1], f"{write_cursor(7)}A")],
+    ],
+)
+def test_what_a_list_is_asked_for(query: str, meaning: ListQuery | None) -> None:
+    if meaning is not None:
+        assert parse_list_query(query) == meaning
+    else:
+        with pytest.raises(InvalidParameter, match=query.partition("=")[0] if "&limit" not in query else "limit"):
+            parse_list_query(query)
+
+
+def test_a_query_means_the_same_in_plain_and_in_percent_encoded_form() -> None:
+    dice = random.Random(7)
+    parts = ["limit=7", "limit=07", "limit=100", "limit=101", "limit=", "status=sold", "status=Sold", "cursor=x",
+             f"cursor={write_cursor(9)}", "other", "", "limit", "="]  # fmt: skip
+
+    def meaning(query: str) -> object:
+        try:
+            return parse_list_query(query)
+        except InvalidParameter as error:
+            return error.message
+
+    for _ in range(5_000):
+        chosen = dice.choices(parts, k=dice.randint(0, 4))
+        encoded = "&".join("=".join("".join(f"%{ord(c):02x}" for c in w) for w in p.split("=", 1)) for p in chosen)
+        assert meaning("&".join(chosen)) == meaning(encoded), chosen
+
+
+@pytest.mark.parametrize("after", [0, 1, 255, 2**32, 2**63 - 1])
+def test_a_cursor_means_what_it_was_made_of_and_no_other_text_does(after: int) -> None:
+    cursor = write_cursor(after)
+    assert read_cursor(cursor) == after
+    for place in range(len(cursor)):
+        changed = cursor[:place] + ("A" if cursor[place] != "A" else "B") + cursor[place + 1 :]
+        assert read_cursor(changed) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "pet_id"),
+    [("0", 0), ("7", 7), (str(2**63 - 1), 2**63 - 1), (str(2**63), None), ("9" * 19, None), ("07", None), ("", None),
+     ("-1", None), ("+1", None), ("1.0", None), ("٧", None), ("1" * 20, None)],
+)  # fmt: skip
+def test_an_id_is_canonical_or_none(text: str, pet_id: int | None) -> None:
+    assert parse_pet_id(text) == pet_id
+
+
+@pytest.mark.parametrize(
+    ("conditions", "matches"),
+    [('"a"', True), ('W/"a"', True), ('"b", "a"', True), (" * ", True), ('"b"', False), ("a", False), ('"a', False),
+     ("", False)],
+)  # fmt: skip
+def test_an_entity_tag_is_found_among_conditions(conditions: str, *, matches: bool) -> None:
+    assert etag_matches(conditions, '"a"') is matches
+
+
+@pytest.mark.parametrize(
+    ("trusted", "forwarded", "client"),
+    [
+        ([], "198.51.100.1", "192.0.2.9"),
+        (["203.0.113.0/24"], "198.51.100.1", "192.0.2.9"),
+        (["192.0.2.0/24"], "198.51.100.1", "198.51.100.1"),
+        (["192.0.2.7/24"], "198.51.100.1", "198.51.100.1"),  # an address within it names a network too
+        (["192.0.2.0/24"], "198.51.100.7, 198.51.100.1, 192.0.2.1", "198.51.100.1"),
+        (["192.0.2.0/24"], "192.0.2.2, 192.0.2.1", "192.0.2.2"),
+        (["192.0.2.0/24"], "198.51.100.1, nonsense", "192.0.2.9"),  # a proxy has not seen an address there
+        (["192.0.2.0/24"], "198.51.100.1, unknown, 192.0.2.1", "192.0.2.1"),
+        (["192.0.2.0/24"], '"198.51.100.1"', "192.0.2.9"),
+        (["192.0.2.0/24"], "198.51.100.1, ::ffff:192.0.2.1", "198.51.100.1"),  # the same address, as IPv6 has it
+        (["192.0.2.0/24", "::ffff:203.0.113.0/120"], "198.51.100.1, ::ffff:203.0.113.7", "198.51.100.1"),
+    ],
+)
+def test_the_address_of_the_client(trusted: list[str], forwarded: str, client: str) -> None:
+    assert client_address("192.0.2.9", forwarded, networks(trusted)) == client
+    assert client_address("192.0.2.9", "", networks(trusted)) == "192.0.2.9"
+    assert client_address("", "192.0.2.7", ()) == "192.0.2.7"  # a proxy at a Unix socket
+
+
+@pytest.mark.parametrize(
+    ("media_type", "taken"),
+    [("application/json", True), ("Application/JSON; charset=utf-8", True), ('application/json; a="b,c"', True),
+     ("application/json;", True), ("application/json, application/json", False), ("text/plain", False),
+     ("application/json; a=b, text/plain", False), ("application/jsonx", False), ("", False)],
+)  # fmt: skip
+def test_a_body_has_one_media_type(media_type: str, *, taken: bool) -> None:
+    if taken:
+        check_media_type({"content-type": media_type})
+    else:
+        with pytest.raises(UnsupportedMediaType):
+            check_media_type({"content-type": media_type})
+
+
+def test_request_ids_are_random_and_never_the_same() -> None:
+    ids = request_ids()
+    drawn = [next(ids) for _ in range(5_000)]
+    assert len(set(drawn)) == 5_000 and {len(each) for each in drawn} == {32}
+
+
+def test_times_are_rounded_up_to_whole_seconds() -> None:
+    assert [seconds(ms) for ms in (0, 1, 999, 1_000, 1_001)] == [0, 1, 1, 1, 2]
+    decision = Decision(ADMITTED, "minute", 60, 59, 1_800_000_000_001, 1)
+    assert common_headers(decision, "some-id") == (
+        "x-ratelimit-limit: 60\r\nx-ratelimit-remaining: 59\r\n"
+        "x-ratelimit-reset: 1800000001\r\nx-request-id: some-id\r\n"
+    )
+
+
+class Source(Transport):
+    """A connection that a body comes from."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+def arriving(length: int, **fields: Any) -> tuple[Request, BodyStream]:
+    """A request whose body is still to come."""
+    made = request(**fields)
+    stream = BodyStream(Source(), length, continues=False)
+    made.stream = stream
+    return made, stream
+
+
+@pytest.mark.parametrize("sized", [True, False], ids=["sized", "chunked"])
+@pytest.mark.parametrize("size", [1, BODY_MAX, BODY_MAX + 1])
+def test_a_body_that_comes_in_pieces_may_have_64_kib(size: int, *, sized: bool) -> None:
+    async def work() -> bytes:
+        coming, stream = arriving(size, content_length=str(size)) if sized else arriving(-1)
+        reading = asyncio.ensure_future(read_body(coming))
+        await asyncio.sleep(0)
+        for piece in (b"x" * (size // 2), b"x" * (size - size // 2)):
+            if piece:
+                stream.feed(piece if sized else b"%x\r\n%s\r\n" % (len(piece), piece))
+            await asyncio.sleep(0)
+        if not sized:
+            stream.feed(b"0\r\n\r\n")
+        return await reading
+
+    if size > BODY_MAX:
+        with pytest.raises(BodyTooLarge):
+            asyncio.run(work())
+    else:
+        assert asyncio.run(work()) == b"x" * size
+
+
+def test_a_body_that_breaks_off_is_invalid() -> None:
+    async def work() -> None:
+        coming, stream = arriving(10)
+        reading = asyncio.ensure_future(read_body(coming))
+        await asyncio.sleep(0)
+        stream.feed(b"half")
+        stream.break_off()
+        with pytest.raises(InvalidBody, match="broke off"):
+            await reading
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_read_of_a_body_stays_cancelled() -> None:
+    async def work() -> None:
+        reading = asyncio.ensure_future(read_body(arriving(10)[0]))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(work())
+
+
+class RecordedUsage:
+    """A usage store that keeps what it is given, or fails."""
+
+    def __init__(self) -> None:
+        self.transactions: list[list[OperationUsage]] = []
+        self.last_used: dict[str, float] = {}
+        self.errors: list[RecentError] = []
+        self.down = False
+
+    async def add(self, rows: list[OperationUsage], last_used: dict[str, float]) -> None:
+        if self.down:
+            raise Unavailable("a test")
+        self.transactions.append(rows)
+        self.last_used |= last_used
+
+    async def add_errors(self, errors: list[RecentError]) -> None:
+        if self.down and errors:
+            raise Unavailable("a test")
+        self.errors = errors
+
+
+def some_key(number: int) -> ApiKey:
+    return new_key("live", "free", now=NOW, name=str(number))
+
+
+@pytest.mark.parametrize(
+    ("status", "response"),
+    [(200, "ok"), (304, "ok"), (399, "ok"), (400, "client_error"), (401, "unauthorized"), (404, "client_error"),
+     (429, "refused"), (BANNED_429, "banned"), (499, "client_error"), (500, "server_error"), (503, "server_error")],
+)  # fmt: skip
+def test_the_class_of_a_status(status: int, response: ResponseClass) -> None:
+    store = RecordedUsage()
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    for _ in range(3):
+        counters.count(None, "listPets", status, 0.001)
+    counters.settle(NOW)
+    asyncio.run(counters.flush(NOW + 5))
+    assert store.transactions == [[OperationUsage(ANONYMOUS, int(NOW + 5), response, 3, "listPets")]]
+    assert counters.keys_seen == []
+
+
+@pytest.mark.parametrize(
+    ("status", "added"),
+    [(200, {}), (404, {"client_error": 3, "ok": -3}), (503, {"server_error": 3, "ok": -3}), (429, {"refused": 3}),
+     (BANNED_429, {"banned": 3})],
+)  # fmt: skip
+def test_a_worker_adds_no_admitted_request_of_a_key_and_moves_errors_out_of_ok(
+    status: int, added: dict[ResponseClass, int]
+) -> None:
+    store, key = RecordedUsage(), some_key(1)
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    for _ in range(3):
+        counters.count(key, "listPets", status, 0.001)
+    counters.settle(NOW)
+    assert counters.keys_seen == [key.id]
+    asyncio.run(counters.flush(NOW + 5))
+    assert store.transactions == [
+        [OperationUsage(key.id, int(NOW + 5), response, n, "listPets") for response, n in added.items()]
+    ]
+    assert (store.last_used, counters.keys_seen) == ({key.id: NOW}, [])
+
+
+def test_a_flush_writes_the_last_errors_of_some_keys() -> None:
+    store = RecordedUsage()
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    for number in range(ERRORS_MAX + 5):
+        for key in range(ERROR_KEYS_MAX + 5):
+            counters.note_error(RecentError(f"key_{key}", NOW + number, f"{key} {number}", "listPets", 404))
+    store.down = True
+    with pytest.raises(Unavailable):
+        asyncio.run(counters.flush(NOW))
+    store.down = False
+    asyncio.run(counters.flush(NOW))
+    assert len(store.errors) == ERRORS_MAX * ERROR_KEYS_MAX
+    assert {error.at for error in store.errors} == {NOW + number for number in range(5, ERRORS_MAX + 5)}
+    asyncio.run(counters.flush(NOW))
+    assert store.errors == []
+
+
+def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> None:
+    store, keys = RecordedUsage(), [some_key(number) for number in range(2 * ROWS_MAX + 1)]
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+
+    def count() -> None:
+        for key in keys:
+            counters.count(key, "getPet", 429, 0.001)
+        counters.settle(NOW)
+
+    count()
+    store.down = True
+    with pytest.raises(Unavailable):
+        asyncio.run(counters.flush(NOW))
+    count()
+    store.down = False
+    asyncio.run(counters.flush(NOW))
+    assert [len(rows) for rows in store.transactions] == [ROWS_MAX, ROWS_MAX, 1]
+    assert Counter({row.key_id: row.requests for rows in store.transactions for row in rows}) == {k.id: 2 for k in keys}
+    asyncio.run(counters.flush(NOW))
+    assert len(store.transactions) == 3  # nothing is left
+
+
+def test_a_field_is_parsed_up_to_a_length() -> None:
+    much = "," * FIELD_PARSED_MAX
+    assert quality("text/html", "text/html") == 1.0 and quality("text/html" + much, "text/html") == 0.0
+    assert etag_matches('"a",' + "," * 100, '"a"') and not etag_matches('"a"' + much, '"a"')
+    check_media_type({"content-type": "application/json;" + "x" * 400})
+    with pytest.raises(UnsupportedMediaType):
+        check_media_type({"content-type": "application/json;" + "x" * FIELD_PARSED_MAX})
+    trusted = networks(["10.0.0.0/8"])
+    assert client_address("10.0.0.1", "10.0.0.2," * 4_000 + "192.0.2.7,10.0.0.3", trusted) == "192.0.2.7"
+    assert client_address("10.0.0.1", "192.0.2.7," + "10.0.0.2," * HOPS_MAX + "10.0.0.3", trusted) == "10.0.0.2"
+
+
+def test_a_query_with_very_many_escapes_is_read_but_its_names_are_not_decoded() -> None:
+    many = "%61&" * (ESCAPES_MAX + 1)
+    assert parse_list_query(many + "limit=7") == ListQuery(7, None, 0)
+    assert parse_list_query(many + "%6cimit=7") == ListQuery(20, None, 0)
+    with pytest.raises(InvalidParameter):
+        parse_list_query("cursor=" + "%41" * 2_700)

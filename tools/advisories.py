@@ -1,0 +1,49 @@
+"""`python -m tools.advisories`: known vulnerabilities among the pinned versions. A check that could not look fails."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+# The first holds all that the service needs too.
+LOCKS = (ROOT / "requirements-dev.lock", ROOT / "requirements-build.lock")
+TIMEOUT = 120  # seconds
+
+
+def main() -> int:
+    """0 when every package was looked up and has no advisory. ADVISORIES=optional excuses what was not looked up."""
+    packages = _audit()
+    seen = [package for package in packages if "vulns" in package]
+    found = [(package["name"], package["version"], fault["id"]) for package in seen for fault in package["vulns"]]
+    for name, version, advisory in found:
+        print(f"advisories: {name} {version} has {advisory}")
+    print(f"advisories: {len(seen)} packages looked up, {len(found)} advisories")
+    if found:
+        return 1
+    if seen and len(seen) == len(packages):
+        return 0
+    optional = os.environ.get("ADVISORIES") == "optional"
+    unseen = f"{len(packages) - len(seen)} packages" if packages else "all packages"
+    print(f"advisories: NOT LOOKED UP: {unseen}. The advisory service could not be reached or does not know them.")
+    print(f"advisories: ADVISORIES=optional {'is set: no failure' if optional else 'accepts that'}.")
+    return 0 if optional else 1
+
+
+def _audit() -> list[dict[str, Any]]:
+    """What pip-audit says of each package; nothing when it could not ask."""
+    command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--format", "json"]
+    for lock in LOCKS:
+        command += ["--requirement", str(lock)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        packages: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
+    except (subprocess.TimeoutExpired, ValueError, KeyError):
+        return []
+    return packages
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""`python -m tools.breaking_changes`: would the OpenAPI document break clients of the last release?
+
+Growth passes: new operations, optional parameters, headers, statuses, error codes, members of responses. Everything
+else is reported, and so is a change that this check cannot judge.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from petstore import __version__
+from petstore.web.documents import as_json, openapi_document
+from petstore.web.pets import SUNSET
+
+Json = dict[str, Any]
+
+RELEASED = Path(__file__).parent.parent / "docs/openapi"
+# Announced since 1.0.0, and true only for the document after the sunset.
+ANNOUNCED = {
+    "GET /pets/{petId}: the operation is gone",
+    "POST /pets: 201: the header Location is gone",
+}
+# The default is the same, and is documented in words: from the keyword, generators of clients concluded that the member
+# is always there, and made it required.
+REWORDED = {"POST /pets: body: status: the default is another"}
+ANNOTATIONS = {"title", "description", "examples", "example"}
+LOWER_BOUNDS = {"minimum", "minLength", "minItems"}
+UPPER_BOUNDS = {"maximum", "maxLength", "maxItems"}
+FORMS = {"pattern", "format"}
+JUDGED = {"type", "enum", "default", "required", "properties", "items", "additionalProperties"}
+# Values that are documented as a list that grows: the title of the schema and the member.
+GROWS = {("Error", "code")}
+
+
+def breaking_changes(old: Json, new: Json) -> list[str]:
+    """One line for each change from the document `old` to the document `new` that can break a client of `old`."""
+    old, new = _resolved(old, old), _resolved(new, new)
+    return [*_base_addresses(old, new), *_operations(old, new)]
+
+
+def _base_addresses(old: Json, new: Json) -> Iterator[str]:
+    before, after = ([server["url"].rpartition("/")[2] for server in document["servers"]] for document in (old, new))
+    if before != after:
+        yield f"the version segments of the base addresses were {before} and are {after}"
+
+
+def _operations(old: Json, new: Json) -> Iterator[str]:
+    for path, methods in old["paths"].items():
+        for method, before in methods.items():
+            where = f"{method.upper()} {path}"
+            after = new["paths"].get(path, {}).get(method)
+            if after is None:
+                yield f"{where}: the operation is gone"
+                continue
+            if before["operationId"] != after["operationId"]:
+                yield f"{where}: the operationId is another"
+            if _authentication(old, before) != _authentication(new, after):
+                yield f"{where}: the authentication is another"
+            yield from _parameters(where, before, after)
+            yield from _request_bodies(where, before.get("requestBody"), after.get("requestBody"))
+            yield from _responses(where, before["responses"], after["responses"])
+
+
+def _authentication(document: Json, operation: Json) -> list[dict[str, tuple[str, str]]]:
+    schemes = document["components"]["securitySchemes"]
+    required = operation["security"] if "security" in operation else document["security"]
+    return [{name: (schemes[name]["type"], schemes[name].get("scheme", "")) for name in each} for each in required]
+
+
+def _parameters(where: str, old: Json, new: Json) -> Iterator[str]:
+    before, after = ({(each["in"], each["name"]): each for each in side.get("parameters", [])} for side in (old, new))
+    for (place, name), parameter in before.items():
+        named = f"{where}: {place} {name}"
+        if (place, name) not in after:
+            yield f"{named}: the parameter is gone"
+            continue
+        now = after[place, name]
+        if now.get("required") and not parameter.get("required"):
+            yield f"{named}: the parameter has become required"
+        yield from _stricter(named, parameter["schema"], now["schema"])
+    for place, name in after.keys() - before.keys():
+        if after[place, name].get("required"):
+            yield f"{where}: {place} {name}: a new parameter is required"
+
+
+def _request_bodies(where: str, old: Json | None, new: Json | None) -> Iterator[str]:
+    where = f"{where}: body"
+    if old is None or new is None:
+        if old is not None:
+            yield f"{where}: the body is gone"
+        elif new is not None and new.get("required"):
+            yield f"{where}: a new body is required"
+        return
+    if new.get("required") and not old.get("required"):
+        yield f"{where}: the body has become required"
+    for media_type, content in old["content"].items():
+        if media_type not in new["content"]:
+            yield f"{where}: {media_type} is gone"
+        else:
+            yield from _stricter(where, content["schema"], new["content"][media_type]["schema"])
+
+
+def _responses(where: str, old: Json, new: Json) -> Iterator[str]:
+    for status, before in old.items():
+        named = f"{where}: {status}"
+        after = new.get(status)
+        if after is None:
+            yield f"{named}: the status is gone"
+            continue
+        for name, header in before.get("headers", {}).items():
+            now = after.get("headers", {}).get(name)
+            if now is None:
+                yield f"{named}: the header {name} is gone"
+            elif header.get("required") and not now.get("required"):
+                yield f"{named}: the header {name} may be absent"
+            else:
+                yield from _looser(f"{named}: header {name}", header["schema"], now["schema"])
+        for media_type, content in before.get("content", {}).items():
+            if media_type not in after.get("content", {}):
+                yield f"{named}: {media_type} is gone"
+            else:
+                yield from _looser(named, content["schema"], after["content"][media_type]["schema"])
+
+
+def _stricter(where: str, old: Json, new: Json) -> Iterator[str]:
+    """What a client may no longer send."""
+    yield from _unjudged(where, old, new)
+    if not set(_types(old)) <= set(_types(new)):
+        yield f"{where}: the type was {old['type']} and is {new['type']}"
+    if "enum" in new and ("enum" not in old or set(old["enum"]) - set(new["enum"])):
+        yield f"{where}: fewer values are allowed"
+    yield from (f"{where}: the {name} is stricter" for name in _tighter(old, new))
+    yield from (f"{where}: the {name} is another" for name in FORMS if name in new and new[name] != old.get(name))
+    if "default" in old and old["default"] != new.get("default"):
+        yield f"{where}: the default is another"
+    if new.get("additionalProperties", True) is False and old.get("additionalProperties", True) is not False:
+        yield f"{where}: unknown members are refused"
+    yield from (f"{where}: {name} has become required" for name in _required(new) - _required(old))
+    for name, member in old.get("properties", {}).items():
+        if name not in new.get("properties", {}):
+            yield f"{where}: {name} is gone"
+        else:
+            yield from _stricter(f"{where}: {name}", member, new["properties"][name])
+    if "items" in old and "items" in new:
+        yield from _stricter(f"{where}: items", old["items"], new["items"])
+
+
+def _looser(where: str, old: Json, new: Json) -> Iterator[str]:
+    """What a client may get and does not expect."""
+    yield from _unjudged(where, old, new)
+    if not set(_types(new)) <= set(_types(old)):
+        yield f"{where}: the type was {old['type']} and is {new['type']}"
+    if "enum" in old and ("enum" not in new or set(new["enum"]) - set(old["enum"])):
+        yield f"{where}: more values are possible"
+    yield from (f"{where}: the {name} is looser" for name in _tighter(new, old))
+    yield from (f"{where}: the {name} is another" for name in FORMS if name in old and old[name] != new.get(name))
+    yield from (f"{where}: {name} may be absent" for name in _required(old) - _required(new))
+    for name, member in old.get("properties", {}).items():
+        now = new.get("properties", {}).get(name)
+        if now is None:
+            yield f"{where}: {name} is gone"
+        elif (old.get("title"), name) in GROWS:
+            yield from (f"{where}: {name}: {value} is gone" for value in _known(member) - _known(now))
+        else:
+            yield from _looser(f"{where}: {name}", member, now)
+    if "items" in old and "items" in new:
+        yield from _looser(f"{where}: items", old["items"], new["items"])
+
+
+def _unjudged(where: str, old: Json, new: Json) -> Iterator[str]:
+    known = ANNOTATIONS | LOWER_BOUNDS | UPPER_BOUNDS | FORMS | JUDGED
+    for keyword in (old.keys() | new.keys()) - known:
+        if old.get(keyword) != new.get(keyword):
+            yield f"{where}: {keyword} has changed, which this check cannot judge"
+
+
+def _types(schema: Json) -> list[str]:
+    found = schema.get("type", [])
+    return found if isinstance(found, list) else [found]
+
+
+def _tighter(loose: Json, tight: Json) -> Iterator[str]:
+    """The bounds of `tight` that leave out something within those of `loose`."""
+    for name in sorted(LOWER_BOUNDS & tight.keys()):
+        if name not in loose or tight[name] > loose[name]:
+            yield name
+    for name in sorted(UPPER_BOUNDS & tight.keys()):
+        if name not in loose or tight[name] < loose[name]:
+            yield name
+
+
+def _required(schema: Json) -> set[str]:
+    return set(schema.get("required", []))
+
+
+def _known(schema: Json) -> set[str]:
+    return set(schema["enum"] if "enum" in schema else schema.get("examples", []))
+
+
+def _resolved(node: Any, document: Json) -> Any:
+    """Without references: what each names takes its place, with that name as its title and what stands beside it."""
+    if isinstance(node, list):
+        return [_resolved(each, document) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        target: Any = document
+        for step in node["$ref"].removeprefix("#/").split("/"):
+            target = target[step]
+        beside = {name: value for name, value in node.items() if name != "$ref"}
+        return _resolved({"title": step, **target, **beside}, document)
+    return {name: _resolved(value, document) for name, value in node.items()}
+
+
+def last_release() -> Path:
+    return max(RELEASED.glob("*.json"), key=lambda file: [int(part) for part in file.stem.split(".")])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.breaking_changes")
+    parser.add_argument("--against", type=Path, default=last_release(), help="a document to compare with")
+    parser.add_argument("--keep", action="store_true", help="keep the present document as that of this release")
+    options = parser.parse_args(arguments)
+    if options.keep:
+        kept = RELEASED / f"{__version__}.json"
+        kept.write_bytes(as_json(openapi_document("/v1", "/staging/v1", 0)) + b"\n")
+        print(f"kept as {kept}")
+        return 0
+    released = json.loads(options.against.read_bytes())
+    after_sunset = breaking_changes(released, openapi_document("/v1", "/staging/v1", SUNSET))
+    found = [
+        *(
+            each
+            for each in breaking_changes(released, openapi_document("/v1", "/staging/v1", 0))
+            if each not in REWORDED
+        ),
+        *(f"after the sunset: {each}" for each in after_sunset if each not in ANNOUNCED | REWORDED),
+    ]
+    for change in found:
+        print(f"breaking change: {change}")
+    print(f"OpenAPI: {len(found)} breaking changes since {options.against.stem}")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""`python -m tools.documents`: dead links, retired words and long sentences in documents, retired names in code.
+
+Average and longest sentence are those of prose. A cell of a table counts as a sentence for the longest one only.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+READ_BY_PEOPLE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "client/README.md", "docs/**/*.md")
+LINKED = (*READ_BY_PEOPLE, "SECURITY.md", "CHANGELOG.md", "client/CHANGELOG.md", "bench/README.md")
+FIGURES = "figures.md"  # what measurements print: lists, not sentences
+CODE = ("src/**/*.py", "client/src/**/*.py")
+
+AVERAGE_MAX, SENTENCE_MAX = 18, 35  # words
+DECISION_MAX, PROOFS_MAX = 400, 800  # words; the latter without tables
+PARAGRAPH_MAX = 3  # lines, in the README
+
+# A retired word, as a regular expression, and the word that we use. One word has one meaning in the whole project.
+RETIRED = {
+    r"deeds?": "audit entry",
+    r"ledgers?": "audit log, or usage",
+    r"tall(?:y|ies)": "usage",
+    r"desks?": "admin",
+    r"(?:both|each|other|one) places?": "environment",
+    r"sparing(?:ly)?": "throttled",
+    r"complaints?": "log line",
+    r"patience": "timeout",
+    r"mend(?:s|ed|ing)?": "fix, or recover",
+    r"believe[sd]?|unbelievable": "use, or accept",
+    r"told": "say what is sent, and to which component",
+    r"outage gate|stand-in": "fallback",
+    r"strangers?|nobody": "anonymous",
+    r"whoever|those who": "the noun",
+    r"in hand": "in flight",
+    r"guests?": "client",
+    r"visit(?:s|ed|ing)?|visitors?": "request, or session",
+    r"doors?|houses?|rooms?|(?:moving|move) house": "the technical term",
+    r"manners": "what the client does",
+    r"charm\w*|riddle\w*": "plain words",
+    r"data folder": "data directory",
+}
+_RETIRED_WORD = re.compile(r"\b(?:" + "|".join(f"(?:{word})" for word in RETIRED) + r")\b", re.IGNORECASE)
+# `room` for more connections and `nobody` are plain in a comment. Tables keep the names that migrations gave them.
+_RETIRED_IN_CODE = {"deed", "deeds", "ledger", "desk", "sparing", "patience", "mend", "mended", "believed", "told",
+                    "stranger", "strangers", "whoever", "guest", "visit", "visits", "tally", "door"}  # fmt: skip
+OLDER_NAMES = {"src/petstore/store/schema.py"}  # explains them
+
+
+def faults(root: Path) -> list[str]:
+    """One line for each fault in the documents and the code under `root`."""
+    found: list[str] = []
+    for document in _files(root, LINKED):
+        found += [f"{document.relative_to(root)}: {fault}" for fault in dead_links(document)]
+    for document in _files(root, READ_BY_PEOPLE):
+        text = document.read_text()
+        found += [f"{document.relative_to(root)}: {fault}" for fault in retired_words(text)]
+        if document.name != FIGURES:
+            found += [f"{document.relative_to(root)}: {fault}" for fault in lengths(text)]
+    for decision in _files(root, ("docs/decisions/0*.md",)):
+        found += _too_long(decision.name, decision.read_text(), DECISION_MAX)
+    for proofs in _files(root, ("docs/proofs.md",)):
+        found += _too_long(proofs.name, re.sub(r"^\|.*$", "", proofs.read_text(), flags=re.MULTILINE), PROOFS_MAX)
+    for readme in _files(root, ("README.md",)):
+        found += [f"README.md: {fault}" for fault in long_paragraphs(readme.read_text())]
+    for file in _files(root, CODE):
+        if str(file.relative_to(root)) not in OLDER_NAMES:
+            found += [f"{file.relative_to(root)}: {fault}" for fault in retired_names(file.read_text())]
+    return found
+
+
+def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return [file for pattern in patterns for file in sorted(root.glob(pattern))]
+
+
+def anchors(text: str) -> set[str]:
+    """What links to the headings of a document end in."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(document: Path) -> Iterator[str]:
+    """Relative links to files or headings that do not exist."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", document.read_text(), flags=re.DOTALL)
+    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        if "://" in target:
+            continue
+        path = document.parent / target if target else document
+        if not path.exists():
+            yield f"links to {target}, which does not exist"
+        elif heading and path.suffix == ".md" and heading not in anchors(path.read_text()):
+            yield f"links to {target}#{heading}, which is no heading"
+
+
+def retired_words(text: str) -> Iterator[str]:
+    for number, line in enumerate(_without_code(text).splitlines(), 1):
+        for match in _RETIRED_WORD.finditer(line):
+            instead = next(
+                better for word, better in RETIRED.items() if re.fullmatch(word, match[0], flags=re.IGNORECASE)
+            )
+            yield f"line {number}: {match[0]!r} is retired; write {instead}"
+
+
+def lengths(text: str) -> Iterator[str]:
+    prose, cells = sentences(text)
+    for sentence in (*prose, *cells):
+        count = len(sentence.split())
+        if count > SENTENCE_MAX:
+            yield f"a sentence of {count} words: {sentence[:80]}…"
+    average = average_length(text)
+    if average >= AVERAGE_MAX:
+        yield f"its sentences have {average:.1f} words on average"
+
+
+def average_length(text: str) -> float:
+    """Words per sentence of prose."""
+    prose, _ = sentences(text)
+    return sum(len(sentence.split()) for sentence in prose) / len(prose) if prose else 0.0
+
+
+def sentences(text: str) -> tuple[list[str], list[str]]:
+    """The sentences of paragraphs and lists, and those of tables."""
+    text = re.sub(r"!\[[^]]*\]\([^)]*\)", "", _without_code(text))
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+    prose: list[str] = []
+    cells: list[str] = []
+    paragraph: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        is_table, is_heading = line.startswith("|"), line.startswith("#")
+        begins = re.match(r"\s*(?:[-*]|\d+\.) ", line)
+        if not line.strip() or is_table or is_heading or begins:
+            prose += _split(" ".join(paragraph))
+            paragraph = []
+        if is_table:
+            for cell in line.strip("|").split("|"):
+                cells += _split(cell)
+        elif not is_heading:
+            paragraph.append(re.sub(r"^\s*(?:[-*]|\d+\.) ", "", line))
+    return prose, cells
+
+
+def _split(text: str) -> list[str]:
+    parts = re.split(r"(?<=[.!?])[*_)\"”]*\s+(?=[*_(\"“]*[A-Z0-9`])", text.replace("**", " ").strip())
+    return [part for part in parts if re.search(r"\w", part)]
+
+
+def _without_code(text: str) -> str:
+    """The same lines; a block of code is empty, code within a line is one word."""
+    text = re.sub(r"(?:```|<!--).*?(?:```|-->)", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "CODE", text)
+
+
+def _too_long(name: str, text: str, words_max: int) -> list[str]:
+    count = len(text.split())
+    return [f"{name}: {count} words, at most {words_max} are allowed"] if count > words_max else []
+
+
+def long_paragraphs(text: str) -> Iterator[str]:
+    for paragraph in re.split(r"\n\s*\n|\n(?=[-|#])", _without_code(text)):
+        lines = paragraph.strip().splitlines()
+        if len(lines) > PARAGRAPH_MAX:
+            yield f"a paragraph of {len(lines)} lines: {lines[0][:80]}…"
+
+
+def retired_names(source: str) -> Iterator[str]:
+    """Retired words in names, comments and docstrings. Strings are left out: they hold the names of tables."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.NAME, tokenize.COMMENT):
+            yield from _retired_in(token.string, token.start[0])
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _retired_in(ast.get_docstring(node) or "", getattr(node, "lineno", 1))
+
+
+def _retired_in(text: str, line: int) -> Iterator[str]:
+    for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", text):
+        if word.lower() in _RETIRED_IN_CODE:
+            yield f"line {line}: {word!r} is retired"
+
+
+def main() -> int:
+    found = faults(ROOT)
+    for fault in found:
+        print(f"documents: {fault}")
+    documents = _files(ROOT, READ_BY_PEOPLE)
+    words = sum(len(document.read_text().split()) for document in documents)
+    print(f"documents: {len(documents)} documents, {words:,} words, {len(found)} faults")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""`python -m tools.references` writes docs/reference/ from the code; with --check it only compares."""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from petstore.cli import cli
+from petstore.cli.console import console
+from petstore.cli.options import BACKEND_OPTIONS
+from petstore.cli.serve import serve
+from petstore.observability.events import EVENTS
+from petstore.observability.metrics import METRICS
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs/reference"
+GENERATED = "<!-- Written by `make docs`. Do not edit. -->\n\n"
+WIDTH = 100
+BACKEND_TITLE = "\nBackend options:\n"
+# With its title, where it is the only option.
+HELP_OPTION = re.compile(r"(\n\nOptions:)?\n  -h, --help +Show this message and exit\.")
+
+
+def documents() -> dict[str, str]:
+    """The content of each file in docs/reference/."""
+    written = {
+        "command-line.md": _command_line(), "settings.md": _settings(), "metrics.md": _metrics(),
+        "events.md": _events(), "figures.md": _figures(),
+    }  # fmt: skip
+    return {name: GENERATED + text for name, text in written.items()}
+
+
+def _command_line() -> str:
+    pages = list(_help_pages(cli, "petstore", None))
+    _, backend = next(page for _, page in pages if BACKEND_TITLE in page).split(BACKEND_TITLE)
+    text = (
+        "# Command line\n\nEvery command prints this text with `--help`. These options belong to every command that"
+        f" acts on data:\n\n```\n{backend.rstrip()}\n```\n"
+    )
+    for name, page in pages:
+        own = page.partition(BACKEND_TITLE)[0].rstrip()
+        text += f"\n## {name}\n\n```\n{HELP_OPTION.sub('', own)}\n```\n"
+    return text
+
+
+def _help_pages(command: click.Command, name: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
+    """The path and the help page of a command and of those below it."""
+    context = click.Context(command, parent, name, terminal_width=WIDTH, **command.context_settings)
+    yield context.command_path, command.get_help(context)
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            below = command.get_command(context, each)
+            assert below is not None
+            yield from _help_pages(below, each, context)
+
+
+def _settings() -> str:
+    return (
+        "# Settings\n\nEach option is also a variable. Lists are repeated on the command line; in a variable, spaces"
+        " separate them.\n\n## petstore serve\n\n`petstore check` takes the same options.\n\n"
+        + _options(serve, "PETSTORE")
+        + "\n## petstore console\n\nThe options for the data are those above.\n\n"
+        + _options(console, "PETSTORE_CONSOLE", without=BACKEND_OPTIONS)
+    )
+
+
+def _options(command: click.Command, prefix: str, without: Iterable[str] = ()) -> str:
+    context = click.Context(command, auto_envvar_prefix=prefix)
+    rows = []
+    for option in command.params:
+        if not isinstance(option, click.Option) or option.hidden or option.name in without:
+            continue
+        variable = option.envvar if isinstance(option.envvar, str) else f"{prefix}_{option.name}".upper()
+        about, _, default = (option.help or "").partition(" [default: ")
+        default = default.rstrip("]") or _default(option, context)
+        rows.append((f"`{option.opts[0]}`", f"`{variable}`", default, about))
+    return _table(("option", "variable", "default", "meaning"), rows)
+
+
+def _default(option: click.Option, context: click.Context) -> str:
+    if option.is_flag:
+        return "off"
+    if isinstance(option.show_default, str):
+        return option.show_default
+    default = option.get_default(context, call=False)
+    return f"`{default}`" if isinstance(default, str | int | Path) else "none"
+
+
+def _metrics() -> str:
+    rows = ((f"`{m.name}`", m.kind, ", ".join(f"`{label}`" for label in m.labels), m.about) for m in METRICS)
+    return (
+        "# Metrics\n\n[Monitoring](../monitoring.md) says how to read them.\n\n"
+        + _table(("metric", "kind", "labels", "meaning"), rows)
+    )  # fmt: skip
+
+
+def _events() -> str:
+    rows = ((f"`{name}`", each.meaning, each.action.replace("](", "](../")) for name, each in EVENTS.items())
+    return (
+        "# Log events\n\nThe service and the console write one line per event to standard error: text on a terminal,"
+        " JSON otherwise. A JSON line has `timestamp`, `level`, `event`, `pid` and the fields of the event."
+        " A key appears by its id only.\n\n" + _table(("event", "meaning", "what to do"), rows)
+    )
+
+
+def _figures() -> str:
+    race, servers, cluster, scaling, claims, console, console_cluster = (
+        json.loads((ROOT / f"bench/results/{name}.json").read_text())
+        for name in ("race", "servers", "cluster", "scaling", "claims", "console-pages", "console-cluster-pages")
+    )
+    proofs = json.loads((ROOT / "prove/results/full.json").read_text())
+    hidden = {"outcome", "seconds", "at", "machine"}
+    kept = (
+        (name, proof["outcome"], ", ".join(f"{what} {value}" for what, value in proof.items() if what not in hidden),
+         proof["at"][:10])
+        for name, proof in proofs.items()
+    )  # fmt: skip
+    return (
+        "# Figures\n\nAll measured figures of the project, from the last run of each measurement."
+        " [The benchmark](../../bench/README.md) and [proofs](../proofs.md) say what is measured, and how.\n\n"
+        f"## The race\n\n{_machine(race)}\n\n{_race(race)}\n"
+        f"## The same application on other servers\n\n{_machine(servers)}\n\n{_race(servers)}\n"
+        f"## The race on PostgreSQL and Redis\n\n{_machine(cluster)}\n\n{_race(cluster)}\n"
+        "## Processor time of one request on PostgreSQL and Redis\n\n"
+        + _table(
+            ("request", "node µs", "Redis µs", "PostgreSQL µs", "Redis calls", "commits"),
+            ((row, *(str(cost[name]) for name in (
+                "node_us", "redis_us", "postgres_us", "redis_steps", "postgres_commits"
+            ))) for row, cost in scaling["costs"].items()),
+        )
+        + "\n## Start, pages and memory\n\n" + _table(("measured", "figure"), claims.items())
+        + f"\n## Pages of the console\n\n{_console_pages(console)}"
+        + f"\n## Pages of the console on PostgreSQL and Redis\n\n{_console_pages(console_cluster)}"
+        + "\n## Proofs\n\n" + _table(("proof", "outcome", "figures", "run on"), kept)
+    )  # fmt: skip
+
+
+def _machine(run: dict[str, Any]) -> str:
+    machine, settings = run["machine"], run["settings"]
+    return (
+        f"{machine['cores']} shared cores, Python {machine['python']}, {settings['rounds']} rounds of"
+        f" {settings['seconds']} s, {settings['animals']:,} animals, {run['finished'][:10]}. Medians."
+    )
+
+
+def _console_pages(run: dict[str, Any]) -> str:
+    """One line for each section: of its pages, the one with the highest median."""
+    settings = run["settings"]
+    times = ("median", "slowest", "first", "processor")
+    slowest: dict[str, str] = {}
+    for path, _ in sorted(run["pages"].items(), key=lambda item: item[1]["median"]):
+        slowest[re.split(r"[/?]", path)[0]] = path
+    return (
+        f"{run['cores']} shared cores, {settings['animals']:,} animals, {settings['keys']:,} keys, a month of usage,"
+        f" {settings['entries']:,} audit entries, {run['finished']}. Of {len(run['pages'])} pages, the slowest of each"
+        f" section: milliseconds of {settings['requests']} requests, of the first request after a start, and of"
+        " processor time. `deprecated/export` is a file with a line for each key.\n\n"
+        + _table(
+            ("page", "median", "slowest", "first", "processor"),
+            ((f"`{path}`", *(str(run["pages"][path][name]) for name in times)) for path in slowest.values()),
+        )
+    )
+
+
+def _race(run: dict[str, Any]) -> str:
+    rows = (
+        (row, name, _number(result.get("processor_us_per_request")), _number(result["requests_per_second"]),
+         str(result["p99_ms"]))
+        for row, results in run["rows"].items()
+        for name, result in results["contenders"].items()
+    )  # fmt: skip
+    return _table(("row", "contender", "processor µs per request", "requests per second", "p99 ms"), rows)
+
+
+def _number(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:,}"
+
+
+def _table(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [heading, ("---",) * len(heading), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main(words: list[str] | None = None, folder: Path = REFERENCE) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.references", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail when a file is not up to date")
+    check = parser.parse_args(words).check
+    outdated = []
+    for name, text in documents().items():
+        file = folder / name
+        if not file.exists() or file.read_text() != text:
+            outdated.append(name)
+            if not check:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+    if check and outdated:
+        print(f"references: not up to date: {', '.join(outdated)}; run: make docs")
+        return 1
+    print(f"references: {len(outdated)} written" if outdated else "references: up to date")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
