@@ -80,7 +80,7 @@ class Importing:
         return json.loads(printed)
 
     def kill(self, after: float) -> bool:
-        """Kill an import after so many seconds. Whether it had not ended before."""
+        """Kill an import after so many seconds. Whether it had not added all before."""
         command = self.command("import", str(self._file))
         try:
             command.wait(timeout=after)
@@ -90,7 +90,7 @@ class Importing:
         self._moved += LIFE_SECONDS + 1
         self._clock_file.write_text(str(self._moved))
         hold(command.returncode in (0, -9), f"an import is killed or ends well, not {command.returncode}")
-        return command.returncode != 0
+        return command.returncode != 0 and self.states()[:1] != ["done"]
 
     def finish(self) -> dict[str, Any]:
         done: dict[str, Any] = self.run("import", str(self._file))
@@ -145,7 +145,7 @@ def _killed(scale: Scale, server: Server, importing: Importing, where: str) -> F
     undone = time.monotonic() - began
     for number in range(scale.import_kills):
         while not importing.kill(dice.uniform(0.0, seconds)):
-            _check_and_undo(scale, server, importing)  # it had ended before
+            _check_and_undo(scale, server, importing)  # it had added all before
         _plant(scale, server)
         progress(f"{where}: {number + 1} kills, then {importing.states()[0]}")
     importing.finish()

@@ -13,7 +13,7 @@ from prove.proof import Figures, Scale
 LIMIT = 0.010  # seconds of the worker's processor time for 64 KiB on the wire
 UNIT = 64 * 1024
 QUIET = 0.025  # seconds for a million turns of an empty loop; beyond this the machine is what is measured
-TIMES_SLOWER = 10  # than the limit, beside other tests
+TIMES_SLOWER = 5  # than the limit, beside other tests
 
 
 def prove(scale: Scale) -> Figures:
