@@ -1,0 +1,23 @@
+"""Habits that hold for all of the code."""
+
+import importlib
+import inspect
+import pkgutil
+
+import petstore
+
+ANCESTORS_MAX = 2
+
+
+def test_no_class_has_many_ancestors_of_ours() -> None:
+    """A class is given what it needs: so "where is this method?" has one answer. The tree of errors may be deeper."""
+    modules = [found.name for found in pkgutil.walk_packages(petstore.__path__, "petstore.")]
+    deep = []
+    for name in modules:
+        if name.endswith("__main__"):
+            continue
+        for _, kind in inspect.getmembers(importlib.import_module(name), inspect.isclass):
+            ancestors = [each for each in kind.__mro__[1:] if each.__module__.startswith("petstore")]
+            if len(ancestors) > ANCESTORS_MAX and not issubclass(kind, BaseException):
+                deep.append(f"{kind.__module__}.{kind.__qualname__}: {len(ancestors)}")
+    assert len(modules) > 50 and deep == []
