@@ -122,7 +122,7 @@ class App:
                     preferences = self._delays.granted(parse_preferences(request.fields["prefer"]))
                     applied, played = preferences.applied, preferences.error
                     delayed = await self._delays.wait(preferences.delay)
-                    decision = played_decision(decision, preferences, now)
+                    decision = played_decision(decision, preferences, now + delayed)
                     play(preferences, decision, request, route, request_id)
                 if route.operation is None or route.handler is None:
                     raise wrong_address(request.path, route.allow)
