@@ -26,7 +26,10 @@ from petstore.gate import recovery
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-UNITS = ["petstore.service", "petstore-backup.service", "petstore-backup.timer", "petstore-console.service"]
+UNITS = [
+    "petstore.service", "petstore-backup.service", "petstore-backup.timer", "petstore-console.service",
+    "petstore-dump.service", "petstore-dump.timer",
+]  # fmt: skip
 PETSTORE = Path(sys.executable).with_name("petstore")
 STOPS_WITHIN = 5.0
 
@@ -68,7 +71,9 @@ def test_systemd_finds_no_fault_with_the_units(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("unit", ["petstore.service", "petstore-backup.service", "petstore-console.service"])
+@pytest.mark.parametrize(
+    "unit", ["petstore.service", "petstore-backup.service", "petstore-console.service", "petstore-dump.service"]
+)
 def test_systemd_rates_the_units_as_little_exposed(tmp_path: Path, unit: str) -> None:
     installed(tmp_path)
     done = subprocess.run(

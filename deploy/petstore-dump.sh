@@ -1,0 +1,17 @@
+#!/bin/sh
+# A dump of PostgreSQL in the directory $1, named by its time, and tried: restored into a second database and checked.
+# The database petstore_dump_test must exist and belong to the user of the URL. What is in it is replaced.
+set -eu
+store=${PETSTORE_STORE:-$(cat "$PETSTORE_STORE_FILE")}
+tried=${store%/*}/petstore_dump_test
+keep=14
+file=$1/petstore-$(date -u +%Y%m%dT%H%M%SZ).dump
+
+umask 077
+pg_dump --format=custom --schema='petstore_*' --file="$file.part" "$store"
+pg_restore --clean --if-exists --no-owner --single-transaction --dbname="$tried" "$file.part"
+count() { psql --no-psqlrc --quiet --tuples-only --no-align --command='SELECT count(*) FROM petstore_live.keys' "$1"; }
+[ "$(count "$tried")" -gt 0 ] || { echo "petstore-dump: the restored dump has no keys" >&2; exit 1; }
+# Only a dump that could be restored gets its name, and lets the oldest go.
+mv "$file.part" "$file"
+ls -1 "$1"/petstore-*.dump | head -n "-$keep" | xargs -r rm --
