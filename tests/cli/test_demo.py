@@ -27,7 +27,6 @@ from petstore.usage import DAY, HOUR
 NOON = 1_800_014_400 + 4 * HOUR  # of a day of UTC
 
 
-
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Server:
     server = Server(tmp_path_factory.mktemp("demo") / "data")
@@ -130,7 +129,7 @@ def test_a_second_start_with_demo_serves_and_prints_no_key(serve: Callable[..., 
 def test_a_demo_that_was_interrupted_between_its_environments_is_other_data(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     server.act(lambda backends: fill({"live": backends.stores["live"]}, backends.gate, NOON))
-    assert "has other data already" in serve_fails_in_one_line(["--demo", "--port", str(free_port()), "--data", str(server.data)])
+    assert "has other data already" in demo_fails(server.data)
 
 
 def test_of_two_that_start_at_once_one_fills_the_directory(tmp_path: Path) -> None:
@@ -154,8 +153,12 @@ def test_a_demo_starts_again_while_another_process_uses_its_data(serve: Callable
 
 
 def test_demo_in_postgresql_is_refused(tmp_path: Path) -> None:
-    message = serve_fails_in_one_line(["--demo", "--port", str(free_port()), "--data", str(tmp_path / "data"), "--store", shared(Postgres).url()])
+    message = demo_fails(tmp_path / "data", "--store", shared(Postgres).url())
     assert message == "petstore: --demo makes its data in a directory: leave --store out\n"
+
+
+def demo_fails(data: Path, *options: str) -> str:
+    return serve_fails_in_one_line(["--demo", "--port", str(free_port()), "--data", str(data), *options])
 
 
 def counts(server: Server) -> dict[Environment, int]:
@@ -169,7 +172,7 @@ def counts(server: Server) -> dict[Environment, int]:
 def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, environment: Environment) -> None:
     server = Server(tmp_path / "data")
     server.fill(1, environment)
-    message = serve_fails_in_one_line(["--demo", "--port", str(free_port()), "--data", str(server.data)])
+    message = demo_fails(server.data)
     assert message == (
         f"petstore: --demo: {server.data} has other data already; give another --data, or leave --demo out\n"
     )

@@ -39,12 +39,6 @@ class Transfer:
         )
         return [tuple(row) for row in rows]
 
-    async def last_row(self, table: Table) -> Row | None:
-        order = ", ".join(f"{column} DESC" for column in table.key)
-        columns = ", ".join(table.columns)
-        found = await self._db.read(f"SELECT {columns} FROM {self._db.schema}.{table.name} ORDER BY {order} LIMIT 1")
-        return tuple(found[0]) if found else None
-
     async def copying_from(self) -> str | None:
         """The source of a copy into this store that is not finished."""
         rows = await self._db.read(f"SELECT source FROM {self._db.schema}.copying")
