@@ -18,9 +18,9 @@ import pytest
 from harness.commands import Commands
 from harness.servers import PETSTORE, Key, Server
 from harness.wire import asking
-from petstore.cli.output import when
 from petstore.plans import Limits
 from petstore.usage import OperationUsage
+from petstore.wording import when
 
 TRIALS = int(os.environ.get("PETSTORE_TEST_TRIALS", "5"))
 

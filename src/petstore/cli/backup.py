@@ -15,12 +15,13 @@ from petstore.backends import Backends
 from petstore.changes import CHANGES
 from petstore.cli.admin import entry
 from petstore.cli.options import Command, data_options, settings_from
-from petstore.cli.output import Output, counted, progress
+from petstore.cli.output import Output, progress
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import backup as backups
 from petstore.maintenance.archive import Manifest, Progress
 from petstore.settings import Settings
+from petstore.wording import counted
 
 _file = click.Path(path_type=Path)
 

@@ -24,7 +24,7 @@ from petstore.backends import (
 )
 from petstore.cli.admin import OPERATOR_BOUNDS, check_data, entry
 from petstore.cli.options import Command, data_options, settings_from
-from petstore.cli.output import Output, Table, counted, program, progress
+from petstore.cli.output import Output, Table, program, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
@@ -32,6 +32,7 @@ from petstore.maintenance import copy as copying
 from petstore.maintenance.admissions import collect_admissions
 from petstore.settings import Settings, check_url, without_password
 from petstore.store import Store, close_stores
+from petstore.wording import counted
 
 
 @click.command(cls=Command)
