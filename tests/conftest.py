@@ -28,7 +28,7 @@ OTHER_HOSTS_TAKE_ONE_IN = 24
 OTHER_HOSTS_START_ONE_IN = 12  # for tests that start a server of their own: a second or two for each
 COMMANDS_ON_CLUSTER_ONE_IN = 3  # what differs there is the store, and it has tests of its own
 CLUSTER_TAKES_ALL_OF = 6  # cases of one test, and every second one of the rest
-ONCE = ("test_browser.py", "console/test_browser_actions.py", "test_schemathesis_finds_nothing")  # many seconds each
+ONCE = ("test_browser.py", "console/test_browser_actions.py")  # many seconds each
 
 
 def pytest_configure() -> None:

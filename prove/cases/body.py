@@ -52,6 +52,8 @@ CASES = [
     Case("9112 6.3", "an invalid length is 400 and the end: quoted", _length(b'"%d"' % _N), "closes", (400,)),
     Case("9112 6.3", "an invalid length is 400 and the end: full-width digits", _length("３１".encode()), "closes", (400,)),
     Case("9112 6.3", "an invalid length is 400 and the end: NUL behind it", _length(b"%d\0" % _N), "closes", (400,)),
+    Case("9112 5.1", "no white space before the colon of a length", post(NEVER, b"Content-Length : %d" % _N), "closes", (400,)),
+    Case("9112 5.1", "nor of a coding", post(_NEVER_CHUNKED, b"Transfer-Encoding : chunked"), "closes", (400,)),
     Case("9112 6.3", "differing lengths are 400 and the end: a list", _length(b"%d, 5" % _N), "closes", (400,)),
     Case("9112 6.3", "differing lengths are 400 and the end: two lines", post(NEVER, b"Content-Length: %d" % _N, b"Content-Length: 5"), "closes", (400,)),
     Case("9112 6.3", "equal lengths may be taken for one, or be refused: a list", _length(b"%d, %d" % (_N, _N)), "closes", (400,)),

@@ -14,8 +14,8 @@ from harness.commands import Commands, Processes
 from harness.servers import Host, Key, Server, serving
 from harness.wire import asking
 from petstore.cli import cli
-from petstore.cli.output import when
 from petstore.plans import Limits
+from petstore.wording import when
 
 COMMANDS = [
     [], ["serve"], ["keys"], ["keys", "create"], ["keys", "list"], ["keys", "show"], ["keys", "update"],

@@ -1,8 +1,7 @@
-"""`petstore serve --demo`: the data that it makes, on both pairs of backends, and when it refuses to make any."""
+"""`petstore serve --demo`: the data that it makes, and when it refuses to make any."""
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,25 +13,23 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.backends import Postgres, Redis, free_port, shared
-from harness.nodes import nodes_running
-from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
-from harness.servers import ENTRY, Host, Server
-from petstore.admin.demo import ANIMALS, content_of, fill, has_data, is_demo
+from harness.backends import Postgres, free_port, shared
+from harness.served import SECRET, Served, listens, serve_fails_in_one_line, wait_for
+from harness.servers import ENTRY, Server
+from petstore.admin.demo import ANIMALS, fill, has_data, is_demo
 from petstore.backends import Backends
+from petstore.data_dir import shared_lock
 from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
 from petstore.operations import OperationName
 from petstore.pets import NewPet
-from petstore.store.schema import Row, Table
 from petstore.usage import DAY, HOUR
 
 NOON = 1_800_014_400 + 4 * HOUR  # of a day of UTC
 
 
-@pytest.fixture(scope="module", params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
-def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    host: Host = request.param
-    server = Server(tmp_path_factory.mktemp("demo") / "data", host)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Server:
+    server = Server(tmp_path_factory.mktemp("demo") / "data")
     server.act(lambda backends: fill(backends.stores, backends.gate, NOON))
     return server
 
@@ -129,57 +126,39 @@ def test_a_second_start_with_demo_serves_and_prints_no_key(serve: Callable[..., 
     assert httpx.get(own.url("/pets"), headers={"Authorization": f"Bearer {secret}"}).status_code == 200
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
-@pytest.mark.parametrize("files", [0, 1, 2, 4], ids=lambda files: f"after-{files}-files")
-def test_a_start_that_was_interrupted_while_it_made_the_data_is_repeated(
-    tmp_path: Path, number: signal.Signals, files: int
-) -> None:
-    own = Served(tmp_path / "data", "--demo").start(wait=False)
-    assert own.process is not None
-    assert wait_for(lambda: any(sum(1 for _ in path.iterdir()) >= files for path in own.data.glob("demo-*.part")))
-    os.killpg(own.process.pid, number)
-    own.process.wait(timeout=10)
-    assert own.printed == ""
+def test_a_demo_that_was_interrupted_between_its_environments_is_other_data(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    server.act(lambda backends: fill({"live": backends.stores["live"]}, backends.gate, NOON))
+    assert "has other data already" in demo_fails(server.data)
+
+
+def test_of_two_that_start_at_once_one_fills_the_directory(tmp_path: Path) -> None:
+    both = [Served(tmp_path / "data", "--demo") for _ in range(2)]
+    both[1].output, both[1].log = tmp_path / "second.out", tmp_path / "second.log"
     with ExitStack() as stack:
-        stack.callback(own.kill)
+        for own in both:
+            stack.callback(own.kill)
+            own.start(wait=False)
+        assert wait_for(lambda: any(listens(own.port) for own in both))
+        assert len({secret for own in both for secret in SECRET.findall(own.printed)}) == 2
+        assert counts(both[0]) == ANIMALS
+
+
+def test_a_demo_starts_again_while_another_process_uses_its_data(serve: Callable[..., Served]) -> None:
+    own = serve("--demo")
+    own.stop()
+    with shared_lock(own.data):  # as the console has it
         own.start()
-        assert len(set(SECRET.findall(own.printed))) == 2
-        assert counts(own) == ANIMALS
-        assert list(own.data.glob("demo-*")) == []
+    assert counts(own) == ANIMALS
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_an_environment_that_is_still_empty_is_filled_by_the_next_start(
-    tmp_path: Path, environment: Environment
-) -> None:
-    made = Server(tmp_path / "made")
-
-    async def content(backends: Backends) -> dict[Table, list[Row]]:
-        await fill(backends.stores, backends.gate, NOON)
-        return await content_of(backends.stores[environment])
-
-    rows = made.act(content)
-    own = Served(tmp_path / "data", "--demo")
-    own.act(lambda backends: backends.stores[environment].transfer.put_all(rows))
-    with ExitStack() as stack:
-        stack.callback(own.kill)
-        own.start()
-        (secret,) = set(SECRET.findall(own.printed))
-        assert secret.startswith("pets_test_" if environment == "live" else "pets_live_")
-        assert counts(own) == ANIMALS
+def test_demo_in_postgresql_is_refused(tmp_path: Path) -> None:
+    message = demo_fails(tmp_path / "data", "--store", shared(Postgres).url())
+    assert message == "petstore: --demo makes its data in a directory: leave --store out\n"
 
 
-def test_of_two_nodes_that_start_at_once_one_fills_each_environment(tmp_path: Path) -> None:
-    with nodes_running(tmp_path, shared(Postgres), shared(Redis), "--demo", skews=(0.0, 0.0), workers=1) as nodes:
-        printed = [secret for node in nodes for secret in set(SECRET.findall(node.log.read_text()))]
-        assert len(printed) == 2
-        assert counts(nodes[0]) == ANIMALS
-        for secret in printed:
-            environment: Environment = "live" if secret.startswith("pets_live_") else "staging"
-            for node in nodes:
-                answer = httpx.get(node.url("/pets", environment), headers={"Authorization": f"Bearer {secret}"})
-                assert len(answer.json()) == 20
+def demo_fails(data: Path, *options: str) -> str:
+    return serve_fails_in_one_line(["--demo", "--port", str(free_port()), "--data", str(data), *options])
 
 
 def counts(server: Server) -> dict[Environment, int]:
@@ -193,7 +172,7 @@ def counts(server: Server) -> dict[Environment, int]:
 def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, environment: Environment) -> None:
     server = Server(tmp_path / "data")
     server.fill(1, environment)
-    message = serve_fails_in_one_line(["--demo", "--data", str(server.data), "--port", str(free_port())])
+    message = demo_fails(server.data)
     assert message == (
         f"petstore: --demo: {server.data} has other data already; give another --data, or leave --demo out\n"
     )

@@ -1,7 +1,4 @@
-"""A key's life on the command line: update, suspend, resume, identify, rotate, its state, and lists of keys.
-
-PETSTORE_TEST_TRIALS sets how often a running service has to obey: 5 by default.
-"""
+"""A key's life on the command line: update, suspend, resume, identify, rotate, its state, and lists of keys."""
 
 import contextlib
 import json
@@ -18,11 +15,11 @@ import pytest
 from harness.commands import Commands
 from harness.servers import PETSTORE, Key, Server
 from harness.wire import asking
-from petstore.cli.output import when
 from petstore.plans import Limits
 from petstore.usage import OperationUsage
+from petstore.wording import when
 
-TRIALS = int(os.environ.get("PETSTORE_TEST_TRIALS", "5"))
+TRIALS = 5  # of a running service that has to obey
 
 
 def make_key(petstore: Commands, *options: str) -> dict[str, Any]:

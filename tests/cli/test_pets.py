@@ -1,7 +1,4 @@
-"""An animal's life on the command line: show, search, update, remove, several at once, imports and their undoing.
-
-PETSTORE_TEST_TRIALS sets how often a running service has to obey: 5 by default.
-"""
+"""An animal's life on the command line: show, search, update, remove, several at once, imports and their undoing."""
 
 import json
 import os
@@ -19,7 +16,7 @@ from harness.commands import Commands
 from harness.served import wait_for
 from harness.servers import PETSTORE, Key, Server
 
-TRIALS = int(os.environ.get("PETSTORE_TEST_TRIALS", "5"))
+TRIALS = 5  # of a running service that has to obey
 
 
 def add(petstore: Commands, *names: str) -> list[int]:

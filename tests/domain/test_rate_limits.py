@@ -1,6 +1,5 @@
 """The rate limits: against a naive model, and what Retry-After promises."""
 
-import os
 import random
 
 from hypothesis import assume, example, given, settings
@@ -24,7 +23,7 @@ from petstore.rate_limits import (
 )
 from tests.naive_limits import EDGES, START, NaiveLimits, random_limits, random_policy, random_times
 
-REQUESTS = int(os.environ.get("PETSTORE_TEST_REQUESTS", "50000"))
+REQUESTS = 50_000
 POLICY = BanPolicy()
 
 gaps_of = st.lists(st.sampled_from(EDGES) | st.integers(0, 2 * MINUTE), max_size=80)
@@ -52,10 +51,7 @@ def retry_after(wait: int) -> int:
 
 
 def test_random_requests_are_decided_as_the_naive_model_decides_them() -> None:
-    """And after each refusal a request that waited for Retry-After would be admitted.
-
-    PETSTORE_TEST_REQUESTS sets how many: 50,000 by default, a million for a long run.
-    """
+    """And after each refusal a request that waited for Retry-After would be admitted."""
     dice = random.Random(20301205)
     for _ in range(-(-REQUESTS // 60)):
         limits, policy = random_limits(dice), random_policy(dice)

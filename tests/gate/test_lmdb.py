@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import resource
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from harness.gates import NOW, PLENTY, ask, use_lmdb
 from petstore.errors import Unavailable
 from petstore.gate import VALID_SECONDS, GatePolicy
 from petstore.gate.lmdb import LmdbGate
-from petstore.gate.lmdb_backup import copy_out, renew_versions
 from petstore.rate_limits import DAY, SECOND, Windows
 
 TOMORROW = NOW + DAY / SECOND
@@ -150,13 +148,6 @@ def test_a_closed_gate_has_unmapped_its_file(tmp_path: Path) -> None:
     assert str(tmp_path / "gate.mdb") not in Path("/proc/self/maps").read_text()
 
 
-@pytest.mark.parametrize("attempt", [lambda path: copy_out(path, path), renew_versions], ids=["copied", "renewed"])
-def test_without_a_file_nothing_is_copied_or_created(tmp_path: Path, attempt: Callable[[Path], None]) -> None:
-    with pytest.raises(Unavailable):
-        attempt(tmp_path / "gate.mdb")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_file_that_cannot_be_opened_is_an_outage(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be opened"):
         LmdbGate(tmp_path / "no such folder" / "gate.mdb", GatePolicy())
@@ -171,15 +162,6 @@ def test_a_file_that_cannot_be_allocated_is_an_outage_and_is_unmapped(tmp_path: 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert str(tmp_path / "gate.mdb") not in Path("/proc/self/maps").read_text()
-
-
-def test_a_file_from_a_backup_gets_new_versions(tmp_path: Path) -> None:
-    before = use_lmdb(tmp_path, lambda gate: gate.keys_version("staging"))
-    for name in ("gate.mdb-boot", "gate.mdb-lock"):
-        (tmp_path / name).unlink()
-    renew_versions(tmp_path / "gate.mdb")
-    assert [path.name for path in tmp_path.iterdir()] == ["gate.mdb"]
-    assert use_lmdb(tmp_path, lambda gate: gate.keys_version("staging")) > before
 
 
 def test_only_the_user_of_the_service_may_read_the_file(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from petstore.data_dir import InUse, shared_lock
 from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy, bans_in_force, open_gate
 from petstore.gate.lmdb import LmdbGate
-from petstore.gate.lmdb_backup import renew_versions
 from petstore.gate.redis import RedisGate
 from petstore.gate.redis_link import Link
 from petstore.gate.redis_url import open_link
@@ -39,7 +38,7 @@ REDIS: Mapping[str, Mapping[str, Any]] = json.loads((RELEASE / "redis.json").rea
 KEY_IDS = {each["key"]: each["key_id"] for each in KNOWN["secrets"].values()}
 NOW = float(KNOWN["unix"])
 POLICY = GatePolicy(outage="refuse", given_clock=True)
-FILES = [("data.zip", "gate.mdb"), ("backup.zip", "gate.mdb"), ("node.zip", "gate-outage.mdb")]
+FILES = [("data.zip", "gate.mdb"), ("node.zip", "gate-outage.mdb")]
 
 
 def unpacked(archive: str, name: str, target: Path) -> Path:
@@ -92,7 +91,7 @@ async def check_decisions(gate: Gate, file: str) -> None:
             assert {**found, "other": None} == {**own, "other": None}
 
 
-@pytest.mark.parametrize(("archive", "name"), FILES, ids=["data", "backup", "fallback"])
+@pytest.mark.parametrize(("archive", "name"), FILES, ids=["data", "fallback"])
 def test_a_file_of_1_1_is_carried_over(tmp_path: Path, archive: str, name: str) -> None:
     path = unpacked(archive, name, tmp_path)
     assert needs_upgrade(path)
@@ -131,18 +130,6 @@ def test_a_file_of_1_1_grows_when_it_must(tmp_path: Path) -> None:
         return found
 
     assert asyncio.run(inside()) == keys
-
-
-def test_a_file_from_a_backup_of_1_1_is_carried_over(tmp_path: Path) -> None:
-    path = unpacked("backup.zip", "gate.mdb", tmp_path)
-    renew_versions(path)
-
-    async def inside() -> None:
-        gate = LmdbGate(path, GatePolicy())
-        await check_all(gate, "gate.mdb")
-        await gate.close()
-
-    asyncio.run(inside())
 
 
 def _hold(data: Path, held: Event, over: Event) -> None:

@@ -1,4 +1,4 @@
-"""`petstore copy`: the copy is complete in both directions, and an interrupted copy goes on."""
+"""`petstore copy`: the copy is complete in both directions, and an interrupted copy is refused until it is emptied."""
 
 import contextlib
 import signal
@@ -20,12 +20,13 @@ from harness.wire import asking
 from petstore import data_dir
 from petstore.backends import Backends
 from petstore.cli.copy import copy
-from petstore.errors import Unavailable
+from petstore.errors import OperatorError
 from petstore.gate import bans_in_force
 from petstore.gate.recovery import SYNCED
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import copy as copying
 from petstore.plans import Limits
+from petstore.settings import Settings
 from petstore.store.schema import TABLES
 from tests.marks import only_as_root
 
@@ -160,72 +161,60 @@ def test_copied_quotas_survive_a_reboot_in_the_lock_directory_of_the_source(tmp_
     source = Server(tmp_path / "a", "cluster")
     with_some_data(source)
     target = Server(source.data)
-    (target.data / "gate.mdb").write_bytes(b"half a page")  # of a first try, before a power cut
+    (target.data / "gate.mdb").write_bytes(b"half a page")
     (target.data / "gate.mdb-boot").write_text("another boot")
     copied_to(source, target)
     assert (target.data / "gate.mdb-boot").read_text() == SYNCED
     assert target.act(everything) == source.act(everything)
 
 
-def test_a_copy_goes_on_after_a_power_cut_during_the_quotas(tmp_path: Path) -> None:
-    """The machine went down while the quotas were copied."""
-    source, target = Server(tmp_path / "a"), Server(tmp_path / "b")
-    with_some_data(source)
-    target.data.mkdir(mode=0o700)
-    (target.data / "gate.mdb").write_bytes(b"half a page")
-    (target.data / "gate.mdb-boot").write_text("another boot")
-    copied_to(source, target)
-    assert target.act(everything) == source.act(everything)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("direction", ["to the cluster", "back"])
-def test_a_killed_copy_goes_on(tmp_path: Path, direction: str) -> None:
-    """Killed when the first rows have arrived, killed again later, then left to finish."""
+def test_a_killed_copy_is_neither_served_nor_copied_over_and_says_how_to_empty_it(
+    tmp_path: Path, direction: str
+) -> None:
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
     if direction == "back":
         source, target = Server(tmp_path / "a", "cluster"), Server(tmp_path / "b")
     Commands(source).text("keys", "create", "--plan", "pro")
     source.fill(ANIMALS)
-    words = [
-        "copy",
-        "--to-store",
-        target.store or str(target.data),
-        *(["--to-gate", target.gate] if target.gate else []),
-    ]
 
     def arrived() -> int:
         return sum(target.act(lambda backends: backends.stores["live"].pets.count()).values())
 
-    for enough in (1, ANIMALS // 3):
-        copy = subprocess.Popen([*PETSTORE, *words], env=Commands(source).variables)
-        assert wait_for(lambda enough=enough: arrived() >= enough)  # type: ignore[misc]  # of this turn
-        copy.kill()
-        assert copy.wait() == -signal.SIGKILL
-        assert enough <= arrived() < ANIMALS
-        refused = subprocess.run([*PETSTORE, "serve"], env=Commands(target).variables, capture_output=True, text=True)
-        assert (refused.returncode, "is not finished" in refused.stderr) == (2, True)
-    Commands(source).text(*words)
+    copy = subprocess.Popen([*PETSTORE, "copy", *where_to(target)], env=Commands(source).variables)
+    assert wait_for(lambda: arrived() > 0)
+    copy.kill()
+    assert copy.wait() == -signal.SIGKILL
+    assert 0 < arrived() < ANIMALS
+    refused = subprocess.run([*PETSTORE, "serve"], env=Commands(target).variables, capture_output=True, text=True)
+    assert (refused.returncode, "is not finished" in refused.stderr) == (2, True)
+    before = arrived()
+    message = Commands(source).fails_in_one_line("copy", *where_to(target))
+    assert "unfinished copy" in message and arrived() == before
+    command = message.partition("empty it first: ")[2].partition(";")[0]
+    if target.store:
+        shared(Postgres).execute(command, target.store)
+    else:
+        subprocess.run(command, shell=True, check=True, timeout=10)
+    copied_to(source, target)
     assert target.act(everything) == source.act(everything)
 
 
 def test_a_source_that_changes_during_the_copy_is_reported(tmp_path: Path) -> None:
-    """The copy was interrupted; before it goes on, an animal that it has copied already gets another status."""
-    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
-    with_some_data(source)
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b")
+    source.fill(3)
 
-    rows = source.act(lambda backends: backends.stores["live"].transfer.rows(TABLES[0], None, 1_000))
+    def change(rows: int) -> None:
+        with contextlib.closing(apsw.Connection(str(source.data / "live.db"))) as by_hand:
+            by_hand.execute("UPDATE pets SET name = 'Changed' WHERE id = 2")
 
-    async def begin(backends: Backends) -> None:
-        for environment in ENVIRONMENTS:
-            await backends.stores[environment].transfer.set_copying_from(str(source.data.resolve()))
-        await backends.stores["live"].transfer.put_rows(TABLES[0], rows)
+    async def copied(backends: Backends) -> None:
+        async with Backends(Settings(data=target.data)) as to:
+            await copying.copy_stores(backends.stores, to.stores, "a", change)
 
-    target.act(begin)
-    Commands(source).text("pets", "set-status", "5", "sold")
-    assert target.store
-    message = Commands(source).fails_in_one_line("copy", "--to-store", target.store)
-    assert message.startswith("pets of live changed")
+    with pytest.raises(OperatorError, match=r"^pets of live changed"):
+        source.act(copied)
 
 
 def test_the_data_of_a_running_service_are_not_copied(tmp_path: Path) -> None:
@@ -244,27 +233,6 @@ def test_an_unfinished_copy_is_neither_copied_nor_opened_by_the_console_and_chec
     assert refused in Commands(source).fails_in_one_line("console", "--port", str(free_port()))
     checked = Commands(source).run("check")
     assert checked.returncode == 1 and refused in checked.stdout
-
-
-def test_a_copy_that_was_interrupted_after_it_collected_admissions_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, target = Server(tmp_path / "source"), Server(tmp_path / "target")
-    key = source.key()
-
-    async def admit(backends: Backends) -> None:
-        version = await backends.gate.keys_version("live")
-        await backends.gate.admit("live", key.id, key.record.limits, version, time.time(), "listPets")
-
-    async def interrupted(stores: object) -> None:
-        raise Unavailable("interrupted")
-
-    source.act(admit)
-    with monkeypatch.context() as patched:
-        patched.setattr(copying, "finish", interrupted)
-        Commands(source).fails_in_one_line("copy", *where_to(target))
-    copied_to(source, target)
-    assert target.act(everything) == source.act(everything)
 
 
 def test_the_directory_of_a_copy_is_locked_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

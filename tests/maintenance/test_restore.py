@@ -165,11 +165,6 @@ def no_database(work: Path, manifest: Manifest) -> Manifest:
     return described(work, manifest)
 
 
-def damaged_gate(work: Path, manifest: Manifest) -> Manifest:
-    (work / "gate.mdb").write_bytes(b"\xff" * 30_000)
-    return described(work, manifest)
-
-
 def newer(work: Path, manifest: Manifest) -> Manifest:
     with apsw.Connection(str(work / "live.db")) as connection:
         connection.execute("PRAGMA user_version = 1000")
@@ -202,7 +197,7 @@ def half(work: Path, manifest: Manifest) -> Manifest:
 
 @pytest.mark.parametrize(
     "change",
-    [damaged, no_database, damaged_gate, newer, newer_and_says_so, other_schema_than_it_says, newer_format,
+    [damaged, no_database, newer, newer_and_says_so, other_schema_than_it_says, newer_format,
      other_digest, half],
 )  # fmt: skip
 def test_a_backup_with_bad_members_is_refused_and_changes_nothing(
@@ -307,8 +302,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_data(
             assert store.pragma("integrity_check") == "ok"
             store.close()
         assert (found, entries) in (("Old", [0, 0]), ("New", [1, 1]))
-        same_gate = (old.data / "gate.mdb").read_bytes() == (kept / "gate.mdb").read_bytes()
-        assert same_gate == (found == "Old")
+        assert (old.data / "gate.mdb").exists() == (found == "Old")
         outcomes.append(found)
         if done:
             break
@@ -387,6 +381,13 @@ def test_the_restore_of_an_older_backup_is_in_both_audit_logs(tmp_path: Path) ->
     restored.text("restore", str(RELEASE / "backup.zip"))
     for environment in ENVIRONMENTS:
         assert restored.entries(environment)[0].action == "restore"
+
+
+def test_the_gate_in_a_backup_of_1_1_is_ignored(tmp_path: Path) -> None:
+    restored = Commands(Server(tmp_path / "restored"))
+    assert "is complete" in restored.text("backup", "--verify", str(RELEASE / "backup.zip"))
+    restored.text("restore", str(RELEASE / "backup.zip"))
+    assert not (restored.data / "gate.mdb").exists()
 
 
 def test_a_restored_service_serves_what_was_backed_up(old: Commands, file: Path) -> None:

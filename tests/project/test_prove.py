@@ -14,12 +14,9 @@ from prove.obeyed import Removal
 from prove.proof import PROOFS, SHORT
 from prove.soak import Watch
 
-# test_schema.py runs the same in its own way.
-SHORT_PROOFS = [name for name in PROOFS if name != "schema"]
-
 
 @pytest.mark.proof
-@pytest.mark.parametrize("name", SHORT_PROOFS)
+@pytest.mark.parametrize("name", PROOFS)
 def test_the_proof_holds(name: str) -> None:
     outcome, figures = run(name, SHORT)
     if outcome == "SKIPPED":
@@ -28,7 +25,7 @@ def test_the_proof_holds(name: str) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("name", SHORT_PROOFS)
+@pytest.mark.parametrize("name", PROOFS)
 def test_the_proof_finds_a_planted_fault(name: str) -> None:
     outcome, figures = run(name, SHORT._replace(plant=True))
     if outcome == "SKIPPED":

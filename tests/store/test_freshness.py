@@ -29,7 +29,7 @@ from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.freshness import ADDED, EDITED, KEPT_SECONDS, KEYS, NOTHING, Freshness, Numbers
-from petstore.store.schema import COUNTERS, PETS
+from petstore.store.schema import PETS
 from petstore.usage import AdmissionTotal, OperationUsage, RecentError
 from petstore.web.app import App
 from petstore.web.replies import Reply
@@ -377,14 +377,13 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "imports.release": (NOTHING, lambda s, x: s.imports.release(x["claim"])),
     "imports.undo": (EDITED, lambda s, x: s.imports.undo(x["done"], ENTRY)),
     "transfer.put_rows": (CHANGES, lambda s, x: s.transfer.put_rows(PETS, [(99, "Rex", 1, "sold", 0)])),
-    "transfer.put_all": (CHANGES, lambda s, x: s.transfer.put_all({COUNTERS: []})),
     "transfer.set_copying_from": (NOTHING, lambda s, x: s.transfer.set_copying_from(None)),
 }  # fmt: skip
 READS = {
     "pets.page", "pets.get", "pets.search", "pets.newest", "pets.count", "keys.find", "keys.get", "keys.page",
     "keys.search", "keys.by_id", "audit.find", "usage.recent_errors", "usage.of_keys", "usage.busiest", "usage.totals",
     "operators.find", "operators.get", "operators.all", "imports.get", "imports.page", "imports.of_file",
-    "imports.undone", "imports.kept_ids", "transfer.rows", "transfer.last_row", "transfer.copying_from",
+    "imports.undone", "imports.kept_ids", "transfer.rows", "transfer.copying_from",
 }  # fmt: skip
 NOUNS = [field for field in Store._fields if field != "database"]
 

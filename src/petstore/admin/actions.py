@@ -5,7 +5,6 @@ Each action writes an audit entry with its actor. A running service obeys from t
 
 import contextlib
 import math
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from petstore.pets import Import, NewPet, Pet, PetChanges, PetStatus, Undone, ne
 from petstore.plans import Limits, Plan
 from petstore.store import Store
 from petstore.store.imports import Claim
+from petstore.wording import when
 
 PETS_MAX = 1_000  # in one action
 
@@ -98,7 +98,7 @@ class Admin:
         secret = mint(key.environment)
         until = min(now + overlap, key.expires or math.inf)
         entry = self._entry(
-            "rotate key", key_id, f"old secret until {_moment(until)}" if overlap else "old secret ended at once"
+            "rotate key", key_id, f"old secret until {when(until)}" if overlap else "old secret ended at once"
         )
         # Without an overlap 0, not `now`: a node whose clock is behind would accept the old secret for a while.
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
@@ -337,14 +337,10 @@ def _shown(value: object) -> str:
     if value is None:
         return "never"
     if isinstance(value, float):
-        return _moment(value)
+        return when(value)
     if isinstance(value, tuple):
         return "+".join(value)
     return f"{value:,}" if isinstance(value, int) else str(value) or '""'
-
-
-def _moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 
 
 def _check_count(pet_ids: Sequence[int]) -> None:

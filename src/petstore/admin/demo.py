@@ -20,7 +20,6 @@ from petstore.operations import OperationName
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.store import Store
-from petstore.store.schema import COUNTERS, TABLES, Row, Table
 from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, OperationUsage, RecentError, ResponseClass
 
 ACTOR = "petstore serve --demo"  # creates the keys that are printed
@@ -29,7 +28,6 @@ ANIMALS: dict[Environment, int] = {"live": 360, "staging": 120}
 FILES = ("harbour-shelter.csv", "city-shelter.csv", "breeders.jsonl")
 QUARTER = 15 * MINUTE
 STATUSES: dict[ResponseClass, int] = {"client_error": 404, "refused": 429, "banned": 429, "server_error": 503}
-CONTENT_MAX = 100_000  # rows of one table, more than any has
 
 # The category → names of its animals: dogs, cats, rabbits, birds, fish, turtles.
 NAMES = {
@@ -82,13 +80,8 @@ async def has_data(store: Store) -> bool:
 
 
 async def is_demo(store: Store) -> bool:
-    """Whether the data were made by `fill`. Raises Unavailable."""
+    """Whether `fill` has filled the store, to its end. Raises Unavailable."""
     return await newest_entry(store, actor=ACTOR, action="create key") is not None
-
-
-async def content_of(store: Store) -> dict[Table, list[Row]]:
-    """All rows of a store that `fill` has filled, for `put_all` of another. Raises Unavailable."""
-    return {table: await store.transfer.rows(table, None, CONTENT_MAX) for table in (*TABLES, COUNTERS)}
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:

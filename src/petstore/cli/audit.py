@@ -7,8 +7,9 @@ from petstore.audit import ACTIONS, AuditEntry
 from petstore.backends import Backends
 from petstore.cli.admin import on_data
 from petstore.cli.options import Command, Int64, env_option, limit_option
-from petstore.cli.output import Output, Table, when
+from petstore.cli.output import Output, Table
 from petstore.keys import Environment
+from petstore.wording import when
 
 
 @click.command(cls=Command)

@@ -11,16 +11,17 @@ from typing import Any
 
 import click
 
-from petstore.backends import Backends, recover_gate
+from petstore.backends import Backends
 from petstore.changes import CHANGES
 from petstore.cli.admin import entry
 from petstore.cli.options import Command, data_options, settings_from
-from petstore.cli.output import Output, counted, progress
+from petstore.cli.output import Output, progress
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import backup as backups
 from petstore.maintenance.archive import Manifest, Progress
 from petstore.settings import Settings
+from petstore.wording import counted
 
 _file = click.Path(path_type=Path)
 
@@ -34,7 +35,7 @@ _file = click.Path(path_type=Path)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
 def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
-    """Write both environments and the gate to FILE, while the service runs.
+    """Write both environments to FILE, while the service runs.
 
     FILE|DIR: a file or, with --keep, a directory for files that are named by their time.
     FILE has every animal that was acknowledged before the backup began, and appears only when it is complete.
@@ -55,7 +56,6 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
         return
     signal.signal(signal.SIGTERM, _stop)
     settings = settings_from(where)
-    recover_gate(settings)
     audit_entry, bar = entry("backup", file.name), partial(_bar, "Backing up")
     if keep is None:
         made = backups.Kept(file, backups.back_up(settings, file, audit_entry, bar, force=force), [])
@@ -76,6 +76,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
 
     Stop the service first. All of FILE is checked before anything is replaced. The directory must be empty, or --force
     given. After a crash the next start finds either the old data or the new data.
+    All rate limits start anew, and bans are lifted.
     Ids that the old data have used are not used again; a message says where the old data could not be read.
 
     \b

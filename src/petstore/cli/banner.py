@@ -38,7 +38,7 @@ def print_banner(
 
 def _print_secrets(secrets: Mapping[Environment, str], curl: str, origin: str, *, demo: bool) -> None:
     if demo:
-        click.echo("\nThe data are a demo's: example animals, keys of every plan and a day of usage.")
+        click.echo("\nThese are example data: animals, keys of every plan and a day of usage.")
         click.echo("Your API keys (free plan; they are not shown again):\n")
     else:
         click.echo("\nYour first API key (free plan; it is not shown again):\n")

@@ -8,8 +8,9 @@ from petstore.backends import Backends
 from petstore.cli.admin import admin_of_key, on_data
 from petstore.cli.completion import key_ids
 from petstore.cli.options import Group
-from petstore.cli.output import Output, Table, when
+from petstore.cli.output import Output, Table
 from petstore.gate import bans_in_force
+from petstore.wording import when
 
 
 @click.group(cls=Group)

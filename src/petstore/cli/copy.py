@@ -24,7 +24,7 @@ from petstore.backends import (
 )
 from petstore.cli.admin import OPERATOR_BOUNDS, check_data, entry
 from petstore.cli.options import Command, data_options, settings_from
-from petstore.cli.output import Output, Table, counted, program, progress
+from petstore.cli.output import Output, Table, program, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
@@ -32,6 +32,7 @@ from petstore.maintenance import copy as copying
 from petstore.maintenance.admissions import collect_admissions
 from petstore.settings import Settings, check_url, without_password
 from petstore.store import Store, close_stores
+from petstore.wording import counted
 
 
 @click.command(cls=Command)
@@ -43,8 +44,8 @@ from petstore.store import Store, close_stores
 def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
-    Stop the service first. The target must be empty. Every row is compared after the copy. After an interruption give
-    the same command again: it goes on where it ended.
+    Stop the service first. The target must be empty. Every row is compared after the copy. After an interruption empty
+    the target, and give the same command again.
 
     \b
     Examples:
@@ -103,9 +104,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
         await check_copied(backends.stores)
         # What a service was killed before it could collect, as the next start would.
         await collect_admissions(backends.gate, backends.stores, time.time())
-        again = name in [await store.transfer.copying_from() for store in stores.values()]
-        if gate is not None and not again:
-            await copying.check_gate(gate)
+        await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:
             copied = await copying.copy_stores(backends.stores, stores, name, bar.update)
         if gate is not None:
@@ -130,6 +129,12 @@ async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Sto
         stores = open_stores_for(target, gate, bounds=OPERATOR_BOUNDS)
         opened.push_async_callback(close_stores, stores.values())
         yield stores, gate
+
+
+def _how_to_empty(target: Settings) -> str:
+    if target.store is None:
+        return shlex.join(["rm", "-r", str(target.data)])
+    return "DROP SCHEMA petstore_live, petstore_staging CASCADE" + ("; and FLUSHDB in Redis" if target.gate else "")
 
 
 def _options(target: Settings) -> str:

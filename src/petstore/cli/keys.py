@@ -13,10 +13,11 @@ from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
 from petstore.cli.options import Duration, Group, confirm, data_options, env_option, limit_option, yes_option
-from petstore.cli.output import Output, Table, program, when
+from petstore.cli.output import Output, Table, program
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
+from petstore.wording import when
 
 SECRET_MAX = 1_000_000  # characters that identify reads
 

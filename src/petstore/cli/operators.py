@@ -9,8 +9,9 @@ import msgspec
 from petstore.backends import Backends
 from petstore.cli.admin import admin, on_data
 from petstore.cli.options import Group
-from petstore.cli.output import Output, Table, program, when
+from petstore.cli.output import Output, Table, program
 from petstore.operators import ROLES, Role
+from petstore.wording import when
 
 
 @click.group(cls=Group)

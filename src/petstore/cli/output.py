@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,11 +130,3 @@ def progress(label: str, length: int) -> contextlib.AbstractContextManager[Any]:
     """A progress bar on a terminal; nothing in a script."""
     hidden, steps = not sys.stderr.isatty(), max(1, length // 200)
     return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden, update_min_steps=steps)
-
-
-def when(at: float | None) -> str:
-    return "never" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -17,10 +17,11 @@ from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, Checked, Format, 
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, check_data, on_data
 from petstore.cli.options import Command, confirm, data_options, env_option, limit_option, settings_from, yes_option
-from petstore.cli.output import Output, Table, counted, printable, program, progress, use_utf8, when
+from petstore.cli.output import Output, Table, printable, program, progress, use_utf8
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
+from petstore.wording import counted, when
 
 NAMED_MAX = 10  # ids in a message
 KEPT_IDS_MAX = 1_000  # ids in JSON

@@ -9,11 +9,12 @@ from petstore.admin.pet_files import COLUMNS
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, on_data
 from petstore.cli.options import Group, Int64, confirm, data_options, env_option, limit_option, yes_option
-from petstore.cli.output import Output, Table, counted, printable, program
+from petstore.cli.output import Output, Table, printable, program
 from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.errors import InvalidBody, OperatorError
 from petstore.keys import Environment
 from petstore.pets import STATUSES, Pet, PetChanges, PetStatus, new_pet
+from petstore.wording import counted
 
 NAMED_MAX = 10  # ids in a message
 

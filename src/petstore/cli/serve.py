@@ -5,8 +5,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -239,36 +237,27 @@ async def _first_key(settings: Settings) -> dict[Environment, str]:
 
 
 async def _demo_keys(settings: Settings) -> dict[Environment, str]:
-    """The secrets of the keys of a new demo; none when the data are a demo's already.
+    """The secrets of the keys of a new demo; none when the directory has the data of a demo already.
 
-    The data are made in files of their own, and then added to each empty store in one transaction. So an interrupted
-    start leaves an empty store, and of several nodes that start at once, one adds the data.
-    Raises OperatorError when there are other data, and Unavailable.
+    Raises OperatorError when there are other data, such as those of an interrupted start, and Unavailable.
     """
+    if settings.store is not None:
+        raise OperatorError("--demo makes its data in a directory: leave --store out")
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
-        await _wait_for_schema(backends)
-        empty = [name for name, store in backends.stores.items() if not await demo_data.has_data(store)]
-        for name, store in backends.stores.items():
-            if name not in empty and not await demo_data.is_demo(store):
-                place = without_password(settings.store) if settings.store else settings.data
-                raise OperatorError(f"--demo: {place} has other data already; give another --data, or leave --demo out")
-        if not empty:
+        if not await _can_be_filled(backends, settings.data):
             return {}
-        added: dict[Environment, str] = {}
-        with _demo_directory(settings.data) as path:
-            async with Backends(Settings(data=path), bounds=OPERATOR_BOUNDS) as made:
-                secrets = await demo_data.fill(made.stores, made.gate, time.time())
-                for name in empty:
-                    if await backends.stores[name].transfer.put_all(await demo_data.content_of(made.stores[name])):
-                        added[name] = secrets[name]
-        return added
+    async with Backends(settings, alone=True, bounds=OPERATOR_BOUNDS) as backends:
+        if not await _can_be_filled(backends, settings.data):  # another process was faster
+            return {}
+        return await demo_data.fill(backends.stores, backends.gate, time.time())
 
 
-@contextlib.contextmanager
-def _demo_directory(data: Path) -> Iterator[Path]:
-    """A new directory for files that are removed at the end. Removes those of a process that was killed, too."""
-    for path in data.glob("demo-*.part"):
-        if not data_dir.is_locked(path):
-            shutil.rmtree(path, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="demo-", suffix=".part", dir=data) as name:
-        yield Path(name)
+async def _can_be_filled(backends: Backends, data: Path) -> bool:
+    """Whether both environments are empty; False for a demo. Raises OperatorError for other data."""
+    await _wait_for_schema(backends)
+    stores = backends.stores.values()
+    if not any([await demo_data.has_data(store) for store in stores]):
+        return True
+    if not all([await demo_data.is_demo(store) for store in stores]):
+        raise OperatorError(f"--demo: {data} has other data already; give another --data, or leave --demo out")
+    return False

@@ -14,12 +14,13 @@ from petstore.backends import Backends
 from petstore.cli.admin import key_of, on_data
 from petstore.cli.completion import key_ids
 from petstore.cli.options import Command, env_option, limit_option
-from petstore.cli.output import Output, Table, when
+from petstore.cli.output import Output, Table
 from petstore.errors import Unavailable
 from petstore.keys import Environment
 from petstore.maintenance.admissions import collect_admissions
 from petstore.operations import OPERATIONS, OperationName
 from petstore.usage import SPANS, ResponseClass, Span, SpanName, calendar_month
+from petstore.wording import when
 
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"

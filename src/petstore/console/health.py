@@ -14,7 +14,7 @@ from petstore.data_dir import LAST_BACKUP
 from petstore.errors import Unavailable
 from petstore.gate import Gate
 from petstore.keys import Environment
-from petstore.observability.multiprocess import render
+from petstore.observability.multiprocess import merged
 from petstore.settings import Settings
 from petstore.store import Store
 
@@ -110,12 +110,9 @@ def _total(buckets: Buckets) -> float:
 
 def _read_metrics(directory: Path) -> tuple[dict[str, float], Buckets]:
     """The sum of each metric over its labels, and the histogram of response times. Both are empty without a service."""
-    from prometheus_client.parser import text_string_to_metric_families
-
     sums: dict[str, float] = defaultdict(float)
     buckets: Buckets = defaultdict(float)
-    _, text = render(directory, "")
-    for family in text_string_to_metric_families(text.decode()):
+    for family in merged(directory).collect():
         for sample in family.samples:
             if sample.name == DURATION:
                 buckets[float(sample.labels["le"])] += sample.value

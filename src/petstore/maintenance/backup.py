@@ -1,6 +1,7 @@
-"""Backup and restore of a data directory: both environments and the gate in one file, while the service runs.
+"""Backup and restore of a data directory: both environments in one file, while the service runs.
 
-PostgreSQL and Redis have tools of their own. For them this module only tells the operator the commands.
+The gate is not in a backup: after a restore its counters start anew. PostgreSQL and Redis have tools of their own; for
+them this module only tells the operator the commands.
 """
 
 import calendar
@@ -23,8 +24,6 @@ from petstore import __version__, data_dir
 from petstore.audit import AuditEntry
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE
-from petstore.gate.lmdb_backup import copy_out, renew_versions
-from petstore.gate.recovery import readable
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import archive
 from petstore.maintenance.archive import Manifest, Member, Progress
@@ -122,17 +121,12 @@ def back_up(
             snapshots = {
                 name: stack.enter_context(contextlib.closing(Snapshot(settings.data / name))) for name in STORES
             }
-            names = [*snapshots]
-            gate = settings.data / GATE_FILE
-            if settings.gate is None and gate.exists():
-                copy_out(gate, work / GATE_FILE)
-                names.append(GATE_FILE)
             with bar(2 * sum(snapshot.bytes for snapshot in snapshots.values())) as progress:
                 for name, snapshot in snapshots.items():
                     archive.create_private(work / name).close()  # SQLite would create it with the umask's mode
                     snapshot.copy(work / name, progress)
                 stack.close()  # from here on SQLite can reset its write-ahead log
-                members = [_described(work / name) for name in names]
+                members = [_described(work / name) for name in STORES]
                 manifest = Manifest(archive.FORMAT, __version__, began.isoformat(timespec="milliseconds"), members)
                 archive.write(target, work, manifest, progress)
         if verified:
@@ -157,8 +151,7 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
     """
     if settings.store is not None:
         raise OperatorError(how_to_restore_postgresql(settings.store, source))
-    manifest = archive.read(source)
-    _check_manifest(source, manifest)
+    manifest = _read_manifest(source)
     with data_dir.exclusive_lock(settings.data):
         found = data_dir.contents(settings.data)
         if found and not force:
@@ -184,8 +177,7 @@ def verify(source: Path, *, beside: bool = False) -> Manifest:
 
     It is unpacked where the system has its temporary files, or `beside` itself: the system's may be in memory.
     """
-    manifest = archive.read(source)
-    _check_manifest(source, manifest)
+    manifest = _read_manifest(source)
     with _work_directory(source) if beside else tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
         _check_space(Path(work), str(work), manifest)
         archive.unpack(source, manifest, Path(work), lambda _: None)
@@ -235,35 +227,31 @@ def _work_directory(target: Path) -> Iterator[Path]:
 
 def _described(path: Path) -> Member:
     """The manifest's entry for a copy. Raises OperatorError when the copy is damaged."""
-    if path.name == GATE_FILE:
-        if not readable(path):
-            raise OperatorError(f"{GATE_FILE} is damaged; the next petstore serve renames it and starts a new one")
-        return Member(GATE_FILE, path.stat().st_size, archive.sha256_of(path))
     found = check_file(path)
     if found.faults:
         raise OperatorError(f"{path.name} is damaged, so no backup was made: {found.faults[0]}")
     return Member(path.name, path.stat().st_size, archive.sha256_of(path), found.schema, found.rows)
 
 
-def _check_manifest(source: Path, manifest: Manifest) -> None:
-    names = sorted(member.name for member in manifest.members)
-    if names not in (sorted(STORES), sorted(data_dir.DATA_FILES)):
+def _read_manifest(source: Path) -> Manifest:
+    """The manifest without the gate's file, which a backup of release 1.1 has. Raises OperatorError."""
+    manifest = archive.read(source)
+    members = [member for member in manifest.members if member.name != GATE_FILE]
+    if sorted(member.name for member in members) != sorted(STORES):
         raise archive.Damaged(f"{source}: does not contain both environments")
-    for member in manifest.members:
+    for member in members:
         try:
             migrations("sqlite", member.schema or 0)
         except OperatorError as error:
             raise OperatorError(f"{source}: {error}") from None
+    return msgspec.structs.replace(manifest, members=members)
 
 
 def _check_member(source: Path, member: Member, path: Path) -> None:
     """Raises OperatorError."""
-    if member.name == GATE_FILE:
-        faults = [] if readable(path) else ["it cannot be read"]
-    else:
-        faults, schema, *_ = check_file(path)
-        if not faults and schema != member.schema:
-            faults = [f"it has the schema {schema}, and the manifest says {member.schema}"]
+    faults, schema, *_ = check_file(path)
+    if not faults and schema != member.schema:
+        faults = [f"it has the schema {schema}, and the manifest says {member.schema}"]
     if faults:
         raise archive.Damaged(f"{source}: {member.name} is damaged: {faults[0]}")
 
@@ -274,9 +262,6 @@ def _prepare(source: Path, member: Member, path: Path, replaced: Path, entry: Au
     False when the replaced file could not be read: then ids that it has used since the backup may be used again.
     """
     _check_member(source, member, path)
-    if path.name == GATE_FILE:
-        renew_versions(path)
-        return True
     migrate(path)
     record_entry(path, entry)
     return not replaced.exists() or take_over_ids(path, replaced)

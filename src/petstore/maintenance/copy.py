@@ -30,12 +30,10 @@ async def size_of(source: Stores) -> int:
 
 
 async def copy_stores(source: Stores, target: Stores, name: str, progress: Progress) -> list[Copied]:
-    """Copy every table of both environments. After an interruption the same call goes on; `name` identifies the source.
+    """Copy every table of both environments. The target is marked as an unfinished copy of `name` until `finish`.
 
-    Raises OperatorError when the target has rows that are not an unfinished copy of the same source, or when source
-    and target differ after the copy; Unavailable when either of them cannot answer.
+    Raises OperatorError when source and target differ after the copy, Unavailable when either of them cannot answer.
     """
-    await _check_target(target, name)
     for store in target.values():
         await store.transfer.set_copying_from(name)
     copied = []
@@ -53,10 +51,18 @@ async def finish(target: Stores) -> None:
         await store.transfer.set_copying_from(None)
 
 
-async def check_gate(target: Gate) -> None:
-    """Raises OperatorError when the target has windows. Not for a copy that goes on: its target has some."""
-    async for _ in target.all_windows():
-        raise OperatorError("the gate to copy to has counters already: choose an empty one")
+async def check_target(stores: Stores, gate: Gate | None, how_to_empty: str) -> None:
+    """Raises OperatorError when the target is not empty."""
+    for environment, store in stores.items():
+        source = await store.transfer.copying_from()
+        if source is not None:
+            raise OperatorError(f"the target has an unfinished copy of {source}; empty it first: {how_to_empty}")
+        for table in TABLES:
+            if await store.transfer.rows(table, None, 1):
+                raise OperatorError(f"the target has {table.name} in {environment} already: choose an empty one")
+    if gate is not None:
+        async for _ in gate.all_windows():
+            raise OperatorError("the gate to copy to has counters already: choose an empty one")
 
 
 async def copy_quotas(source: Gate, target: Gate) -> Copied:
@@ -72,24 +78,12 @@ async def copy_quotas(source: Gate, target: Gate) -> Copied:
     return Copied("quotas", count, digest.hexdigest()[:16])
 
 
-async def _check_target(target: Stores, name: str) -> None:
-    unfinished = {await store.transfer.copying_from() for store in target.values()}
-    if name in unfinished:
-        return
-    for other in unfinished - {None}:
-        raise OperatorError(f"the target has an unfinished copy of {other}: finish that one, or empty the target")
-    for environment, store in target.items():
-        for table in TABLES:
-            if await store.transfer.last_row(table) is not None:
-                raise OperatorError(f"the target has {table.name} in {environment} already: choose an empty one")
-
-
 async def _copy(source: Store, target: Store, table: Table, progress: Progress) -> None:
-    last = await target.transfer.last_row(table)
-    while rows := await source.transfer.rows(table, table.key_of(last) if last else None, BATCH):
+    after: Row | None = None
+    while rows := await source.transfer.rows(table, after, BATCH):
         await target.transfer.put_rows(table, rows)
         progress(len(rows) if table.name == "pets" else 0)
-        last = rows[-1]
+        after = table.key_of(rows[-1])
 
 
 async def _compare(source: Store, target: Store, environment: Environment, table: Table) -> Copied:

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from petstore.observability.metrics import METRICS, Gauge, Labels, Metric
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
 # The files of a slot and their bytes, enough for all values of all labels. They are allocated at the start:
@@ -94,9 +95,16 @@ def start_anew(directory: Path) -> None:
 
 
 def render(directory: Path, accept: str) -> tuple[str, bytes]:
-    """A scrape's media type and body: the workers merged, and the gauges of the node."""
-    from prometheus_client import CollectorRegistry
+    """A scrape's media type and body."""
     from prometheus_client.exposition import choose_encoder
+
+    encode, media_type = choose_encoder(accept)
+    return media_type, encode(merged(directory))
+
+
+def merged(directory: Path) -> "CollectorRegistry":
+    """The numbers of all workers together, and the gauges of the node."""
+    from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
     registry = CollectorRegistry()
@@ -107,8 +115,7 @@ def render(directory: Path, accept: str) -> tuple[str, bytes]:
             with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 mark_process_dead(path.stem, directory)  # type: ignore[no-untyped-call]  # as above
         MultiProcessCollector(registry, directory)  # type: ignore[no-untyped-call]  # as above
-    encode, media_type = choose_encoder(accept)
-    return media_type, encode(registry)
+    return registry
 
 
 class _NodeGauges:

@@ -19,6 +19,7 @@ from petstore.store.database import Database, PutRows, Statement, T, Transaction
 from petstore.store.freshness import ADDED, EDITED, NOTHING
 from petstore.store.pets import added
 from petstore.store.schema import IMPORT_CHUNKS
+from petstore.wording import counted
 
 LIFE_SECONDS = 60.0  # without a sign of life for so long, an import that runs is `interrupted`
 _NO_LIFE = -math.inf
@@ -88,7 +89,7 @@ class Imports:
                 " VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $2)",
                 (claim.import_id, entry.at, entry.actor, entry.subject, sha256, total, claim.owner),
             )
-            named = msgspec.structs.replace(entry, detail=f"{_animals(total)}, {claim.import_id}")
+            named = msgspec.structs.replace(entry, detail=f"{counted(total, 'animal')}, {claim.import_id}")
             yield recorded(self._db.schema, named)
             return claim
 
@@ -168,7 +169,7 @@ class Imports:
             if rows:
                 # A statement of its own: it sees the chunk for whose end the first one may have waited.
                 ((added,),) = yield Statement(f"SELECT {self._added_sql('$1')}", (import_id,))
-                detail = f"{entry.detail}, {_animals(added)}"
+                detail = f"{entry.detail}, {counted(added, 'animal')}"
                 yield recorded(self._db.schema, msgspec.structs.replace(entry, detail=detail))
             undoing = f"SELECT 1 FROM {self._table} WHERE id = $1 AND state = 'undoing'"
             return bool((yield Statement(undoing, (import_id,))))
@@ -211,7 +212,3 @@ class Imports:
 
     async def _write(self, transaction: Transaction[T]) -> T:
         return await self._db.write(transaction, NOTHING, OPERATOR_TIMEOUT)
-
-
-def _animals(count: int) -> str:
-    return f"{count:,} animal{'' if count == 1 else 's'}"

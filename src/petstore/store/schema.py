@@ -17,7 +17,7 @@ from petstore.pets import NewPet, Pet
 Row = tuple[Any, ...]
 NEWER = "was written by a newer Petstore (schema {}, this one knows {}); upgrade Petstore"
 TOO_OLD = "was written by Petstore 1.0 (schema {}); upgrade to 1.1 first, start it once, then upgrade to this version"
-UNFINISHED_COPY = "the copy of {} to this store is not finished: run petstore copy again"
+UNFINISHED_COPY = "the copy of {} to this store is not finished: empty the store, and run petstore copy again"
 
 
 # Schema 5 is that of Petstore 1.1; a new store begins with the first one of 2.0.

@@ -1,14 +1,13 @@
-"""Rows as they are, for `petstore copy` and for the data of a demo."""
+"""Rows as they are, for `petstore copy`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from petstore.changes import CHANGES
 from petstore.store.bounds import OPERATOR_TIMEOUT
-from petstore.store.database import Database, ForEachRow, PutRows, Statement, Transaction, lock_tables, steps
+from petstore.store.database import Database, ForEachRow, PutRows, Statement, Transaction, steps
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import COUNTERS, Row, Table
 
-CONTENT = ("pets", "keys", "audit")  # a store is empty when these tables are
 NUMBERED = ("pets", "audit")  # the store gives out the ids of these
 
 
@@ -19,20 +18,6 @@ class Transfer:
     async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
         """Adds all or nothing. Rows come in the order of their key; ids that are given out later are higher."""
         await self._db.write(self._put(table, rows), CHANGES, OPERATOR_TIMEOUT)
-
-    async def put_all(self, rows: Mapping[Table, Sequence[Row]]) -> bool:
-        """Add all rows at once, if the store has no animal, key or audit entry: whether this process did so."""
-
-        def transaction() -> Transaction[bool]:
-            yield from lock_tables(self._db, *CONTENT)
-            for name in CONTENT:
-                if (yield Statement(f"SELECT 1 FROM {self._db.schema}.{name} LIMIT 1")):
-                    return False
-            for table in rows:
-                yield from self._put(table, rows[table])
-            return True
-
-        return await self._db.write(transaction(), CHANGES, OPERATOR_TIMEOUT)
 
     def _put(self, table: Table, rows: Sequence[Row]) -> Transaction[None]:
         if table is COUNTERS:
@@ -53,12 +38,6 @@ class Transfer:
             f"SELECT {columns} FROM {source} {where} ORDER BY {key} LIMIT $1", limit, *(after or ())
         )
         return [tuple(row) for row in rows]
-
-    async def last_row(self, table: Table) -> Row | None:
-        order = ", ".join(f"{column} DESC" for column in table.key)
-        columns = ", ".join(table.columns)
-        found = await self._db.read(f"SELECT {columns} FROM {self._db.schema}.{table.name} ORDER BY {order} LIMIT 1")
-        return tuple(found[0]) if found else None
 
     async def copying_from(self) -> str | None:
         """The source of a copy into this store that is not finished."""
