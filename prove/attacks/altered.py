@@ -106,6 +106,19 @@ def files_that_others_can_read(_: str) -> None:
     _replace(petstore.cli, "UMASK", 0)
 
 
+def links_after_the_look(_: str) -> None:
+    from petstore import backends
+
+    for module in (data_dir, backends):
+        _replace(module, "check_safe", lambda _: None)
+
+
+def links_followed(_: str) -> None:
+    links_after_the_look("")
+    _replace(os, "O_NOFOLLOW", 0)
+    _replace(data_dir, "is_directory", Path.is_dir)
+
+
 def fields_of_other_requests(_: str) -> None:
     """Every twentieth request has the header fields of the first one, if it has no body."""
     read = messages.HeadReader.read
@@ -145,7 +158,8 @@ ALTERATIONS: dict[str, Callable[[str], None]] = {
     for each in (
         memory_outlives_connections, memory_grows, bodies_at_once, trailers_kept, fields_of_any_length, any_memory,
         memory_max, targets_of_any_length, any_number_of_lookups, slow_chunks,
-        backups_of_any_size, files_that_others_can_read, fields_of_other_requests, lookups,
+        backups_of_any_size, files_that_others_can_read, links_after_the_look, links_followed,
+        fields_of_other_requests, lookups,
     )
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from petstore.changes import Change
-from petstore.data_dir import LOCK_TIMEOUT, InUse, exclusive_lock, shared_lock
+from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, check_safe, exclusive_lock, shared_lock
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
@@ -90,11 +90,12 @@ def prepare(settings: Settings) -> None:
     with shared_lock(settings.data):
         pass
     with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so
-        multiprocess.start_anew(settings.data / "metrics")
+        multiprocess.start_anew(settings.data / METRICS)
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
     """Set a gate file that cannot be used aside; `thoroughly`: read all of it. Raises OperatorError."""
+    check_safe(settings.data)
     path = gate_file(settings.gate, settings.data)
     if is_clean(path) and not thoroughly:
         return

@@ -1,4 +1,7 @@
-"""The data directory: the names of its files, its shared and exclusive lock, and how a restore replaces its files.
+"""The data directory: who may change it, how its files are opened, its locks, and how a restore replaces its files.
+
+A user who could put a link into the directory would choose the file that a command of root writes. So the owner of the
+directory is a user who is trusted anyway, no other user can write there, and no link in the directory is followed.
 
 A process that works on the data has the shared lock; the kernel releases it when the process ends, however it ends.
 A restore and a copy take the exclusive lock. A restore prepares its files in a subdirectory and then renames that one
@@ -7,14 +10,18 @@ interrupted restore, which the next process that takes a lock completes.
 """
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
+import pwd
+import secrets
 import shutil
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from petstore.errors import OperatorError
 
@@ -22,6 +29,7 @@ DATA_FILES = ("live.db", "staging.db", "gate.mdb")
 COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that SQLite and LMDB keep beside a data file
 
 UMASK = 0o077  # of every process that creates files here: only their owner may read them
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 LOCK_TIMEOUT = 5.0  # seconds: a service that starts or stops has the exclusive lock for a moment
 
 LOCK = "lock"
@@ -29,7 +37,8 @@ LAST_BACKUP = "last-backup"  # an empty file; its time is that of the last backu
 STAGE = "restore.part"  # files that a restore prepares, or no longer needs
 READY = "restore"  # STAGE after the rename that commits: its files are the data now, even before they are moved
 NEW, OLD, MEMBERS = "new", "old", "members"
-OWN = (LOCK, LAST_BACKUP, STAGE, "metrics", "lost+found")  # names that a directory without data may have
+METRICS = "metrics"  # the numbers of the workers (observability/multiprocess.py)
+OWN = (LOCK, LAST_BACKUP, STAGE, METRICS, "lost+found")  # names that a directory without data may have
 
 
 class NoData(OperatorError):
@@ -70,7 +79,10 @@ def check_encoding(path: Path) -> None:
 
 
 def create(data: Path) -> None:
-    """Create the directory if it does not exist. Raises OperatorError when it cannot be used."""
+    """Create the directory if it does not exist; otherwise let only its owner write there.
+
+    Raises OperatorError when the directory cannot be used, or is not safe to use.
+    """
     check_encoding(data)
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -80,6 +92,121 @@ def create(data: Path) -> None:
         raise OperatorError(f"--data {data}: {error.strerror}") from error
     if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
         raise OperatorError(f"--data {data}: no permission to write there; run this as the service's user")
+    check_safe(data)
+    mode = stat.S_IMODE(data.stat().st_mode)
+    if mode & WRITABLE_BY_OTHERS:
+        with contextlib.suppress(OSError):
+            data.chmod(mode & ~WRITABLE_BY_OTHERS)
+        if data.stat().st_mode & WRITABLE_BY_OTHERS:  # also where the file system has ignored the change
+            raise _writable_by_others(data)
+
+
+def check_safe(data: Path) -> None:
+    """Raises OperatorError if a user who is not trusted could change the directory, or has left a link there.
+
+    Trusted are root, the user of this process and, for root, the owner of the data files. The owner and root can take
+    the permission to write away from others, which `create` does. A directory that does not exist is safe.
+    """
+    me = os.geteuid()
+    with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError):
+        trusted = {0, me, *(_owners_of_data(data) if me == 0 else ())}
+        for found in (data.lstat(), data.stat()):  # the directory may be behind a link, which has an owner too
+            if found.st_uid not in trusted:
+                raise _of_another_user(data, found.st_uid)
+        if found.st_mode & WRITABLE_BY_OTHERS and me not in (0, found.st_uid):
+            raise _writable_by_others(data)
+        if link := _find_link(data):
+            raise OperatorError(f"{link}: is a link, and no link in the data directory is followed; type rm {link}")
+
+
+def _owners_of_data(data: Path) -> Iterator[int]:
+    for name in DATA_FILES:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            yield (data / name).lstat().st_uid
+
+
+def _of_another_user(data: Path, owner: int) -> OperatorError:
+    name, me = user_name(owner), user_name(os.geteuid())
+    return OperatorError(
+        f"--data {data}: belongs to {name}, who could replace the data; if {name} runs the service, type"
+        f" sudo -u {name} petstore …, otherwise, as root, chown -R {me} {data}"
+    )
+
+
+def _writable_by_others(data: Path) -> OperatorError:
+    return OperatorError(f"--data {data}: other users can write there; as its owner or root, type chmod go-w {data}")
+
+
+def _find_link(directory: Path) -> Path | None:
+    """A link anywhere below the directory. LMDB and prometheus-client would follow it."""
+    # lost+found may be closed to this user, and a running command creates and removes files.
+    with contextlib.suppress(PermissionError, FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                return Path(entry.path)
+            if entry.is_dir(follow_symlinks=False) and (found := _find_link(Path(entry.path))):
+                return found
+    return None
+
+
+def user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+    """A descriptor of a file in the data directory; a new file is its owner's alone.
+
+    Raises OSError, also for a link or what is no regular file.
+    """
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # NONBLOCK: a pipe would wait
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return file
+
+
+def read_text(path: Path) -> str:
+    """The content of a small file in the data directory. Raises OSError."""
+    with os.fdopen(open_file(path, os.O_RDONLY)) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[str]]:
+    """A new file that gets its name at the end of the body: no reader sees half of it. Raises OSError.
+
+    Until then the file has a name that nobody can know, so that nobody can put a link there.
+    """
+    part = path.with_name(f".petstore-{secrets.token_hex(8)}.part")
+    try:
+        with os.fdopen(
+            open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8", newline=""
+        ) as file:
+            yield file
+        part.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def touch(path: Path) -> None:
+    """Create an empty file in the data directory, or set its time to now. Raises OSError."""
+    file = open_file(path)
+    try:
+        os.utime(file)
+    finally:
+        os.close(file)
+
+
+def is_directory(path: Path) -> bool:
+    """Whether this is a directory, and not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def check_data(data: Path) -> None:
@@ -132,7 +259,7 @@ def exclusive_lock(data: Path) -> Iterator[None]:
 def is_locked(data: Path) -> bool:
     """Whether a process has a lock. Creates nothing."""
     try:
-        file = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_file(data / LOCK, os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -145,8 +272,10 @@ def _open_lock(data: Path) -> int:
     """Creates the directory too. Raises OperatorError."""
     create(data)
     try:
-        file = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if os.geteuid() == 0:  # after a command of root, the service's user must still be able to open the lock
+        file = open_file(data / LOCK)
+        # After a command of root, the service's user must still be able to open the lock. A file with a second name
+        # may be any file.
+        if os.geteuid() == 0 and os.fstat(file).st_nlink == 1:
             os.fchown(file, data.stat().st_uid, data.stat().st_gid)
     except OSError as error:
         raise OperatorError(f"{data / LOCK}: {error.strerror}; run this as the owner of the directory") from error
@@ -157,7 +286,7 @@ def _try_shared(file: int, data: Path) -> bool:
     """Take the shared lock. Where a restore was interrupted, complete it first; the caller then tries again."""
     if not _try_lock(file, fcntl.LOCK_SH):
         return False
-    if not (data / READY).exists():
+    if not is_directory(data / READY):
         return True
     if _try_lock(file, fcntl.LOCK_EX):
         complete_restore(data)
@@ -187,8 +316,8 @@ def stage_restore(data: Path) -> Iterator[Path]:
     """
     stage = data / STAGE
     shutil.rmtree(stage, ignore_errors=True)
-    (stage / NEW).mkdir(parents=True, mode=0o700)
-    (stage / OLD).mkdir(mode=0o700)
+    for directory in (stage, stage / NEW, stage / OLD):
+        directory.mkdir(mode=0o700)  # fails for a link, which rmtree leaves
     try:
         yield stage / NEW
     finally:
@@ -198,7 +327,8 @@ def stage_restore(data: Path) -> Iterator[Path]:
 def commit_restore(data: Path) -> Path | None:
     """Put the staged files in force. Returns the subdirectory with the old files, if there were any."""
     new = data / STAGE / NEW
-    (data / STAGE / MEMBERS).write_text("\n".join(sorted(path.name for path in new.iterdir())))
+    with replacing(data / STAGE / MEMBERS) as file:
+        file.write("\n".join(sorted(path.name for path in new.iterdir())))
     for path in (*new.iterdir(), data / STAGE / MEMBERS, new, data / STAGE):
         sync(path)
     (data / STAGE).rename(data / READY)
@@ -209,12 +339,12 @@ def commit_restore(data: Path) -> Path | None:
 def complete_restore(data: Path) -> Path | None:
     """Move the files of a committed restore to their names. A crash at any step does no harm: the next call goes on."""
     ready = data / READY
-    if not ready.exists():
+    if not is_directory(ready):
         return None
     new, old = ready / NEW, ready / OLD
-    members = (ready / MEMBERS).read_text().split("\n")
+    members = read_text(ready / MEMBERS).split("\n")
     for name in DATA_FILES:
-        is_staged = (new / name).exists()
+        is_staged = os.path.lexists(new / name)
         if is_staged or name not in members:
             for existing in (name, *(name + companion for companion in COMPANIONS)):
                 with contextlib.suppress(FileNotFoundError):

@@ -18,7 +18,7 @@ from typing import Any
 
 from petstore import __version__
 from petstore.backends import Backends, check_copied, clock_of, mark_gate_clean
-from petstore.data_dir import LAST_BACKUP, shared_lock
+from petstore.data_dir import LAST_BACKUP, METRICS, shared_lock
 from petstore.errors import MissingPackage, OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE, bucket_of
 from petstore.keys import ENVIRONMENTS
@@ -57,7 +57,7 @@ class Service:
         self._clock = clock_of(settings)
 
     async def start(self) -> App:
-        self._monitoring = Monitoring(self._settings.data / "metrics", partial(measure_node, self._settings))
+        self._monitoring = Monitoring(self._settings.data / METRICS, partial(measure_node, self._settings))
         if self._certificate_expires is not None:
             metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)

@@ -1,21 +1,27 @@
-"""The locks of the data directory: services and commands share one, a restore and a copy exclude all others."""
+"""The data directory: its locks, who may own and write it, and links that nothing follows."""
 
 import os
 import shutil
+import stat
 import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.backends import free_port
 from harness.commands import Commands
+from harness.other_user import ANONYMOUS, as_nobody, folder_of_nobody
 from harness.served import wait_for
 from harness.servers import PETSTORE, Server, serving
 from petstore import data_dir
+from petstore.errors import OperatorError
 from petstore.gate import recovery
+from petstore.observability import multiprocess
+from tests.marks import only_as_root
 
 
 @pytest.fixture
@@ -102,10 +108,147 @@ def test_processes_with_and_without_a_boot_id_share_a_gate_file(
     assert list(used.data.glob("gate.mdb.damaged-*")) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@only_as_root
 def test_a_command_of_root_leaves_the_lock_to_the_owner(used: Commands) -> None:
     for path in (used.data, *used.data.iterdir()):
         shutil.chown(path, "nobody", "nogroup")
     (used.data / data_dir.LOCK).unlink()
     used.text("pets", "list")
     assert (used.data / data_dir.LOCK).owner() == "nobody"
+
+
+# The owner, and the permission to write
+
+
+COMMANDS = [
+    ["serve"], ["console"], ["keys", "list"], ["keys", "create", "--plan", "free"], ["pets", "export", "pets.csv"],
+    ["backup", "backup.zip"], ["restore", "backup.zip", "--force"], ["check"],
+]  # fmt: skip
+
+
+@only_as_root
+def test_the_directory_of_another_user_is_refused_by_every_command(used: Commands, tmp_path: Path) -> None:
+    used.text("backup", str(tmp_path / "backup.zip"))
+    os.chown(used.data, ANONYMOUS, ANONYMOUS)
+    for words in COMMANDS:
+        done = used.run(*words, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), (words, done)
+        assert "belongs to nobody" in done.stderr and f"chown -R root {used.data}" in done.stderr, words
+    os.chown(used.data, 0, 0)
+    used.text("keys", "list")
+
+
+@only_as_root
+def test_root_works_in_the_directory_of_the_owner_of_the_data_files(used: Commands) -> None:
+    os.chown(used.data, ANONYMOUS, ANONYMOUS)
+    os.chown(used.data / "live.db", ANONYMOUS, ANONYMOUS)
+    data_dir.check_safe(used.data)
+    os.chown(used.data, ANONYMOUS - 1, ANONYMOUS)
+    with pytest.raises(OperatorError, match=f"belongs to {ANONYMOUS - 1}, "):
+        data_dir.check_safe(used.data)
+
+
+@only_as_root
+def test_a_link_of_another_user_to_a_directory_is_refused(used: Commands, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(used.data)
+    used.text("keys", "list", "--data", str(tmp_path / "link"))
+    os.lchown(tmp_path / "link", ANONYMOUS, ANONYMOUS)
+    assert "belongs to nobody" in used.fails_in_one_line("keys", "list", "--data", str(tmp_path / "link"))
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720])
+def test_the_permission_to_write_is_taken_away_from_others(used: Commands, mode: int) -> None:
+    used.data.chmod(mode)
+    assert "chmod -R go=" in used.run("check").stdout
+    assert stat.S_IMODE(used.data.stat().st_mode) == mode, "petstore check changes nothing"
+    used.text("keys", "list")
+    assert stat.S_IMODE(used.data.stat().st_mode) == mode & ~0o022
+
+
+@only_as_root
+def test_a_directory_that_others_can_write_is_refused_if_it_cannot_be_changed() -> None:
+    with folder_of_nobody() as folder:
+        os.chown(folder, 0, 0)
+        folder.chmod(0o777)
+        for work in (data_dir.create, data_dir.check_safe):
+            assert as_nobody(partial(work, folder)).endswith(f"type chmod go-w {folder}")
+        folder.chmod(0o755)
+        assert as_nobody(lambda: data_dir.check_safe(folder)) == "None"
+
+
+def test_a_file_system_that_ignores_the_change_is_refused(used: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    used.data.chmod(0o777)
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)
+    with pytest.raises(OperatorError, match="chmod go-w"):
+        data_dir.create(used.data)
+
+
+# Links
+
+LINKS = (
+    "lock", "last-backup", "live.db", "live.db-turn", "live.db-wal", "staging.db", "gate.mdb", "gate.mdb-lock",
+    "gate.mdb-boot", "metrics", "metrics/lock", "metrics/counter_0.db", "restore", "restore.part",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_directory_with_a_link_is_refused(used: Commands, tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    before = precious.stat()
+    link = used.data / name
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(precious)
+    for words in (["serve"], ["keys", "list"], ["backup", str(tmp_path / "backup.zip")], ["check"]):
+        assert f"type rm {link}" in used.fails_in_one_line(*words)
+    after = precious.stat()
+    assert (precious.read_text(), after.st_mtime_ns, after.st_uid) == ("precious", before.st_mtime_ns, before.st_uid)
+
+
+def test_what_opens_a_file_follows_no_link(tmp_path: Path) -> None:
+    """Also when the link comes after the look at the directory."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    before = precious.stat()
+    for name in ("file", "pipe", "directory"):
+        path = tmp_path / name
+        {"file": lambda p: p.symlink_to(precious), "pipe": os.mkfifo, "directory": os.mkdir}[name](path)
+        for work in (data_dir.open_file, data_dir.touch, data_dir.read_text):
+            with pytest.raises(OSError):
+                work(path)
+    with data_dir.replacing(tmp_path / "file") as file:
+        file.write("new")
+    assert (tmp_path / "file").read_text() == "new" and not (tmp_path / "file").is_symlink()
+    assert (precious.read_text(), precious.stat().st_mtime_ns) == ("precious", before.st_mtime_ns)
+
+
+def test_a_link_in_place_of_a_subdirectory_leads_nowhere(tmp_path: Path) -> None:
+    data, precious = tmp_path / "data", tmp_path / "precious"
+    for directory in (data, precious, precious / "new", precious / "old"):
+        directory.mkdir()
+    (precious / "members").write_text("")
+    (precious / "new" / "live.db").write_text("precious")
+    before = sorted(precious.rglob("*"))
+    for name in (data_dir.METRICS, data_dir.STAGE, data_dir.READY):
+        (data / name).symlink_to(precious)
+    multiprocess.start_anew(data / data_dir.METRICS)
+    with pytest.raises(OSError):
+        multiprocess.WorkerMetrics(data / data_dir.METRICS)
+    assert data_dir.complete_restore(data) is None
+    with pytest.raises(FileExistsError), data_dir.stage_restore(data):
+        pass
+    assert sorted(precious.rglob("*")) == before
+
+
+@only_as_root
+def test_a_lock_with_a_second_name_keeps_its_owner(used: Commands, tmp_path: Path) -> None:
+    """On a kernel that lets every user link to every file."""
+    for path in (used.data, *used.data.iterdir()):
+        shutil.chown(path, "nobody", "nogroup")
+    precious = tmp_path / "precious"
+    precious.touch()
+    (used.data / data_dir.LOCK).unlink()
+    (used.data / data_dir.LOCK).hardlink_to(precious)
+    used.text("pets", "list")
+    assert precious.owner() == "root"

@@ -87,7 +87,7 @@ def test_the_drill_works_word_by_word(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines] == ["backup", "restore", "check", "serve"]
     for line in lines[:-1]:
         words = re.sub(r"/var/backups/petstore/\S+", str(tmp_path / "backup.zip"), line)
-        Commands(server).text(*words.replace("/tmp/drill", str(tmp_path / "drill")).split())
+        Commands(server).text(*words.replace("/var/lib/petstore-drill", str(tmp_path / "drill")).split())
     with serving(tmp_path / "drill") as drilled:
         key = drilled.key()
         assert len(httpx.get(drilled.url("/pets"), headers=key.headers, verify=False).json()) == 3

@@ -38,6 +38,7 @@ def check(as_json: bool, **options: Any) -> None:
             raise data_dir.NoData(settings.data)
     if not os.access(settings.data, os.R_OK | os.X_OK):
         raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
+    data_dir.check_safe(settings.data)
     faults_of_settings: list[str] = []
     try:
         check_settings(settings)

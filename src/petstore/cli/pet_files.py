@@ -268,14 +268,6 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
         use_utf8()
         act(where, lambda backends: write(backends, sys.stdout))
         return
-    # Under another name until it is complete: a reader never sees half an export.
-    part = file.with_name(file.name + ".part")
-    try:
-        with data_dir.os_errors_of(file):
-            with part.open("w", encoding="utf-8", newline="") as target:
-                count = act(where, lambda backends: write(backends, target))
-            part.replace(file)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+    with data_dir.os_errors_of(file), data_dir.replacing(file) as target:
+        count = act(where, lambda backends: write(backends, target))
     Output({"exported": count}, f"{counted(count, 'animal')} written to {file}.").print(as_json)

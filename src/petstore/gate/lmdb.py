@@ -22,6 +22,7 @@ import lmdb
 import msgspec
 
 from petstore.changes import CHANGES, Change
+from petstore.data_dir import open_file, touch
 from petstore.errors import Unavailable
 from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, CatalogueVersion, GatePolicy, bucket_of
 from petstore.gate.records import EMPTY, admissions_in, unpack_fields, unpack_windows, with_admission, with_windows
@@ -77,7 +78,7 @@ class LmdbGate:
         self._version_names: dict[Environment, bytes] = {each: VERSION + each.encode() for each in ENVIRONMENTS}
         try:
             mark_in_use(path)
-            path.touch(0o600)
+            touch(path)
             with size_lock(path) as file:
                 size = max(initial_size, os.fstat(file).st_size)
                 unsynced = {"sync": False, "metasync": False, "writemap": True, "map_async": True}
@@ -358,6 +359,9 @@ def size_lock(path: Path) -> Iterator[int]:
     LMDB truncates a file to the size that it maps. Without this lock a process could read the size, another could make
     the file larger, and the first would cut that part off.
     """
-    with path.open("rb+") as file:
+    file = open_file(path, os.O_RDWR)
+    try:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
+        yield file
+    finally:
+        os.close(file)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import lmdb
 
-from petstore.data_dir import sync
+from petstore.data_dir import read_text, replacing, sync
 from petstore.errors import OperatorError
 from petstore.observability.logs import event
 
@@ -44,7 +44,7 @@ def is_clean(path: Path, *, in_use: bool = False) -> bool:
     so an unknown boot is this boot.
     """
     try:
-        note, boot_id = _note(path).read_text(), _boot_id()
+        note, boot_id = read_text(_note(path)), _boot_id()
     except OSError:  # no note: the file is new. A note without read permission: opening the file reports that
         return True
     return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
@@ -104,13 +104,10 @@ def _write_note(path: Path, text: str) -> None:
     """Returns when the note's content and name are on disk. Raises OSError."""
     note = _note(path)
     with contextlib.suppress(FileNotFoundError):
-        if note.read_text() == text:
+        if read_text(note) == text:
             return
-    part = note.with_name(f"{note.name}.{os.getpid()}")
-    try:
-        part.write_text(text)
-        sync(part)
-        part.rename(note)
-    finally:
-        part.unlink(missing_ok=True)  # it still exists when the disk is full
+    with replacing(note) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     sync(note.parent)

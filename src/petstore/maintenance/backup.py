@@ -137,7 +137,7 @@ def back_up(
                 raise
         # The backup is complete: a failure to record it must not fail the command.
         with contextlib.suppress(Unavailable, OSError):
-            (settings.data / data_dir.LAST_BACKUP).touch(mode=0o600)
+            data_dir.touch(settings.data / data_dir.LAST_BACKUP)
             if members[0].schema == NEWEST_SCHEMA:  # otherwise a service of release 1.1 may run
                 record_entry(settings.data / "live.db", entry)
     return manifest

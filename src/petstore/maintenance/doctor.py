@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pwd
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -134,19 +133,11 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
         with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
             owner = path.lstat().st_uid
             if owner != directory.st_uid:
-                faults.append(
-                    f"{path.name} belongs to {_user(owner)}, the directory to {_user(directory.st_uid)}: chown it"
-                )
+                users = data_dir.user_name(owner), data_dir.user_name(directory.st_uid)
+                faults.append(f"{path.name} belongs to {users[0]}, the directory to {users[1]}: chown it")
     if (kind := _file_system(data, mounts)) in NETWORK_FILE_SYSTEMS:
         faults.append(f"it is on a network file system ({kind}), where locks are not reliable: move it to a local disk")
     return Finding("data directory", faults, str(data), warnings)
-
-
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def _file_system(path: Path, mounts: Path) -> str:

@@ -8,6 +8,7 @@ prometheus_client is imported on demand: its import takes longer than that of mo
 """
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from petstore import data_dir
 from petstore.observability.metrics import METRICS, Gauge, Labels, Metric
 
 if TYPE_CHECKING:
@@ -39,7 +41,10 @@ class WorkerMetrics:
         from prometheus_client.multiprocess import mark_process_dead
         from prometheus_client.values import MultiProcessValue
 
-        directory.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        if not data_dir.is_directory(directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
         with contextlib.ExitStack() as locks:
             locks.enter_context(_locked(directory / LOCK, fcntl.LOCK_SH))
             self._slot = _take_free_slot(directory, locks)
@@ -87,7 +92,7 @@ class WorkerMetrics:
 
 def start_anew(directory: Path) -> None:
     """Remove the numbers of an earlier run, unless another service's workers use the same directory. Raises OSError."""
-    if directory.is_dir():
+    if data_dir.is_directory(directory):
         with contextlib.suppress(BlockingIOError), _locked(directory / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB):
             for path in directory.iterdir():
                 if path.name != LOCK:
@@ -109,7 +114,7 @@ def merged(directory: Path) -> "CollectorRegistry":
 
     registry = CollectorRegistry()
     registry.register(_NodeGauges())
-    if directory.is_dir():
+    if data_dir.is_directory(directory):
         for path in directory.glob("*.lock"):
             # A worker that was killed has left its gauges. Its lock keeps a new worker out of the slot meanwhile.
             with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -130,9 +135,8 @@ class _NodeGauges:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """The file, which only its owner can read. Raises OSError."""
-    path.touch(0o600)
-    return path.open("rb+")
+    """Raises OSError."""
+    return os.fdopen(data_dir.open_file(path), "rb+")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 import apsw
 
+from petstore.data_dir import open_file
 from petstore.errors import PetstoreError, Unavailable
 from petstore.store.bounds import Bounds
 
@@ -29,8 +30,10 @@ PRAGMAS = {"foreign_keys": "ON", "trusted_schema": "OFF", "cache_size": -16 * 10
 def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] = apsw.Connection) -> apsw.Connection:
     """A connection for one thread at a time; `kind` is for tests that inject faults. Raises apsw.Error."""
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    # Without its mutexes, which SQLite takes for every value of every row.
-    connection = kind(str(path), flags=flags | apsw.SQLITE_OPEN_NOMUTEX)
+    # Without its mutexes, which SQLite takes for every value of every row. Of a path without links, because NOFOLLOW
+    # refuses any link in the path, and a link to the data directory is the operator's.
+    flags |= apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_NOFOLLOW
+    connection = kind(str(path.parent.resolve() / path.name), flags=flags)
     try:
         # First of all: the statements below can already meet a locked file.
         set_busy_timeout(connection, BUSY_TIMEOUT)
@@ -91,7 +94,7 @@ class WriteLock:
 
     def __enter__(self) -> None:
         if self._file is None:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = open_file(self._path)
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def __exit__(
