@@ -98,7 +98,7 @@ def first_steps(here: Installation, wheel: Path) -> None:
         hold(answer.startswith("HTTP/1.1 200 ") and answer.endswith("\n[]"), f"the printed curl line works: {answer}")
         load_page(f"http://127.0.0.1:{port}/docs")
     refused = here.run("petstore", "console", code=2)
-    hold("pip install 'petstore[console]'" in refused, f"a missing extra is named: {refused}")
+    hold(f"pip install './{wheel.name}[console]'" in refused, f"a missing extra is named: {refused}")
     here.install(f"{wheel}[console]")
     with here.running("console", port) as said:
         load_page(found(r"http://\S+", said)[0])

@@ -16,6 +16,8 @@ PetstoreError
 
 from typing import ClassVar
 
+from petstore import __version__
+
 # Append-only: a published code keeps its meaning and its status.
 STATUS_OF_CODE = {
     "invalid_body": 400,
@@ -165,4 +167,6 @@ class MissingPackage(OperatorError):
     """A feature needs a package that only one of the extras installs."""
 
     def __init__(self, feature: str, package: str | None, extra: str) -> None:
-        super().__init__(f"{feature} needs the package {package}: pip install 'petstore[{extra}]'")
+        # By its file: a package of this name in a public registry would be someone else's.
+        wheel = f"./petstore-{__version__}-py3-none-any.whl[{extra}]"
+        super().__init__(f"{feature} needs the package {package}: pip install '{wheel}'")

@@ -10,6 +10,7 @@ import pytest
 from harness.commands import Commands
 from harness.consoles import Console, running_console
 from harness.servers import PETSTORE, Server, serving
+from petstore import __version__
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,8 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: 
             capture_output=True, text=True, timeout=30, env={"PYTHONPATH": str(hidden), "PATH": "/usr/bin"},
         )  # fmt: skip
         assert done.returncode == 2
-        assert done.stderr == f"petstore: the console needs the package {module}: pip install 'petstore[console]'\n"
+        wheel = f"./petstore-{__version__}-py3-none-any.whl[console]"
+        assert done.stderr == f"petstore: the console needs the package {module}: pip install '{wheel}'\n"
 
 
 def test_the_service_does_not_serve_the_console(server: Server) -> None:

@@ -12,9 +12,11 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from harness.browsers import ALL_LOOKS, look
 from harness.servers import Key, Server
+from petstore.errors import STATUS_OF_CODE
 from petstore.operations import DEPRECATED, OPERATIONS
 from petstore.web.documents import as_json, openapi_document
 from petstore.web.pets import SUNSET
+from petstore.web.preferences import CODES
 from tests.interface import DOCUMENTED
 
 NAMES = [operation.name for operation in OPERATIONS]
@@ -166,11 +168,76 @@ def test_staging_is_selected_and_keys_are_kept_for_the_tab_alone(
     other.close()
 
 
-def test_a_key_of_the_other_environment_is_noticed(server: Server, reference: Page) -> None:
-    reference.fill("#key", server.key().secret)
-    assert "This is a key of live" in reference.inner_text("#key-hint")
-    reference.click("text=Live")
-    assert reference.inner_text("#key-hint") == ""
+def test_a_key_of_the_other_environment_switches_to_its_own_and_loses_no_key(
+    server: Server, page: Page, staging_key: Key
+) -> None:
+    live = server.key()
+    open_reference(page, server, staging_key)
+    show(page, "listPets")
+    page.fill("#key", live.secret)
+    assert page.is_checked("[value=live]")
+    assert page.input_value("#key") == live.secret
+    assert page.inner_text("#key-hint") == "This is a key of live: requests now go to live."
+    assert execute(page, "listPets").startswith("Answer 200")
+    page.click("text=Staging")
+    assert page.input_value("#key") == staging_key.secret
+    assert page.inner_text("#key-hint") == ""
+    page.fill("#key", "")
+    page.locator("#key").press_sequentially("pets_live_typed")  # the letters before the last _ are no key of staging
+    assert page.is_checked("[value=live]")
+    page.reload()
+    page.wait_for_function("document.getElementById('key').value !== ''")
+    assert page.input_value("#key") == "pets_live_typed"
+    page.click("text=Staging")
+    assert page.input_value("#key") == ""
+
+
+def answer_with(page: Page, operation: str, error: str, delay: str = "none") -> None:
+    page.get_by_label("Answer with").and_(page.locator(f"#{operation} select")).select_option(label=error)
+    page.get_by_label("Delay").and_(page.locator(f"#{operation} select")).select_option(label=delay)
+
+
+def test_an_error_can_be_chosen_as_the_answer_of_staging(server: Server, page: Page, staging_key: Key) -> None:
+    open_reference(page, server, staging_key)
+    show(page, "createPet")
+    labels = page.locator("#createPet .answer-with select >> nth=0").locator("option").all_inner_texts()
+    assert labels == ["a normal answer", *(f"{STATUS_OF_CODE[code]} {code}" for code in CODES)]
+    assert page.locator("#createPet [aria-label=Prefer]").count() == 0
+    answer_with(page, "createPet", "503 unavailable", "1 s")
+    assert "-H 'Prefer: error=unavailable, delay=1'" in page.inner_text("#createPet .samples pre")
+    answer = execute(page, "createPet")
+    assert answer.startswith("Answer 503")
+    page.click("#createPet .answer summary")
+    assert "preference-applied: error=unavailable, delay=1" in page.inner_text("#createPet .answer")
+    answer_with(page, "createPet", "a normal answer")
+    page.click("#createPet button.execute")
+    page.wait_for_selector("#createPet .answer >> text=201")
+
+
+def test_live_offers_no_error_and_gets_no_preference(server: Server, page: Page, staging_key: Key) -> None:
+    open_reference(page, server, staging_key)
+    show(page, "listPets")
+    answer_with(page, "listPets", "404 pet_not_found")
+    page.fill("#key", server.key().secret)
+    assert page.is_checked("[value=live]")
+    assert page.locator(".answer-with").count() == 0
+    assert "Prefer" not in page.inner_text("#listPets .samples pre")
+    with page.expect_request(server.url("/pets*")) as sent:
+        assert execute(page, "listPets").startswith("Answer 200")
+    assert "prefer" not in sent.value.headers
+    page.click("text=Staging")
+    assert page.locator("#listPets .answer-with select >> nth=0").input_value() == ""
+
+
+def test_an_error_can_be_chosen_and_asked_for_by_keyboard(server: Server, page: Page, staging_key: Key) -> None:
+    open_reference(page, server, staging_key)
+    show(page, "listPets")
+    page.focus("#listPets .answer-with select >> nth=0")
+    page.keyboard.type("429")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#listPets .answer >> text=429")
 
 
 def with_servers(page: Page, server: Server, live: str, staging: str) -> None:
@@ -204,6 +271,8 @@ def test_requests_stay_at_the_origin_whatever_the_public_addresses_are(
 def test_at_the_host_name_of_staging_live_cannot_be_chosen(server: Server, page: Page, staging_key: Key) -> None:
     with_servers(page, server, "https://api.petstore.test/v1", server.url("", "staging"))
     assert not page.is_visible("text=Live")
+    page.fill("#key", "pets_live_mine")
+    assert page.inner_text("#key-hint") == "This is a key of live, which is not at this address."
     page.fill("#key", staging_key.secret)
     show(page, "createPet")
     assert execute(page, "createPet").startswith("Answer 201")
@@ -222,6 +291,8 @@ RUN: dict[str, Callable[[str], list[str]]] = {
     "Python": lambda text: [sys.executable, "-c", text],
     "JavaScript": lambda text: ["node", "--input-type=module", "--eval", text],
 }
+
+NEEDS = {"curl": "Nothing", "Python": "pip install ./petstore_client-*.whl", "JavaScript": "Nothing"}
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +325,7 @@ def test_the_code_samples_work_as_they_stand(server: Server, samples: Page, lang
     for operation in NAMES:
         sample = samples.inner_text(f"#{operation} .samples pre")
         assert secret not in sample
+        assert NEEDS[language] in sample.splitlines()[0]
         done = subprocess.run(
             RUN[language](sample),
             env=os.environ | {"PETSTORE_API_KEY": secret}, capture_output=True, text=True, timeout=60,

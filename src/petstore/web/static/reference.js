@@ -11,14 +11,6 @@ const hint = document.getElementById("key-hint");
 
 const environment = () => radios.find((radio) => radio.checked).value;
 
-function showKey() {
-  const here = environment();
-  const key = field.value.trim();
-  field.placeholder = `${PREFIX[here]}…`;
-  hint.textContent = "";
-  if (key.startsWith(PREFIX[OTHER[here]])) hint.textContent = `This is a key of ${OTHER[here]}. Choose ${OTHER[here]} to use it.`;
-}
-
 // The page sends requests to its own origin alone. Both environments are there, beside the page, whatever their public
 // addresses are. Live is not: at the host name of staging, `v1` is staging's.
 function bases([live, staging]) {
@@ -53,9 +45,31 @@ async function start() {
   useEnvironment();
 
   function useEnvironment() {
+    kept.setItem("environment", environment());
     field.value = kept.getItem(`key ${environment()}`) ?? "";
+    field.placeholder = `${PREFIX[environment()]}…`;
+    hint.textContent = "";
     ui.oas3Actions.setSelectedServer(base[environment()]);
-    showKey();
+  }
+
+  // A key names its environment: one of the other environment is kept and used there. The kept key of this one stays.
+  function useKey() {
+    const key = field.value.trim();
+    const here = environment();
+    const other = OTHER[here];
+    hint.textContent = "";
+    if (!key.startsWith(PREFIX[other])) {
+      if (!key || key.startsWith(PREFIX[here])) kept.setItem(`key ${here}`, key);
+      return;
+    }
+    if (!base[other]) {
+      hint.textContent = `This is a key of ${other}, which is not at this address.`;
+      return;
+    }
+    kept.setItem(`key ${other}`, key);
+    radios.find((radio) => radio.value === other).checked = true;
+    useEnvironment();
+    hint.textContent = `This is a key of ${other}: requests now go to ${other}.`;
   }
 
   function openFromHash() {
@@ -65,15 +79,8 @@ async function start() {
     target?.scrollIntoView();
   }
 
-  for (const radio of radios)
-    radio.addEventListener("change", () => {
-      kept.setItem("environment", environment());
-      useEnvironment();
-    });
-  field.addEventListener("input", () => {
-    kept.setItem(`key ${environment()}`, field.value.trim());
-    showKey();
-  });
+  for (const radio of radios) radio.addEventListener("change", useEnvironment);
+  field.addEventListener("input", useKey);
   addEventListener("hashchange", openFromHash);
   addEventListener("petstore-shown", openFromHash);
 }

@@ -1,5 +1,5 @@
 // Code samples of a request: curl, Python with petstore-client, JavaScript. Pure: a request in, text out.
-// A sample takes the key from the environment of its reader: a copied sample holds no secret.
+// A sample begins with what it needs. It takes the key from a variable of its reader: a copied sample holds no secret.
 
 const KEY = "PETSTORE_API_KEY";
 
@@ -14,7 +14,7 @@ function curl(request) {
   const lines = [`curl ${method}${quoted(url(request))}`, `-H "Authorization: Bearer $${KEY}"`];
   for (const [name, value] of Object.entries(request.headers)) lines.push(`-H ${quoted(`${name}: ${value}`)}`);
   if (request.body !== undefined) lines.push("-H 'Content-Type: application/json'", `-d ${quoted(oneLine(request.body))}`);
-  return lines.join(" \\\n  ");
+  return `# Nothing to install. Reads ${KEY}.\n${lines.join(" \\\n  ")}`;
 }
 
 const CALLS = {
@@ -37,16 +37,24 @@ const CALLS = {
 };
 
 function python(request) {
+  const given = [`base_url=${JSON.stringify(request.base)}`];
+  const prefer = request.headers.Prefer;
+  if (prefer) given.push(`default_headers={"Prefer": ${JSON.stringify(prefer)}}`);
   return [
+    "# pip install ./petstore_client-*.whl",
+    "# The file is from the operator of this service, or built with `make dist` in a checkout of Petstore.",
     `from petstore_client import Petstore  # reads ${KEY}`,
     "",
-    `with Petstore(base_url=${JSON.stringify(request.base)}) as store:`,
+    `with Petstore(${given.join(", ")}) as store:`,
     `    ${CALLS[request.operation](request)}`,
   ].join("\n");
 }
 
 function javascript(request) {
-  const lines = [`const response = await fetch(${JSON.stringify(url(request))}, {`];
+  const lines = [
+    `// Nothing to install. Reads ${KEY}; save it as sample.mjs, and run: node sample.mjs`,
+    `const response = await fetch(${JSON.stringify(url(request))}, {`,
+  ];
   if (request.method !== "GET") lines.push(`  method: "${request.method}",`);
   lines.push("  headers: {", `    Authorization: \`Bearer \${process.env.${KEY}}\`,`);
   for (const [name, value] of Object.entries(request.headers)) lines.push(`    ${JSON.stringify(name)}: ${JSON.stringify(value)},`);
