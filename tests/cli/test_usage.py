@@ -133,7 +133,7 @@ def test_audit_lists_and_filters_entries(petstore: Commands) -> None:
     key_id = petstore.json("keys", "create", "--plan", "enterprise", "--per-minute", "1", "--per-day", "2")["id"]
     limits = petstore.json("keys", "update", key_id, "--per-minute", "5", "--per-day", "60")
     assert (limits["per_minute"], limits["per_day"]) == (5, 60)
-    petstore.text("keys", "revoke", key_id)
+    petstore.text("keys", "revoke", key_id, "--yes")
     entries = petstore.json("audit")
     assert [entry["action"] for entry in entries] == ["revoke key", "update key", "create key"]
     assert {entry["subject"] for entry in entries} == {key_id}

@@ -144,10 +144,7 @@ def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_jso
       petstore pets remove 17 18 --yes
     """
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
-    if not yes:
-        for pet in found[:NAMED_MAX]:
-            click.echo(_line(pet), err=True)
-        confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes)
+    confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes, *map(_line, found[:NAMED_MAX]))
     removed = act(where, lambda backends: admin(backends, environment).remove_pets(pet_ids))
     data = {"removed": [pet.id for pet in removed]}
     Output(data, f"{counted(len(removed), 'animal')} removed from {environment}.").print(as_json)
