@@ -190,3 +190,11 @@ def test_import_goes_on_after_its_console_stopped(tmp_path: Path, host: Any, kil
     assert (after["id"], after["state"], after["added"]) == (found["id"], "done", MANY)
     everything = server.act(lambda backends: names(backends.stores["live"]))
     assert everything == [f"Pet {number}" for number in range(MANY)]
+
+
+@pytest.mark.parametrize("content", ["name;categoryId\n{};1\n", "name\tcategoryId\n{}\t1\n"], ids=["semicolon", "tab"])
+def test_a_csv_file_may_have_other_delimiters(operator: ConsoleClient, content: str) -> None:
+    name = f"Delimited {time.time_ns()}"
+    page = finished_job(operator, upload(operator, "animals.csv", content.format(name).encode()))
+    assert "1 animal was added to live." in text_of(page)
+    assert cells(operator.get(f"/live/animals?q={name}"), "Name") == [name]

@@ -249,7 +249,8 @@ class Admin:
             waited = True
 
     async def earlier_import(self, sha256: str) -> Import | None:
-        """The last import of a file with this digest, unless it was undone."""
+        """The last import of a file with this digest, unless it was undone. Raises OperatorError on a full disk."""
+        self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._clock())
 
     async def undo_import(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
