@@ -32,6 +32,7 @@ class Commands:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(sys, "argv", ["petstore", *words]))
+            stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())))
             stack.enter_context(mock.patch.dict(os.environ, self.server.where))
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))

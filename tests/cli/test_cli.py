@@ -143,7 +143,7 @@ def test_bad_key_is_refused_in_one_line(petstore: Commands, options: list[str], 
 def test_keys_are_listed_with_their_state(petstore: Commands) -> None:
     active, revoked, staging = make_key(petstore), make_key(petstore), make_key(petstore, "--env", "staging")
     expired = petstore.server.key(expires=time.time() - 1)
-    petstore.text("keys", "revoke", revoked["id"])
+    petstore.text("keys", "revoke", revoked["id"], "--yes")
     states = {entry["id"]: entry["state"] for entry in petstore.json("keys", "list")}
     assert states == {active["id"]: "active", revoked["id"]: "revoked", expired.id: "expired",
                       staging["id"]: "active"}  # fmt: skip
@@ -178,7 +178,7 @@ def test_unknown_key_is_refused_in_one_line(petstore: Commands, command: str) ->
 )
 def test_a_revoked_key_stays_revoked(petstore: Commands, command: list[str]) -> None:
     made = make_key(petstore)
-    assert petstore.json("keys", "revoke", made["id"])["state"] == "revoked"
+    assert petstore.json("keys", "revoke", made["id"], "--yes")["state"] == "revoked"
     assert last_entry(petstore) == ("revoke key", made["id"])
     assert made["id"] in petstore.fails_in_one_line("keys", *command, made["id"])
 
@@ -186,7 +186,7 @@ def test_a_revoked_key_stays_revoked(petstore: Commands, command: list[str]) -> 
 def test_running_service_refuses_a_revoked_key_from_the_next_request_on(server: Server) -> None:
     petstore, key = Commands(server), server.key()
     assert status_of(server, key.secret) == 200
-    assert key.id in petstore.text("keys", "revoke", key.id)
+    assert key.id in petstore.text("keys", "revoke", key.id, "--yes")
     assert status_of(server, key.secret) == 401
 
 

@@ -1,9 +1,14 @@
-"""Bad rows of .csv files: each is reported on its line, and the rows after it are read."""
+"""Rows of .csv files: the delimiters, and bad rows, which are reported on their lines while the others are read."""
 
 import json
+import os
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 from harness.commands import Commands
+from harness.other_user import as_nobody, folder_of_nobody
 from petstore.admin.pet_files import LINE_MAX
 from tests.cli.test_files import import_fails
 
@@ -36,3 +41,51 @@ def test_quote_that_is_not_closed_is_reported_on_its_line(petstore: Commands, tm
     good, bad = dry_run(petstore, file)
     assert (good, list(bad)) == (30_002, [3])
     assert bad[3].startswith("not valid CSV, where each row takes one line: ")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"], ids=["comma", "semicolon", "tab"])
+def test_the_header_line_tells_the_delimiter(petstore: Commands, tmp_path: Path, delimiter: str) -> None:
+    file = tmp_path / "animals.csv"
+    rows = [["id", "name", "categoryId", "status"], ["9", '"Ada, the; cat\t"', "5", "sold"], ["", "Bo", "6", ""]]
+    file.write_text("\ufeff" + "\r\n".join(delimiter.join(row) for row in rows))
+    if delimiter == "\t":
+        file.write_text(file.read_text().replace("cat\t", "cat"))
+    else:
+        file.write_text(file.read_text().replace("\t", ""))
+    petstore.text("pets", "import", str(file))
+    found = [(pet["name"], pet["categoryId"], pet["status"]) for pet in petstore.json("pets", "list")]
+    assert found == [("Ada, the; cat", 5, "sold"), ("Bo", 6, "available")]
+
+
+def test_a_misspelled_column_is_named_with_any_delimiter(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_text("name;categoryID\nRex;1\n")
+    assert dry_run(petstore, file)[1] == {1: 'the header line has "categoryID" where categoryId is expected'}
+
+
+@pytest.mark.parametrize("content", ["", "name,categoryId\n"], ids=["nothing", "a header line"])
+def test_a_dry_run_finds_a_file_that_the_import_would_refuse(petstore: Commands, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_text(content)
+    done = petstore.run("pets", "import", str(file), "--dry-run")
+    assert done.returncode == 1, done.stdout
+    petstore.fails("pets", "import", str(file))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_file_that_may_not_be_read_names_the_user(petstore: Commands) -> None:
+    with folder_of_nobody() as folder:
+        file = folder / "animals.csv"
+        file.write_text("name,categoryId\nRex,1\n")
+        file.chmod(0o600)
+        closed = folder / "closed"
+        closed.mkdir(0o700)
+        for path in (file, closed / "animals.csv"):
+            said = as_nobody(partial(_stderr_of_import, petstore, path))
+            assert said == f"petstore: {path}: the user nobody may not read it; give it another mode, or use -\n"
+    assert "No such file" in petstore.fails_in_one_line("pets", "import", str(file))
+    assert "Is a directory" in petstore.fails_in_one_line("pets", "import", str(petstore.data), "--format", "csv")
+
+
+def _stderr_of_import(petstore: Commands, file: Path) -> str:
+    return petstore.run("pets", "import", str(file)).stderr

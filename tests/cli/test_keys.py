@@ -190,7 +190,7 @@ def test_identify_tells_whether_the_secret_is_still_valid(petstore: Commands) ->
     petstore.text("keys", "rotate", made["id"], "--overlap", "0s")
     ended = json.loads(answering(petstore, made["key"], "keys", "identify", "--json").stdout)
     assert (ended["id"], ended["secret"], ended["state"]) == (made["id"], "ended", "active")
-    petstore.text("keys", "revoke", made["id"])
+    petstore.text("keys", "revoke", made["id"], "--yes")
     assert json.loads(answering(petstore, made["key"], "keys", "identify", "--json").stdout)["state"] == "revoked"
 
 
@@ -221,26 +221,55 @@ def test_a_secret_that_is_given_as_an_argument_is_not_repeated(petstore: Command
         assert "pets_live_…" in message
 
 
-def test_identify_asks_on_a_terminal_without_showing_the_secret(tmp_path: Path) -> None:
-    petstore = Commands(Server(tmp_path / "data"))
-    made = make_key(petstore)
+def at_a_terminal(petstore: Commands, question: str, answer: str, *words: str) -> tuple[int, str, str]:
+    """The exit code, the standard output and the terminal of a command whose question is answered at a terminal."""
     ours, theirs = pty.openpty()
     command = subprocess.Popen(
-        [*PETSTORE, "keys", "identify"], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=petstore.variables,
+        [*PETSTORE, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=petstore.variables,
         start_new_session=True,
     )  # fmt: skip
-    asked = b""
-    while b"Secret" not in asked:
-        asked += os.read(ours, 1000)
-    os.write(ours, made["key"].encode() + b"\n")
+    shown = b""
+    while question.encode() not in shown:
+        shown += os.read(ours, 1000)
+    os.write(ours, answer.encode() + b"\n")
     printed, _ = command.communicate(timeout=60)
     os.close(theirs)
     os.set_blocking(ours, False)
     with contextlib.suppress(OSError):
-        asked += os.read(ours, 10_000)
+        shown += os.read(ours, 10_000)
     os.close(ours)
-    assert command.returncode == 0 and made["id"].encode() in printed
-    assert made["key"].encode() not in asked + printed
+    return command.returncode, printed.decode(), shown.decode()
+
+
+def test_identify_asks_on_a_terminal_without_showing_the_secret(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    made = make_key(petstore)
+    code, printed, shown = at_a_terminal(petstore, "Secret", made["key"], "keys", "identify")
+    assert code == 0 and made["id"] in printed
+    assert made["key"] not in printed + shown
+
+
+# revoke
+
+
+def test_revoke_asks_on_a_terminal_and_names_the_key(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    made = make_key(petstore, "--name", "Ada's shop")
+    words = ("keys", "revoke", made["id"])
+    code, printed, shown = at_a_terminal(petstore, "Revoke it?", "n", *words)
+    assert (code, printed) == (2, "") and "(Ada's shop, live, free)" in shown and "nothing was changed" in shown
+    assert petstore.json("keys", "show", made["id"])["state"] == "active"
+    code, printed, _ = at_a_terminal(petstore, "Revoke it?", "y", *words)
+    assert code == 0 and f"{made['id']} is revoked" in printed
+    assert petstore.json("keys", "show", made["id"])["state"] == "revoked"
+
+
+def test_revoke_without_a_terminal_needs_yes(petstore: Commands) -> None:
+    made = make_key(petstore)
+    assert "--yes" in petstore.fails_in_one_line("keys", "revoke", made["id"])
+    assert petstore.json("keys", "show", made["id"])["state"] == "active"
+    assert petstore.json("keys", "revoke", made["id"], "--yes")["state"] == "revoked"
+    assert "is revoked already" in petstore.fails_in_one_line("keys", "revoke", made["id"])
 
 
 # rotate
@@ -293,7 +322,7 @@ def test_list_filters_by_plan_state_and_text(petstore: Commands) -> None:
     free, pro = make_key(petstore, "--name", "Ada"), petstore.json("keys", "create", "--plan", "pro", "--name", "Bob")
     staging = make_key(petstore, "--name", "Ada's test", "--env", "staging")
     petstore.text("keys", "suspend", free["id"])
-    petstore.text("keys", "revoke", pro["id"])
+    petstore.text("keys", "revoke", pro["id"], "--yes")
 
     def listed(*options: str) -> list[str]:
         return [entry["name"] for entry in petstore.json("keys", "list", *options)]

@@ -15,6 +15,7 @@ import pytest
 from harness.commands import Commands
 from harness.served import wait_for
 from harness.servers import PETSTORE, Key, Server
+from petstore.audit import AuditEntry
 
 TRIALS = 5  # of a running service that has to obey
 
@@ -107,8 +108,8 @@ def test_set_status_records_the_old_status_and_only_changes(petstore: Commands) 
 def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     add(petstore, "Rex", "Mia", "Bo")
     done = answering(petstore, "n\n", "pets", "remove", "1", "2")
-    assert done.returncode == 2 and "Remove 2 animals from live?" in done.stderr and "1  Rex" in done.stderr
-    assert "nothing was changed" in done.stderr
+    assert done.returncode == 2 and "Remove 2 animals from live? not confirmed" in done.stderr
+    assert "nothing was changed" in done.stderr and done.stderr.count("\n") == 1
     assert names(petstore) == ["Rex", "Mia", "Bo"]
     assert "no animal has the id 99" in petstore.fails_in_one_line("pets", "remove", "1", "99", "--yes")
     assert answering(petstore, "y\n", "pets", "remove", "1", "2").stdout == "2 animals removed from live.\n"
@@ -134,6 +135,42 @@ def test_running_service_obeys_update_and_remove(server: Server, key: Key) -> No
             assert client.get(url).json()["name"] == "Max"
             petstore.text("pets", "remove", str(pet_id), "--yes")
             assert client.get(url).status_code == 404
+            petstore.text("pets", "restore", str(pet_id))
+            assert client.get(url).json() == {"id": pet_id, "name": "Max", "categoryId": 1, "status": "available"}
+
+
+def test_removed_animals_are_restored_with_their_last_values(petstore: Commands) -> None:
+    add(petstore, "Rex", "Mia")
+    petstore.text("pets", "remove", "1", "2", "--yes")
+    petstore.text("pets", "restore", "1")
+    petstore.text("pets", "update", "1", "--name", "Max", "--status", "sold")
+    petstore.text("pets", "remove", "1", "--yes")
+    restored = petstore.text("pets", "restore", "2", "1", "2")
+    assert restored == "2  Mia  category 1  available\n1  Max  category 1  sold\n"
+    assert names(petstore) == ["Max", "Mia"]
+    assert petstore.entries()[0].action == "restore animal"
+    petstore.text("pets", "remove", "1", "--yes")
+    assert petstore.json("pets", "restore", "1") == {"restored": [1]}
+
+
+def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Commands, tmp_path: Path) -> None:
+    add(petstore, "Removed", "Present")
+    added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Imported,1", "By hand,1")))
+    petstore.text("pets", "remove", "1", "4", "--yes")
+    petstore.text("pets", "undo-import", added["import"], "--yes")
+    before_2_0 = AuditEntry(1.0, "ada", "remove animal", "99", "Old, category 1, available")
+    petstore.server.act(lambda backends: backends.stores["live"].audit.record(before_2_0))
+    for pet_id, reason in (
+        ("2", "animal 2 is in live: there is nothing to restore"),
+        ("3", f"animal 3 was removed with its import, {added['import']}: import x.csv again"),
+        ("98", "no animal 98 was removed from live"),
+        ("99", "animal 99 was removed before Petstore 2.0"),
+    ):
+        assert reason in petstore.fails_in_one_line("pets", "restore", "1", pet_id)
+    assert "from staging" in petstore.fails_in_one_line("pets", "restore", "1", "--env", "staging")
+    assert names(petstore) == ["Present"]
+    petstore.text("pets", "restore", "1", "4")  # 4 was removed by hand, not by undoing its import
+    assert names(petstore) == ["Removed", "Present", "By hand"]
 
 
 # Imports

@@ -133,7 +133,7 @@ def test_audit_lists_and_filters_entries(petstore: Commands) -> None:
     key_id = petstore.json("keys", "create", "--plan", "enterprise", "--per-minute", "1", "--per-day", "2")["id"]
     limits = petstore.json("keys", "update", key_id, "--per-minute", "5", "--per-day", "60")
     assert (limits["per_minute"], limits["per_day"]) == (5, 60)
-    petstore.text("keys", "revoke", key_id)
+    petstore.text("keys", "revoke", key_id, "--yes")
     entries = petstore.json("audit")
     assert [entry["action"] for entry in entries] == ["revoke key", "update key", "create key"]
     assert {entry["subject"] for entry in entries} == {key_id}
@@ -212,7 +212,8 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         pet = await admin.add_pet(NewPet("Rex", 1))
         await admin.set_status([pet.id], "sold")
         await admin.update_pet(pet.id, PetChanges(name="Max"))
-        await admin.restore_pets(await admin.remove_pets([pet.id]))
+        await admin.remove_pets([pet.id])
+        await admin.restore_pets([pet.id])
         file = PetFile("x.csv", io.BytesIO(b"name,categoryId\nMia,1\n"))
         added = await admin.import_pets("x.csv", file, await file.check())
         await admin.undo_import(added.id)

@@ -187,10 +187,24 @@ def test_the_page_of_an_animal_and_of_a_removed_one(page: Page, console: Console
     expect(page.get_by_role("heading", name="History")).to_be_visible()
     look(page, "animal")
     page.get_by_role("button", name="Remove this animal").click()
-    expect(page.get_by_role("button", name="Undo")).to_be_visible()
+    expect(page.get_by_role("button", name="Restore")).to_be_visible()
     look(page, "animals-removed")
-    page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_role("status")).to_contain_text("1 animal was restored")
+    page.goto(console.origin + "/live/audit")
+    expect(page.get_by_role("button", name="Restore animal")).to_be_visible()
+    look(page, "audit-removed")
+    page.locator("tr", has=page.get_by_role("button", name="Restore animal")).get_by_role("link").click()
+    look(page, "animal-removed")
+    page.get_by_role("button", name="Restore").click()
+    expect(page.get_by_role("status")).to_contain_text("was restored")
+
+
+def test_the_imports_and_one_of_them(page: Page, console: Console) -> None:
+    page.goto(console.origin + "/live/animals/imports")
+    look(page, "imports")
+    page.get_by_role("link", name="animals.jsonl").click()
+    look(page, "import")
+    page.goto(console.origin + "/staging/animals/imports")
+    look(page, "imports-none")
 
 
 def test_the_page_that_identifies_a_secret(page: Page, console: Console) -> None:

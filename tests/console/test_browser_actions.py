@@ -57,13 +57,60 @@ def test_a_file_is_imported_and_exported(page: Page, tmp_path: Path) -> None:
     page.get_by_role("button", name="Import into live").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Importing animals.jsonl")
     expect(page.get_by_text("3,000 animals were added to live.")).to_be_visible()
-    page.get_by_role("link", name="Back to the animals").click()
+    page.goto(page.url.partition("/jobs")[0] + "/animals")
     page.locator("#export summary").click()
     page.get_by_label("Format").select_option("CSV")
     page.get_by_role("button", name="Export live").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download animals-live.csv").click()
     assert Path(download.value.path()).read_text().count(",File ") >= 3_000
+
+
+def test_an_import_is_undone_with_a_button(page: Page, tmp_path: Path) -> None:
+    open_section(page, "Animals")
+    mark = f"Mistake {time.time_ns()}"
+    file = tmp_path / f"{mark}.jsonl"
+    file.write_text("\n".join(json.dumps({"name": mark, "categoryId": i}) for i in range(5_000)))
+    page.get_by_text("Import a file", exact=True).click()
+    page.get_by_label("File (.jsonl, .csv or .json)").set_input_files(file)
+    page.get_by_role("button", name="Import into live").click()
+    page.get_by_role("link", name="Show the import").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Import of {mark}.jsonl")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.get_by_role("button", name="Undo").click()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("5,000 animals were removed from live.")).to_be_visible()
+    page.get_by_role("link", name="Show the import").click()
+    expect(page.get_by_text("This import is undone.")).to_be_visible()
+    open_section(page, "Animals")
+    page.get_by_label("Name or id").fill(mark)
+    expect(page.get_by_text("No matching animals")).to_be_visible()
+
+
+def test_a_removed_animal_is_restored_from_its_page_and_from_the_audit_log(page: Page, server: Server) -> None:
+    open_section(page, "Animals")
+    number = add_pet(page, f"Removed {time.time_ns()}")
+    headers = server.key().headers
+
+    def status() -> int:
+        return httpx.get(server.url(f"/pets/{number}"), headers=headers, verify=False).status_code
+
+    address = f"{page.url.partition('?')[0]}/{number}"
+    page.goto(address)
+    page.get_by_role("button", name="Remove this animal").click()
+    expect(page.get_by_role("status")).to_contain_text(f"Animal {number} was removed.")
+    assert status() == 404
+    page.goto(address)
+    page.get_by_role("button", name="Restore").click()
+    expect(page.get_by_role("status")).to_contain_text(f"Animal {number} was restored.")
+    assert status() == 200
+    page.get_by_role("button", name="Remove this animal").click()
+    expect(page.get_by_role("status")).to_contain_text(f"Animal {number} was removed.")
+    open_section(page, "Audit")
+    page.get_by_role("button", name=f"Restore animal {number}").click()
+    expect(page.get_by_role("status")).to_contain_text(f"Animal {number} was restored.")
+    assert status() == 200
 
 
 def test_a_key_is_created_limited_rotated_and_revoked(page: Page, server: Server) -> None:

@@ -120,15 +120,17 @@ def test_animals_are_found_changed_removed_and_restored(page: Page, server: Serv
     press(page, page.get_by_role("button", name="Remove"))
     expect(page.get_by_role("status")).to_contain_text("was removed")
     expect(page.locator("#rows tr[id]")).to_have_count(0)
-    press(page, page.get_by_role("button", name="Undo"))
-    expect(page.get_by_role("status")).to_contain_text("1 animal was restored")
-    press(page, page.get_by_role("link", name="Pet 3"))
+    press(page, page.get_by_role("button", name="Restore"))
+    expect(page.get_by_role("status")).to_contain_text("was restored")
     fill(page, "Name", "Pet three")
     press(page, page.get_by_role("button", name="Save"))
     expect(page.get_by_role("heading", level=1)).to_have_text("Pet three")
     expect(page.locator("#rows tr")).to_have_count(4)
     press(page, page.get_by_role("button", name="Remove this animal"))
-    expect(page.get_by_role("button", name="Undo")).to_be_visible()
+    expect(page.get_by_role("button", name="Restore")).to_be_visible()
+    press(page, page.get_by_role("navigation", name="Sections").get_by_role("link", name="Audit"))
+    press(page, page.get_by_role("button", name="Restore animal").first)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Pet three")
 
 
 def test_an_operator_is_added_made_viewer_and_revoked(page: Page, server: Server, console: Console) -> None:

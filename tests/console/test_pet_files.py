@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import httpx
 import pytest
 
 from harness.commands import Commands
-from harness.consoles import Console, ConsoleClient, cells, running_console, text_of
+from harness.consoles import Console, ConsoleClient, cells, next_rows, running_console, text_of
 from harness.served import wait_for
 from harness.servers import Server
 from harness.stores import names
+from petstore.audit import AuditEntry
 from petstore.store.imports import LIFE_SECONDS
 
 
@@ -35,8 +37,8 @@ def test_a_file_is_imported_and_exported(operator: ConsoleClient, server: Server
     assert "5,000 animals were added to live." in text_of(page)
     entry = next(entry for entry in Commands(server).entries() if entry.action == "import")
     assert entry.subject == "animals.jsonl" and entry.detail.startswith("5,000 animals")
-    undo = re.search(r"petstore pets undo-import imp_\w+", text_of(page))
-    assert undo is not None and entry.detail.endswith(undo[0].split()[-1])
+    (import_id,) = re.findall(r'href="/live/animals/imports/(imp_\w+)"', page.text)
+    assert entry.detail.endswith(import_id)
 
     page = finished_job(operator, operator.post("/live/animals/export", form="csv"))
     (address,) = re.findall(r'href="(/live/jobs/[^"]+/file)"', page.text)
@@ -45,6 +47,42 @@ def test_a_file_is_imported_and_exported(operator: ConsoleClient, server: Server
     assert file.text.startswith("id,name,categoryId,status\n")
     assert file.text.count(" 🐕,") >= 5_000
     assert operator.get(address.replace("live", "staging")).status_code == 404
+
+
+def test_an_import_is_undone_from_its_page(operator: ConsoleClient, server: Server) -> None:
+    mark = f"Undone {time.time_ns()}"
+    page = finished_job(operator, upload(operator, f"{mark}.csv", f"name,categoryId\n{mark},1\n{mark},2".encode()))
+    (path,) = re.findall(r'href="(/live/animals/imports/imp_\w+)"', page.text)
+    changed = cells(operator.get(f"/live/animals?q={mark}"), "Id")[0]
+    operator.submit("/live/animals/selected", id=changed, to="sold")
+    assert cells(operator.get("/live/animals/imports"), "File")[0] == f"{mark}.csv"
+    shown = operator.get(path)
+    assert "Removes 1 animal from live" in text_of(shown) and "Changed since: 1 animal" in text_of(shown)
+    page = finished_job(operator, operator.post(f"{path}/undo"))
+    assert "1 animal was removed from live. 1 stayed: changed since the import." in text_of(page)
+    assert cells(operator.get(f"/live/animals?q={mark}"), "Id") == [changed]
+    again = operator.get(path)
+    assert "This import is undone." in text_of(again) and f'action="{path}/undo"' not in again.text
+    assert "is undone already" in text_of(finished_job(operator, operator.post(f"{path}/undo")))
+    assert operator.get(path.replace("live", "staging")).status_code == 404
+    assert operator.get("/live/animals/imports/%00").status_code == 404
+
+
+def test_pages_of_imports_follow_each_other(operator: ConsoleClient, server: Server) -> None:
+    async def fill(backends: Any) -> None:
+        for i in range(53):
+            entry = AuditEntry(1_000.0 + i // 2, "ada", "import", f"{i}.csv")
+            assert await backends.stores["staging"].imports.begin(f"{i:064}", 1, entry) is not None
+
+    server.act(fill)
+    others = len(Commands(server).json("pets", "imports", "--env", "staging", "--limit", "1000")) - 53
+    page = operator.get("/staging/animals/imports")
+    rest = next_rows(operator, page)
+    assert rest is not None and next_rows(operator, rest) is None
+    shown = cells(page, "File") + cells(rest, "File")
+    files = [int(name.removesuffix(".csv")) for name in shown[others:]]  # the others are newer
+    assert sorted(files) == list(range(53)) and [i // 2 for i in files] == sorted((i // 2 for i in files), reverse=True)
+    assert operator.get("/staging/animals/imports?at=x&id=%00").status_code == 200
 
 
 def test_a_file_with_invalid_rows_is_not_imported_and_the_rows_are_listed(operator: ConsoleClient) -> None:
@@ -152,3 +190,11 @@ def test_import_goes_on_after_its_console_stopped(tmp_path: Path, host: Any, kil
     assert (after["id"], after["state"], after["added"]) == (found["id"], "done", MANY)
     everything = server.act(lambda backends: names(backends.stores["live"]))
     assert everything == [f"Pet {number}" for number in range(MANY)]
+
+
+@pytest.mark.parametrize("content", ["name;categoryId\n{};1\n", "name\tcategoryId\n{}\t1\n"], ids=["semicolon", "tab"])
+def test_a_csv_file_may_have_other_delimiters(operator: ConsoleClient, content: str) -> None:
+    name = f"Delimited {time.time_ns()}"
+    page = finished_job(operator, upload(operator, "animals.csv", content.format(name).encode()))
+    assert "1 animal was added to live." in text_of(page)
+    assert cells(operator.get(f"/live/animals?q={name}"), "Name") == [name]

@@ -1,6 +1,7 @@
 """The pages of animals, over HTTP without a browser, on each pair of backends, with a running service."""
 
 import re
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -189,26 +190,30 @@ def test_an_invalid_edit_is_refused_and_the_form_keeps_its_values(
     assert "Stays" in text_of(operator.get(f"/live/animals/{number}"))
 
 
-def undo_token(page: httpx.Response) -> str:
-    (token,) = re.findall(r'name="removal" value="([^"]+)"', page.text)
-    return str(token)
-
-
-def test_a_removed_animal_is_404_and_the_removal_can_be_undone(server: Server, operator: ConsoleClient) -> None:
+def test_a_removed_animal_is_404_and_restored_from_its_page(
+    server: Server, operator: ConsoleClient, console: Console, new_name: Callable[[], str]
+) -> None:
     number = operator.add_pet("Removed by mistake", status="pending")
     page = operator.submit(f"/live/animals/{number}/remove")
-    assert f"Animal {number} was removed." in text_of(page)
+    assert f"Animal {number} was removed." in text_of(page) and restorable(page) == [number]
     assert pet_status(server, number) == 404
-    removed = operator.get(f"/live/animals/{number}")
+    other = console.sign_in(new_name())  # no session of another operator is needed
+    removed = other.get(f"/live/animals/{number}")
     assert removed.status_code == 404 and cells(removed, "What") == ["remove animal", "add animal"]
-    restored = operator.submit("/live/animals/undo", removal=undo_token(page))
-    assert "1 animal was restored." in text_of(restored)
+    assert "Removed by mistake , category 7, pending." in text_of(removed) and restorable(removed) == [number]
+    assert f"Animal {number} was restored." in text_of(other.submit("/live/animals/restore", id=str(number)))
     assert pet_status(server, number) == 200
     assert "Removed by mistake" in text_of(operator.get(f"/live/animals/{number}"))
-    again = operator.submit("/live/animals/undo", removal=undo_token(page))
-    assert "This removal can no longer be undone: it was undone already" in text_of(again)
+    again = operator.submit("/live/animals/restore", id=str(number))
+    assert f"animal {number} is in live: there is nothing to restore" in text_of(again)
     actions = [entry.action for entry in Commands(server).entries() if entry.subject == str(number)]
     assert actions == ["restore animal", "remove animal", "add animal"]
+
+
+def restorable(page: httpx.Response) -> list[int]:
+    """The animals that a page offers to restore."""
+    forms = re.findall(r'action="[^"]*/animals/restore">(.*?)</form>', page.text, re.DOTALL)
+    return [int(number) for form in forms for number in re.findall(r'name="id" value="(\d+)"', form)]
 
 
 def test_a_selection_is_removed_at_once_and_restored_at_once(server: Server, operator: ConsoleClient) -> None:
@@ -217,7 +222,8 @@ def test_a_selection_is_removed_at_once_and_restored_at_once(server: Server, ope
     page = operator.submit("/live/animals/selected", id=[*map(str, numbers), "9" * 18], action="remove")
     assert "3 animals were removed." in text_of(page)
     assert cells(operator.get("/live/animals?q=Herd"), "Id") == [str(kept)]
-    operator.submit("/live/animals/undo", removal=undo_token(page))
+    page = operator.submit("/live/animals/restore", id=[str(number) for number in restorable(page)])
+    assert "3 animals were restored." in text_of(page)
     assert cells(operator.get("/live/animals?q=Herd"), "Id") == [str(n) for n in (kept, *reversed(numbers))]
     for i, number in enumerate(numbers):
         history = operator.get(f"/live/animals/{number}")
@@ -225,16 +231,26 @@ def test_a_selection_is_removed_at_once_and_restored_at_once(server: Server, ope
         assert cells(history, "Detail") == [f"Herd {i}, category 7, available"] * 3
 
 
-def test_a_removal_of_the_other_environment_cannot_be_undone_here(operator: ConsoleClient) -> None:
-    page = operator.submit(f"/live/animals/{operator.add_pet('Live only')}/remove")
-    assert "can no longer be undone" in text_of(operator.submit("/staging/animals/undo", removal=undo_token(page)))
+def test_the_audit_log_restores_what_is_removed_now(operator: ConsoleClient, console: Console) -> None:
+    gone, back = operator.add_pet("Gone"), operator.add_pet("Back")
+    for number in (gone, back):
+        operator.submit(f"/live/animals/{number}/remove")
+        operator.submit("/live/animals/restore", id=str(number))
+    operator.submit(f"/live/animals/{gone}/remove")
+    entries = f"/live/audit?what=remove animal&q={gone}"
+    assert restorable(operator.get(entries)).count(gone) == 1  # of two removals
+    assert back not in restorable(operator.get(f"/live/audit?what=remove animal&q={back}"))
+    assert restorable(console.sign_in("an audit viewer", "viewer").get(entries)) == []
+    operator.submit("/live/animals/restore", id=str(gone))
+    assert gone not in restorable(operator.get(entries))
 
 
-def test_a_removal_can_be_undone_for_a_minute(own_console: Console) -> None:
-    operator = own_console.sign_in("ada")
-    page = operator.submit(f"/live/animals/{operator.add_pet('Late')}/remove")
-    own_console.server.move_clock(61)
-    assert "can no longer be undone" in text_of(operator.submit("/live/animals/undo", removal=undo_token(page)))
+def test_an_animal_of_the_other_environment_is_not_restored(operator: ConsoleClient) -> None:
+    number = operator.add_pet("Live only")
+    operator.submit(f"/live/animals/{number}/remove")
+    refused = text_of(operator.submit("/staging/animals/restore", id=str(number)))
+    assert f"no animal {number} was removed from staging" in refused or f"animal {number} is in staging" in refused
+    assert operator.post("/live/animals/restore").status_code == 400
 
 
 def test_an_animal_that_does_not_exist_cannot_be_edited_or_removed(operator: ConsoleClient) -> None:

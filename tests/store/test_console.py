@@ -76,6 +76,7 @@ def test_removed_animals_are_restored_under_their_ids_once(store_at: StorePlace)
         pets = [(await store.pets.add(NewPet(f"Pet {i}", i, "sold"), NOW)).pet for i in range(3)]
         removed = await store.pets.remove([pet.id for pet in pets[:2]], AuditEntry(NOW, "ada", "remove animal", ""))
         entry = AuditEntry(NOW, "ada", "restore animal", "")
+        assert await store.audit.removed([pet.id for pet in pets]) == {pet.id: pet for pet in pets[:2]}
         assert await store.pets.restore(removed, entry) == removed
         assert (await store.pets.page(after=0, limit=10, status=None)).pets == pets
         assert await store.pets.restore(removed, entry) == []

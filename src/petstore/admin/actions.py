@@ -165,9 +165,30 @@ class Admin:
             await self._pet(pet_ids[0])
         return await self._store.pets.remove(pet_ids, self._entry("remove animal", ""))
 
-    async def restore_pets(self, pets: Sequence[Pet]) -> list[Pet]:
-        """Undo a removal: the restored animals have their ids and values again."""
+    async def restore_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
+        """Bring removed animals back, with their ids and their values at the removal: all of them, or none."""
+        _check_count(pet_ids)
+        removed = await self._store.audit.removed(pet_ids)
+        pets = []
+        for pet_id in dict.fromkeys(pet_ids):
+            if await self._store.pets.get(pet_id) is not None:
+                raise OperatorError(f"animal {pet_id} is in {self._store.environment}: there is nothing to restore")
+            pet = removed.get(pet_id)
+            if pet is None:
+                raise OperatorError(await self._not_restorable(pet_id, is_removed=pet_id in removed))
+            pets.append(pet)
         return await self._store.pets.restore(pets, self._entry("restore animal", ""))
+
+    async def _not_restorable(self, pet_id: int, *, is_removed: bool) -> str:
+        if is_removed:
+            return (
+                f"animal {pet_id} was removed before Petstore 2.0, whose audit log is the first with all values:"
+                " add it again"
+            )
+        by = await self._store.imports.of_pet(pet_id, self._clock())
+        if by is not None and by.state in ("undoing", "undone"):
+            return f"animal {pet_id} was removed with its import, {by.id}: import {by.name} again"
+        return f"no animal {pet_id} was removed from {self._store.environment}"
 
     async def import_pets(
         self,
@@ -228,14 +249,18 @@ class Admin:
             waited = True
 
     async def earlier_import(self, sha256: str) -> Import | None:
-        """The last import of a file with this digest, unless it was undone."""
+        """The last import of a file with this digest, unless it was undone. Raises OperatorError on a full disk."""
+        self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._clock())
 
-    async def undo_import(self, import_id: str) -> Undone:
-        """Remove the animals of an import that no operator has changed since; go on if that was interrupted."""
+    async def undo_import(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
+        """Remove the animals of an import that no operator has changed since; go on if that was interrupted.
+
+        `removing` is called with the number of animals that were removed or kept so far.
+        """
         found = await self._import(import_id)
         entry = self._entry("undo import", import_id, found.name)
-        is_undone = found.state != "undone" and await self._store.imports.undo(import_id, entry)
+        is_undone = found.state != "undone" and await self._store.imports.undo(import_id, entry, removing)
         counts = await self._store.imports.undone(import_id)
         if not is_undone:
             raise OperatorError(f"{import_id} is undone already: {counts.removed:,} removed, {counts.kept:,} kept")

@@ -19,6 +19,7 @@ LINE_MAX = 64 * 1024  # bytes: a file of one long line must not fill the memory
 JSON_MAX = 64 * 1024 * 1024  # bytes of a .json file, which is read at once
 COLUMNS = ["id", "name", "categoryId", "status"]
 IMPORTED = COLUMNS[1:]  # the catalogue assigns the ids
+DELIMITERS = ",;\t"  # of a .csv file: spreadsheets write the one of their language
 Format = Literal["jsonl", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
 EXPORTED: tuple[Format, ...] = ("jsonl", "csv")
@@ -229,9 +230,12 @@ def _json_rows(lines: _Lines) -> Iterator[Row]:
 def _csv_rows(lines: _Lines) -> Iterator[Row]:
     """A row takes one line, since a name has no line break. So a quote that is not closed hides no other row."""
     names: list[str] = []
+    delimiter = ""
     for number, line in enumerate(lines, 1):
         try:
-            values = next(csv.reader([_text_of(line, number)], strict=True))
+            text = _text_of(line, number)
+            delimiter = delimiter or max(DELIMITERS, key=text.count)  # the most frequent one of the header line
+            values = next(csv.reader([text], strict=True, delimiter=delimiter))
             if not names:
                 _check_header(values)
                 names = values

@@ -17,7 +17,7 @@ from petstore.errors import PetstoreError
 COMMANDS = {
     "serve": ("petstore.cli.serve", "Start the service."),
     "keys": ("petstore.cli.keys", "Issue, list, show, change, rotate and revoke API keys."),
-    "pets": ("petstore.cli.pets", "List, show, add, change, remove, import and export animals."),
+    "pets": ("petstore.cli.pets", "List, show, add, change, remove, restore, import and export animals."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
     "usage": ("petstore.cli.usage", "Show the requests of keys, with a chart for each."),
     "audit": ("petstore.cli.audit", "Show who did what, and when."),

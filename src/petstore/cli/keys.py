@@ -13,7 +13,7 @@ from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
 from petstore.cli.options import Duration, Group, confirm, data_options, env_option, limit_option, yes_option
-from petstore.cli.output import Output, Table, program
+from petstore.cli.output import Output, Table, printable, program
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
@@ -244,11 +244,27 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
 
 @keys.command()
 @_key_argument
-@on_data
-async def revoke(backends: Backends, key_id: str) -> Output:
-    """End a key at once, for good. ID is the key's id, as keys list shows it."""
-    status = await _status(backends, await (await admin_of_key(backends, key_id)).revoke_key(key_id))
-    return Output(_key_values(status), f"{key_id} is revoked: the service refuses it from the next request on.")
+@yes_option
+@data_options
+def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
+    """End a key at once, for good. ID is the key's id, as keys list shows it.
+
+    keys suspend refuses a key until it is resumed.
+
+    \b
+    Example:
+      petstore keys revoke key_7Gh2kP0sLq9Z --yes
+    """
+    key = act(where, lambda backends: key_of(backends, key_id))
+    if key.revoked is None:
+        named = f"{key_id} ({printable(key.name) or 'no name'}, {key.environment}, {key.plan})"
+        confirm(f"{named} ends for good; its client needs a new key. Revoke it?", yes)
+
+    async def work(backends: Backends) -> Output:
+        status = await _status(backends, await admin(backends, key.environment).revoke_key(key_id))
+        return Output(_key_values(status), f"{key_id} is revoked: the service refuses it from the next request on.")
+
+    act(where, work).print(as_json)
 
 
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus:

@@ -1,6 +1,7 @@
 """Options and parameter types that several commands have."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -144,17 +145,26 @@ def limit_option(default: int, most: int = 10_000) -> Callable[[F], F]:
                         help="How many at most.")  # fmt: skip
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask, unless --yes was given. Raises OperatorError for every answer but yes, also when there is no answer."""
+def confirm(question: str, yes: bool, *listed: str) -> None:
+    """Ask, unless --yes was given. `listed`: lines that a terminal shows before the question.
+
+    Raises OperatorError for every answer but yes, also when there is no answer.
+    """
     if yes:
         return
-    try:
-        confirmed = click.confirm(question, err=True)
-    except click.Abort:  # standard input has ended, or Ctrl-C
-        click.echo(err=True)
-        confirmed = False
+    if sys.stdin is not None and sys.stdin.isatty():
+        for line in listed:
+            click.echo(line, err=True)
+        try:
+            confirmed, question = click.confirm(question, err=True), ""
+        except click.Abort:  # Ctrl-C or Ctrl-D
+            click.echo(err=True)
+            confirmed, question = False, ""
+    else:  # the question is a part of the message, which is one line
+        confirmed = sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")
+        question += " "
     if not confirmed:
-        raise OperatorError("not confirmed, so nothing was changed; --yes answers yes")
+        raise OperatorError(f"{question}not confirmed, so nothing was changed; --yes answers yes")
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")

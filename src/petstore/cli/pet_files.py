@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import pwd
 import shutil
 import sys
 import tempfile
@@ -29,10 +30,10 @@ WAIT_SECONDS = 1.0  # between two looks at an import of the same content
 
 
 @click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl, .csv or .json file.")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
 @click.option("--format", "written_as", type=click.Choice(FORMATS), help="Of FILE, if its name does not tell it.")
-@click.option("--dry-run", is_flag=True, help="Only read FILE: count its animals and list every bad row.")
+@click.option("--dry-run", is_flag=True, help="Add nothing: list every bad row, and what else the import would refuse.")
 @yes_option
 @data_options
 def import_(
@@ -48,14 +49,14 @@ def import_(
 
     \b
     .jsonl has one object a line:  {"name": "Rex", "categoryId": 1, "status": "available"}
-    .csv has a header line:        name,categoryId,status
+    .csv has a header line:        name,categoryId,status      also with semicolons or tabs
     .json has one array of objects, and at most 64 MiB.
     Ids in the file are ignored: the catalogue assigns new ones.
 
     FILE is checked whole first: if one row is bad, nothing is added. Its animals are then visible as they are added,
     and creates go on meanwhile. After an interruption give the same command again: it goes on where it ended. A file
     that was imported before is recognised by its content, and the command asks first. pets imports lists the imports,
-    pets undo-import removes one again. With --dry-run the exit code is 1 when FILE has bad rows.
+    pets undo-import removes one again. With --dry-run the exit code is 1 when the import would refuse FILE.
     """
     name = "standard input" if str(file) == "-" else str(file)
     if str(file) == "-" and written_as is None:
@@ -116,7 +117,7 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
     """The file, open for reading more than once: what can be read only once is copied first."""
     with data_dir.os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
-            source: Any = stack.enter_context(file.open("rb"))
+            source: Any = stack.enter_context(_opened(file))
         elif sys.stdin is None:
             raise OperatorError("standard input is closed")
         else:
@@ -126,6 +127,18 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
             shutil.copyfileobj(source, copy)
             source = copy
         yield source
+
+
+def _opened(file: Path) -> BinaryIO:
+    """Raises OperatorError that names the user, who is often another one than the file's owner expects."""
+    try:
+        return file.open("rb")
+    except PermissionError:
+        try:
+            user = pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:  # in a container a user may have no name
+            user = f"uid {os.geteuid()}"
+        raise OperatorError(f"{file}: the user {user} may not read it; give it another mode, or use -") from None
 
 
 def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: str) -> Import | None:
@@ -158,12 +171,14 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
         "earlier_import": earlier.id if earlier else None,
     }  # fmt: skip
     sentences = [f"{name}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added."]
+    if not good and not faults:
+        sentences.append("An import refuses a file without animals.")
     if earlier is not None and earlier.state == "done":
         sentences.append(f"It was imported before: {_described(earlier)}.")
     elif earlier is not None:
         sentences.append(f"Its import is {earlier.state}: {_described(earlier)}.")
     Output(data, *sentences).print(as_json)
-    if faults:
+    if faults or not good:
         raise click.exceptions.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""`petstore pets`: lists, shows, adds, changes and removes animals. Imports and exports are in pet_files.py."""
+"""`petstore pets`: lists, shows, adds, changes, removes and restores animals. pet_files.py has imports and exports."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ NAMED_MAX = 10  # ids in a message
 
 @click.group(cls=Group)
 def pets() -> None:
-    """List, show, add, change and remove animals; import and export files."""
+    """List, show, add, change, remove and restore animals; import and export files."""
 
 
 pets.add_command(import_)
@@ -138,20 +138,35 @@ async def set_status(
 @yes_option
 @data_options
 def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_json: bool, **where: Any) -> None:
-    """Remove animals for good. ID… are their ids, as pets list shows them. The ids are never used again.
+    """Remove animals. ID… are their ids, as pets list shows them. pets restore brings them back.
 
     \b
     Example:
       petstore pets remove 17 18 --yes
     """
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
-    if not yes:
-        for pet in found[:NAMED_MAX]:
-            click.echo(_line(pet), err=True)
-        confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes)
+    confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes, *map(_line, found[:NAMED_MAX]))
     removed = act(where, lambda backends: admin(backends, environment).remove_pets(pet_ids))
     data = {"removed": [pet.id for pet in removed]}
     Output(data, f"{counted(len(removed), 'animal')} removed from {environment}.").print(as_json)
+
+
+@pets.command()
+@click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
+@env_option
+@on_data
+async def restore(backends: Backends, pet_ids: tuple[int, ...], environment: Environment) -> Output:
+    """Bring removed animals back, with their ids and their values at the removal: all of them, or none.
+
+    ID… are their ids, as audit --what "remove animal" shows them. What undo-import has removed comes back by importing
+    the file again.
+
+    \b
+    Example:
+      petstore pets restore 17 18
+    """
+    restored = await admin(backends, environment).restore_pets(pet_ids)
+    return Output({"restored": [pet.id for pet in restored]}, *map(_line, restored))
 
 
 async def _existing(backends: Backends, environment: Environment, pet_ids: Sequence[int]) -> list[Pet]:

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from petstore.console import audit, bans, deprecated, key, keys, operators, overview, pet, pet_files, pets
+from petstore.console import audit, bans, deprecated, imports, key, keys, operators, overview, pet, pet_files, pets
 from petstore.console.error_pages import http_error, internal_error, unavailable
 from petstore.console.jobs import Jobs
 from petstore.console.requests import ConsoleRequest, Handler
@@ -57,9 +57,12 @@ ROUTES = [
     _post("/animals", pets.add),
     _get("/animals/rows", pets.rows),
     _post("/animals/selected", pets.change_selected),
-    _post("/animals/undo", pets.undo_removal),
+    _post("/animals/restore", pets.restore),
     _post("/animals/import", pet_files.start_import),
     _post("/animals/export", pet_files.start_export),
+    *_page("/animals/imports", imports.content, "imports/list.html", "imports/rows.html"),
+    _get("/animals/imports/{import_id}", imports.page),
+    _post("/animals/imports/{import_id}/undo", imports.undo),
     _get("/animals/{pet_id}", pet.page),
     _post("/animals/{pet_id}", pet.edit),
     _get("/animals/{pet_id}/history", pet.history),

@@ -3,6 +3,7 @@
 from typing import Any
 
 from petstore.audit import ACTIONS, PET_ACTIONS
+from petstore.console.pets import restorable
 from petstore.console.requests import ConsoleRequest
 
 PAGE_SIZE = 50
@@ -14,7 +15,10 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
         action = ""
     before = request.number("before") or None
     found = await request.store.audit.find(before=before, limit=PAGE_SIZE, actor=actor, action=action, text=text)
+    pets = await restorable(request, (entry for _, entry in found.entries))
+    newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
     return {
+        "restorable": {newest[str(pet_id)] for pet_id, pet in pets.items() if pet is not None},
         "actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None,
         "actions": ACTIONS, "pet_actions": PET_ACTIONS,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Background jobs: imports and exports that take longer than a request, and their progress."""
+"""Background jobs: imports, exports and undoing, which take longer than a request, and their progress."""
 
 import asyncio
 import logging
@@ -21,12 +21,13 @@ RUNNING_MAX = 2
 
 
 class Job(msgspec.Struct):
-    """One import or export: `done` of `total` steps, and at the end its result or its errors."""
+    """One import, export or undoing: `done` of `total` steps, and at the end its result or its errors."""
 
     environment: Environment
     title: str
     total: int
-    file_name: str  # of the upload or the download
+    file_name: str = ""  # of the download
+    link: str = ""  # the path of the import that it is about
     done: int = 0
     step: str = ""  # what the progress is of, where a job has several
     state: Literal["running", "finished", "failed"] = "running"
@@ -67,7 +68,7 @@ class Jobs:
     def start(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> Job:
         """Run `work`, which returns the result to show. Raises OperatorError when too many jobs are running."""
         if sum(each.state == "running" for each in self._jobs.values()) >= RUNNING_MAX:
-            raise OperatorError("two imports or exports are running; wait until one has finished")
+            raise OperatorError("two jobs are running; wait until one has finished")
         ended = [each for each in self._jobs.values() if each.state != "running"]
         for old in ended[: max(0, len(self._jobs) + 1 - JOBS_MAX)]:
             del self._jobs[old.id]

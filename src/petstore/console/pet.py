@@ -1,4 +1,4 @@
-"""One animal: its values, its history in the audit log, edit and remove."""
+"""One animal: its values, its history in the audit log, edit, remove and restore."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from petstore.audit import PET_ACTIONS, FoundEntries
 from petstore.console.forms import Form
-from petstore.console.pets import is_id, pet_of, removal_message
+from petstore.console.pets import is_id, pet_of, removal_message, restorable
 from petstore.console.requests import ConsoleRequest, describe
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import PetChanges
@@ -51,7 +51,10 @@ async def page(request: ConsoleRequest, form: Form | None = None, error: Excepti
     found = await _history(request, pet_id)
     if pet is None and not found.entries:
         raise HTTPException(404)
-    context: dict[str, Any] = {"pet": pet, "pet_id": pet_id, "found": found, "first": True, "error": message}
+    removed = {} if pet else await restorable(request, (entry for _, entry in found.entries))
+    context: dict[str, Any] = {
+        "pet": pet, "pet_id": pet_id, "found": found, "first": True, "error": message, "removed": removed,
+    }  # fmt: skip
     if form is None and pet is not None:
         form = Form([("name", pet.name), ("categoryId", str(pet.category_id)), ("status", pet.status)])
     return request.page("pets/show.html", 404 if pet is None else status, **context, form=form or Form())

@@ -20,7 +20,7 @@ async def start_import(request: ConsoleRequest) -> Response:
     form = await read_form(request.http, max_bytes=UPLOAD_MAX, max_files=1, seconds=None)
     upload = form.file("file")
     if upload is None or not upload.filename:
-        return _refuse(request, "Choose a file first: .jsonl, .csv or .json.")
+        return _refuse(request, "Choose a file first: .jsonl, .csv or .json.", "/animals")
     # The audit log keeps the name, and PostgreSQL rejects some control characters.
     name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
 
@@ -32,10 +32,14 @@ async def start_import(request: ConsoleRequest) -> Response:
             job.begin(f"Adding {checked.animals:,} animals", checked.animals)
             done = await request.admin.import_pets(name, file, checked, adding=job.advance)
         request.pets_changed()
-        added = f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added"
-        return f"{added} to {request.environment}. To remove them again: petstore pets undo-import {done.id}"
+        job.link = f"/animals/imports/{done.id}"
+        return f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added to {request.environment}."
 
-    return _start(request, Job(request.environment, f"Importing {name}", 1, name), work)
+    try:
+        format_of(name)
+    except OperatorError as error:
+        return _refuse(request, str(error), "/animals")
+    return start_job(request, Job(request.environment, f"Importing {name}", 1), work, "/animals")
 
 
 async def start_export(request: ConsoleRequest) -> Response:
@@ -63,26 +67,26 @@ async def start_export(request: ConsoleRequest) -> Response:
         return f"{count:,} {'animal is' if count == 1 else 'animals are'} ready."
 
     name = f"animals-{request.environment}.{chosen}"
-    return _start(request, Job(request.environment, f"Exporting {name}", 1, name), work)
+    return start_job(request, Job(request.environment, f"Exporting {name}", 1, name), work, "/animals")
 
 
-def _start(request: ConsoleRequest, job: Job, work: Callable[[Job], Awaitable[str]]) -> Response:
+def start_job(request: ConsoleRequest, job: Job, work: Callable[[Job], Awaitable[str]], path: str) -> Response:
+    """The page of the job; the page at `path` when too many jobs are running."""
     try:
-        format_of(job.file_name)
         request.state.jobs.start(job, work)
     except OperatorError as error:
-        return _refuse(request, str(error))
+        return _refuse(request, str(error), path)
     response = request.redirect(f"/jobs/{job.id}")
     if request.is_htmx:
         response.status_code = 201  # a script cannot see a redirect, so console.js follows `location` itself
     return response
 
 
-def _refuse(request: ConsoleRequest, text: str) -> Response:
+def _refuse(request: ConsoleRequest, text: str, path: str) -> Response:
     if request.is_htmx:
         return PlainTextResponse(text, 422)  # the page keeps the chosen file
     request.flash(text, ok=False)
-    return request.redirect("/animals")
+    return request.redirect(path)
 
 
 async def show_job(request: ConsoleRequest) -> Response:

@@ -1,20 +1,20 @@
-"""Animals: find, add, and change or remove many at once."""
+"""Animals: find, add, and change, remove or restore many at once."""
 
 import re
-import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from petstore.audit import AuditEntry
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest, describe
-from petstore.console.sessions import FlashMessage, Removal
+from petstore.console.sessions import FlashMessage
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import INT64_MAX, NewPet, Pet, is_status, new_pet
 
 PAGE_SIZE = 50
-UNDO_SECONDS = 60.0
 _WHOLE_NUMBER = re.compile("-?[0-9]{1,19}").fullmatch
 
 
@@ -60,28 +60,36 @@ async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: 
 
 
 def removal_message(request: ConsoleRequest, removed: Sequence[Pet]) -> FlashMessage:
-    """The message after a removal, with a button that undoes it."""
+    """The message after a removal, with a button that restores the animals."""
     request.pets_changed()
     if not removed:
         return FlashMessage("None of these animals exists any more.", ok=False)
     text = f"Animal {removed[0].id} was removed." if len(removed) == 1 else f"{len(removed):,} animals were removed."
-    kept = {token: each for token, each in request.session.removals.items() if request.now < each.until}
-    token = secrets.token_urlsafe(12)
-    request.session.removals = {**kept, token: Removal(request.environment, removed, request.now + UNDO_SECONDS)}
-    return FlashMessage(text, undo=token)
+    return FlashMessage(text, removed=[pet.id for pet in removed])
 
 
-async def undo_removal(request: ConsoleRequest) -> Response:
-    token = (await request.form()).text("removal")
-    removal = request.session.removals.get(token)
-    if removal is None or removal.environment != request.environment or request.now >= removal.until:
-        request.flash("This removal can no longer be undone: it was undone already, or the minute is over.", ok=False)
+async def restore(request: ConsoleRequest) -> Response:
+    pet_ids = [int(text) for text in (await request.form()).texts("id") if is_id(text)]
+    if not pet_ids:
+        raise HTTPException(400)
+    try:
+        restored = await request.admin.restore_pets(pet_ids)
+    except OperatorError as error:
+        request.flash(str(error), ok=False)
         return request.redirect("/animals")
-    restored = await request.admin.restore_pets(removal.pets)
-    request.session.removals.pop(token, None)
     request.pets_changed()
-    request.flash(f"{len(restored):,} {'animal was' if len(restored) == 1 else 'animals were'} restored.")
+    if len(restored) == 1:
+        request.flash(f"Animal {restored[0].id} was restored.")
+        return request.redirect(f"/animals/{restored[0].id}")
+    request.flash(f"{len(restored):,} animals were restored.")
     return request.redirect("/animals")
+
+
+async def restorable(request: ConsoleRequest, entries: Iterable[AuditEntry]) -> dict[int, Pet | None]:
+    """The animals of these audit entries that are removed, with the values to restore; None for those without any."""
+    subjects = {int(each.subject) for each in entries if each.action == "remove animal" and is_id(each.subject)}
+    missing = [pet_id for pet_id in subjects if await request.store.pets.get(pet_id) is None]
+    return await request.store.audit.removed(missing) if missing else {}
 
 
 def _respond(

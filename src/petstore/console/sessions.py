@@ -3,13 +3,10 @@
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from petstore.keys import Environment
 from petstore.operators import Operator, Role
-from petstore.pets import Pet
 
 SESSION_SECONDS = 12 * 3600
 IDLE_SECONDS = 30 * 60
@@ -25,15 +22,7 @@ class FlashMessage(msgspec.Struct, frozen=True):
     text: str
     ok: bool = True
     link: str = ""
-    undo: str = ""  # the token of a removal that can be undone
-
-
-class Removal(NamedTuple):
-    """Removed animals that can be restored until a moment."""
-
-    environment: Environment
-    pets: Sequence[Pet]
-    until: float
+    removed: Sequence[int] = ()  # ids of animals that can be restored
 
 
 class Session(msgspec.Struct):
@@ -46,7 +35,6 @@ class Session(msgspec.Struct):
     last_active: float
     messages: list[FlashMessage] = []
     new_secrets: dict[str, str] = {}  # by key id or "operator NAME"; each is shown once
-    removals: dict[str, Removal] = {}  # by the token of the message that undoes it
 
     @property
     def actor(self) -> str:

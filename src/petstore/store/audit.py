@@ -6,7 +6,7 @@ from petstore.audit import AuditEntry, FoundEntries
 from petstore.pets import INT64_MAX, Pet
 from petstore.store.database import Database, ForEachRow, contains_text, steps
 from petstore.store.freshness import NOTHING
-from petstore.store.schema import AUDIT, NEW_PET_FIELDS, Row, new_pet_row
+from petstore.store.schema import AUDIT, NEW_PET_COLUMNS, NEW_PET_FIELDS, Row, new_pet_row
 
 _ENTRY_FIELDS = AuditEntry.__struct_fields__
 _ENTRY = ", ".join(_ENTRY_FIELDS)
@@ -31,6 +31,25 @@ class Audit:
     async def record(self, entry: AuditEntry) -> None:
         await self._db.write(steps(recorded(self._db.schema, entry)), NOTHING)
 
+    async def removed(self, pet_ids: Sequence[int]) -> dict[int, Pet | None]:
+        """Those of the animals that operators have removed, with their values at the last removal.
+
+        None for a removal before 2.0, whose entry has no values.
+        """
+        found: dict[int, Pet | None] = {}
+        start, more, wanted = INT64_MAX, True, [str(pet_id) for pet_id in pet_ids]
+        while more and len(found) < len(set(wanted)):
+            entries, values = self._entries(f"subject, action, {NEW_PET_COLUMNS}"), (start, self._db.bounds.search_step)
+            rows = await self._db.read_long(
+                f"SELECT subject, {NEW_PET_COLUMNS} FROM ({entries}) AS e"
+                " WHERE action = 'remove animal' AND subject = ANY($3) ORDER BY id DESC",
+                *values, wanted,
+            )  # fmt: skip
+            for subject, *fields in rows:
+                found.setdefault(int(subject), None if fields[0] is None else Pet(int(subject), *fields))
+            start, more = await self._end_of_step(start)
+        return found
+
     async def find(
         self,
         *,
@@ -45,19 +64,27 @@ class Audit:
 
         The newest first. One call searches at most `search_step` entries.
         """
-        entries = f"SELECT id, {_ENTRY} FROM {self._db.schema}.audit WHERE id < $1 ORDER BY id DESC LIMIT $2"
         start = INT64_MAX if before is None else before
         step = self._db.bounds.search_step
         values = [start, step, action, limit + 1, subject]
         by_actor = contains_text(self._db, ["actor"], actor, values)
         by_text = contains_text(self._db, ["subject", "detail"], text, values)
         rows = await self._db.read_long(
-            f"SELECT * FROM ({entries}) AS e WHERE ($3 = '' OR action = $3) AND ($5 = '' OR subject = $5)"
+            f"SELECT * FROM ({self._entries(_ENTRY)}) AS e WHERE ($3 = '' OR action = $3) AND ($5 = '' OR subject = $5)"
             f" AND {by_actor} AND {by_text} LIMIT $4",
             *values,
         )
         found = [(number, AuditEntry(*rest)) for number, *rest in rows]
         if len(found) > limit:
             return FoundEntries(found[:limit], found[limit - 1][0], more=True)
-        last = await self._db.read_long(f"{entries} OFFSET $3", start, 1, step - 1)
-        return FoundEntries(found, last[0][0] if last else 0, more=bool(last))
+        return FoundEntries(found, *await self._end_of_step(start))
+
+    def _entries(self, columns: str) -> str:
+        """Up to $2 entries below the number $1, the newest first."""
+        return f"SELECT id, {columns} FROM {self._db.schema}.audit WHERE id < $1 ORDER BY id DESC LIMIT $2"
+
+    async def _end_of_step(self, start: int) -> tuple[int, bool]:
+        """The number to which one step below `start` has searched, and whether there is more below it."""
+        step = self._db.bounds.search_step
+        last = await self._db.read_long(f"{self._entries('at')} OFFSET $3", start, 1, step - 1)
+        return (last[0][0], True) if last else (0, False)

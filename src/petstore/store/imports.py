@@ -5,7 +5,7 @@ docs/decisions/0014 says why. One process at a time adds chunks: the one whose t
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -58,6 +58,12 @@ class Imports:
         """The newest import of a file with these bytes that was not undone."""
         order = "ORDER BY at DESC, id DESC LIMIT 1"
         found = await self._read(f"WHERE sha256 = $2 AND state IN ('running', 'done') {order}", now, sha256)
+        return found[0] if found else None
+
+    async def of_pet(self, pet_id: int, now: float) -> Import | None:
+        """The import that has added this animal, whether or not the animal is still there."""
+        chunk = f"SELECT c.import_id FROM {self._chunks} AS c WHERE c.first_id <= $2 AND $2 < c.first_id + c.count"
+        found = await self._read(f"WHERE id = ({chunk})", now, pet_id)
         return found[0] if found else None
 
     async def _read(self, which: str, now: float, *values: object) -> list[Import]:
@@ -152,11 +158,14 @@ class Imports:
 
     # Undoing
 
-    async def undo(self, import_id: str, entry: AuditEntry) -> bool:
+    async def undo(
+        self, import_id: str, entry: AuditEntry, removing: Callable[[int], None] = lambda searched: None
+    ) -> bool:
         """Remove the animals of an import that no operator has changed since. False when it cannot be undone.
 
         Undoing that was interrupted goes on; several processes may do it at once. `entry` is recorded at the
-        beginning, with the number of animals that the import has added.
+        beginning, with the number of animals that the import has added. `removing` is called with the number of
+        animals that were removed or kept so far.
         """
 
         def begin() -> Transaction[bool]:
@@ -177,6 +186,7 @@ class Imports:
         if not await self._write(begin()):
             return False
         step = self._db.bounds.import_chunk
+        searched = 0
         chunks = f"SELECT first_id, count FROM {self._chunks} WHERE import_id = $1 ORDER BY place"
         for first, count in await self._db.read_long(chunks, import_id):
             for start in range(first, first + count, step):
@@ -185,6 +195,8 @@ class Imports:
                     (start, min(start + step, first + count)),
                 )
                 await self._db.write(steps(remove), EDITED, OPERATOR_TIMEOUT)
+                searched += min(step, first + count - start)
+                removing(searched)
         end = Statement(f"UPDATE {self._table} SET state = 'undone' WHERE id = $1", (import_id,))
         await self._write(steps(end))
         return True
