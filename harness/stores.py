@@ -18,7 +18,7 @@ from petstore.errors import Unavailable
 from petstore.gate import Gate, GatePolicy, open_gate
 from petstore.pets import Import, NewPet
 from petstore.store import Store, StorePolicy, close_stores, open_stores, store_on
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 from petstore.store.freshness import Announce
 from petstore.store.postgres.pool import PostgresPool
 from petstore.store.sqlite.connection import connect

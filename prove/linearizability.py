@@ -16,7 +16,7 @@ from harness.backends import Postgres, Redis, shared
 from harness.claims import folder, hold
 from harness.nodes import nodes_running
 from harness.servers import Server, started
-from petstore.web.cursors import write_cursor
+from petstore.web.requests import write_cursor
 from prove.histories import Create, read_of, violations
 from prove.proof import Figures, Scale
 

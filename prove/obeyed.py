@@ -23,7 +23,7 @@ from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import close_stores
-from petstore.web.cursors import write_cursor
+from petstore.web.requests import write_cursor
 from prove.proof import Figures, Scale
 
 PLENTY = Limits(10**9, 10**9)

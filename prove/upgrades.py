@@ -29,7 +29,7 @@ from harness.served import Served, wait_for
 from harness.servers import PETSTORE, Server
 from harness.stores import StorePlace
 from petstore.store.schema import NEWEST_SCHEMA
-from petstore.web.cursors import write_cursor
+from petstore.web.requests import write_cursor
 from prove.proof import Figures, Scale
 from prove.reloads import events, reload
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from petstore.changes import Change
@@ -18,9 +18,11 @@ from petstore.observability import multiprocess
 from petstore.rate_limits import SECOND, BanPolicy
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 from petstore.store.schema import UNFINISHED_COPY
-from petstore.store.sqlite.migrations import migrate, needs_upgrade
+from petstore.store.sqlite.connection import migrate, needs_upgrade
+
+TOTALS_MAX = 250  # of admissions in one transaction, so that creates do not wait long for the write lock
 
 
 class Backends:
@@ -54,6 +56,18 @@ class Backends:
                 _close_soon(self.gate)
                 raise
             self._lock = lock.pop_all()
+
+    async def collect_admissions(self, at: float, key_ids: Sequence[str] | None = None) -> None:
+        """Add what the gate has admitted for these keys, or for all keys, to their usage at `at`.
+
+        Any process may collect, at any time: each admission is added once. Raises Unavailable when a gate or a store
+        cannot answer; what was not added then is added by a later call.
+        """
+        async for totals in self.gate.admissions(key_ids):
+            for environment, store in self.stores.items():
+                own = [total for total in totals if total.environment == environment]
+                for start in range(0, len(own), TOTALS_MAX):
+                    await store.usage.add_admissions(own[start : start + TOTALS_MAX], int(at), late=key_ids is None)
 
     async def __aenter__(self) -> "Backends":
         return self

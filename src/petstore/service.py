@@ -22,7 +22,6 @@ from petstore.data_dir import LAST_BACKUP, METRICS, shared_lock
 from petstore.errors import MissingPackage, OperatorError, PetstoreError, Unavailable
 from petstore.gate import GATE_FILE, bucket_of
 from petstore.keys import ENVIRONMENTS
-from petstore.maintenance.admissions import collect_admissions
 from petstore.maintenance.certificate import served_expiry
 from petstore.observability import metrics
 from petstore.observability.logs import bugs_logged, event, logger
@@ -78,13 +77,13 @@ class Service:
         with contextlib.suppress(asyncio.CancelledError):
             await self._housekeeping
         await self._flushing
-        self.app.settle(math.inf)
+        self.app.publish(math.inf)
         await self._flush_usage(of_all=True)
         await self._backends.close()
         await self._monitoring.close()
 
     async def _scrape(self, accept: str) -> tuple[str, bytes]:
-        self.app.settle(time.perf_counter())
+        self.app.publish(time.perf_counter())
         return await self._monitoring.scrape(accept)
 
     async def _run_housekeeping(self) -> None:
@@ -100,7 +99,7 @@ class Service:
                 os._exit(1)
             now = time.perf_counter()
             with bugs_logged():
-                self.app.settle(now)
+                self.app.publish(now)
             with bugs_logged():
                 self._monitoring.tick(now - due)
             with bugs_logged(), contextlib.suppress(Unavailable):
@@ -112,7 +111,7 @@ class Service:
         """First what was admitted, of which the counters then move errors to their own class."""
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
         with bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps it for the next time
-            await collect_admissions(self._backends.gate, self._backends.stores, self._clock(), seen)
+            await self._backends.collect_admissions(self._clock(), seen)
         for counters in self.app.counters:
             with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
                 await counters.flush(self._clock())

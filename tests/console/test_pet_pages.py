@@ -10,7 +10,7 @@ from harness.commands import Commands
 from harness.consoles import Console, ConsoleClient, cells, next_rows, text_of
 from harness.servers import Server
 from petstore.keys import Environment
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 
 UNUSUAL_NAMES = [
     "<script>alert(1)</script>",

@@ -122,7 +122,7 @@ def test_a_command_of_root_leaves_the_lock_to_the_owner(used: Commands) -> None:
 
 COMMANDS = [
     ["serve"], ["console"], ["keys", "list"], ["keys", "create", "--plan", "free"], ["pets", "export", "pets.csv"],
-    ["backup", "backup.zip"], ["restore", "backup.zip", "--force"], ["check"],
+    ["backup", "new.zip"], ["restore", "backup.zip", "--force"], ["check"],
 ]  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def test_a_scrape_is_the_sum_over_all_workers_and_a_killed_worker_does_not_lower
         send_lists(10)
         assert wait_for(lambda: lists_and_workers() == (50, 2))
         assert scrape(server).value("petstore_worker_starts_total") == 3
-        assert scrape(server).value("petstore_connections") <= 1
+        assert wait_for(lambda: scrape(server).value("petstore_connections") <= 1)
 
 
 @pytest.mark.parametrize("host", ["own", "asgi"])

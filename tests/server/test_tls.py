@@ -15,8 +15,7 @@ from harness.certificates import self_signed
 from petstore.server.connection import PART_MAX, WRITE_HIGH, WRITE_TIMEOUT, Connection
 from petstore.server.http_server import TLS_COST, HttpServer
 from petstore.server.messages import Request
-from petstore.server.tls import tls_context
-from petstore.server.tls_transport import RECORD, TlsTransport
+from petstore.server.tls import RECORD, TlsTransport, tls_context
 from petstore.web.replies import Reply
 
 ASKED = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"

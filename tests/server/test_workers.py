@@ -22,7 +22,7 @@ from harness.served import Served, wait_for
 from harness.servers import ENTRY, READY_WITHIN, Server, serving, started
 from petstore.maintenance.certificate import certificate_expiry
 from petstore.plans import Limits
-from petstore.server.restarts import PAUSE_MAX, Restarts
+from petstore.server.worker_process import PAUSE_MAX, Restarts
 from petstore.server.workers import STOP_TIMEOUT, default_count
 from petstore.settings import Settings
 from petstore.usage import HOUR
@@ -183,11 +183,11 @@ def children(pid: int) -> list[int]:
 _FAILING = """
 import pathlib, sys, time
 from petstore.observability import logs
-from petstore.server import restarts
+from petstore.server import worker_process
 from petstore.server.workers import Supervisor
 
 logs.configure()
-restarts.PAUSE_MAX = restarts.PAUSE_MIN  # a test does not wait for 30 seconds
+worker_process.PAUSE_MAX = worker_process.PAUSE_MIN  # a test does not wait for 30 seconds
 
 def work(own, others, ready):
     if pathlib.Path(sys.argv[1]).exists():

@@ -16,7 +16,7 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.pets import NewPet
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, schema
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 from petstore.store.postgres import migrations
 from petstore.store.postgres.pool import PostgresPool, each_host, pool_options
 

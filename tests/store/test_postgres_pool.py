@@ -18,7 +18,7 @@ from petstore.observability import health as health_module
 from petstore.observability.health import Health
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 from petstore.store.postgres.pool import PostgresPool, long_transaction, terminate_at
 from petstore.store.postgres.writer import watched
 

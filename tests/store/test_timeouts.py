@@ -16,7 +16,7 @@ from petstore.errors import Unavailable
 from petstore.observability import metrics
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 from petstore.store.schema import USAGE_TOTALS
 from petstore.store.sqlite.connection import connect
 

@@ -31,10 +31,9 @@ from petstore.pets import NewPet
 from petstore.store.postgres import migrations as postgres_migrations
 from petstore.store.schema import COUNTERS, NEWEST_SCHEMA, OLDEST_SCHEMA, TABLES, Row
 from petstore.store.schema import migrations as needed_migrations
-from petstore.store.sqlite import migrations as sqlite_migrations
-from petstore.store.sqlite.connection import connect
+from petstore.store.sqlite import connection as sqlite_connection
+from petstore.store.sqlite.connection import connect, migrate
 from petstore.store.sqlite.doctor import check_file
-from petstore.store.sqlite.migrations import migrate
 from petstore.usage import DAY, INTERVALS
 from tests.release_1_1 import NOW, RELEASE, ROWS, SECRETS, load_postgres, load_redis, pet_ids, unpack
 
@@ -244,7 +243,10 @@ def test_every_secret_gets_the_answer_of_the_release(released: Installation, met
             body = {"name": "Rex", "categoryId": 1} if method == "POST" else None
             answer = httpx.request(method, server.url("/pets", each["environment"]), headers=headers, json=body)
             code = answer.json()["code"] if answer.status_code >= 400 else None
-            assert [answer.status_code, code] == each["answers"][f"{method} /pets"], name
+            expected = each["answers"][f"{method} /pets"]
+            if released.restored and expected[0] == 429:  # a restore begins with a new gate
+                expected = [201 if body else 200, None]
+            assert [answer.status_code, code] == expected, name
 
 
 def test_creates_of_the_release_are_replayed(released: Installation) -> None:
@@ -274,7 +276,7 @@ def test_uncollected_admissions_end_in_the_usage_once(released: Installation) ->
                 expected[environment, key_id, operation] += count
     key_ids = {each["key"]: each["key_id"] for each in SECRETS["secrets"].values()}
     for each in SECRETS["admissions"][released.backend]:
-        if each["uncollected"]:
+        if each["uncollected"] and not released.restored:  # which a backup does not have
             expected[each["environment"], key_ids[each["key"]], each["operation"]] += each["uncollected"]
 
     async def usage(backends: Backends) -> Counter[Row]:
@@ -407,7 +409,7 @@ def killed_at(data: Path, statement: int) -> None:
         return connection
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sqlite_migrations, "connect", watched)
+        patched.setattr(sqlite_connection, "connect", watched)
         migrate(data / "live.db")
 
 
@@ -433,7 +435,7 @@ def test_a_full_disk_leaves_a_file_as_before(tmp_path: Path, monkeypatch: pytest
         return connection
 
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite_migrations, "connect", full)
+        patched.setattr(sqlite_connection, "connect", full)
         assert "full" in Commands(upgraded.server).fails_in_one_line("pets", "list")
     assert content(upgraded.server.data) == before
     test_every_row_is_in_its_new_place(upgraded, "live")

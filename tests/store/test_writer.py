@@ -15,7 +15,7 @@ from petstore.changes import Change
 from petstore.errors import Unavailable
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 from petstore.store.schema import USAGE_TOTALS
 from petstore.store.sqlite import writer as writer_module
 from petstore.store.sqlite.connection import WriteLock, connect

@@ -182,11 +182,11 @@ def test_nothing_is_performed_and_no_idempotency_key_is_used_up(tmp_path: Path) 
 
 def test_a_played_error_is_in_no_metric_of_requests_and_no_last_error(tmp_path: Path) -> None:
     async def work(running: Running, ask: Callable[..., Any], key_id: str) -> None:
-        running.app.settle(0.0)
+        running.app.publish(0.0)
         before = dict(metrics.REQUESTS.cells), dict(metrics.PLAYED.cells)
         await ask("error=internal_error")
         await ask("error=unavailable")
-        running.app.settle(0.0)
+        running.app.publish(0.0)
         assert dict(metrics.REQUESTS.cells) == before[0]
         grown = {cell: n - before[1].get(cell, 0) for cell, n in metrics.PLAYED.cells.items()}
         assert grown[("internal_error",)] == grown[("unavailable",)] == 1
@@ -213,7 +213,7 @@ def test_a_delay_ends_when_the_worker_stops_and_only_so_many_wait(tmp_path: Path
         replies = await asyncio.gather(*waiting)
         assert {reply.status for reply in replies} == {200} and time.monotonic() - began < 9
         assert all("preference-applied: delay=10\r\n" in reply.headers for reply in replies)
-        running.app.settle(0.0)
+        running.app.publish(0.0)
 
     use_staging(tmp_path, work)
 

@@ -13,7 +13,7 @@ from petstore.operations import OPERATIONS, Operation
 from petstore.pets import STATUSES, NewPet, Pet
 from petstore.plans import PLANS
 from petstore.settings import Settings
-from petstore.store.bounds import IDEMPOTENCY_LIFETIME
+from petstore.store.database import IDEMPOTENCY_LIFETIME
 from petstore.web.documents import Json, openapi_document
 from petstore.web.pets import SUNSET
 from petstore.web.replies import REJECTIONS, Error

@@ -66,8 +66,8 @@ def test_hits_and_misses_are_counted(tmp_path: Path) -> None:
         before = dict(metrics.PAGE_CACHE.cells)
         for _ in range(5):
             await running.ask("/v1/pets")
-        running.app.settle(0.0)
-        running.app.settle(0.0)  # nothing since
+        running.app.publish(0.0)
+        running.app.publish(0.0)  # nothing since
         grown = {cell: value - before.get(cell, 0) for cell, value in metrics.PAGE_CACHE.cells.items()}
         assert grown["live", "hit"] == 4 and grown["live", "miss"] == 1
 

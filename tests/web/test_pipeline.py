@@ -23,8 +23,8 @@ from petstore.plans import Limits
 from petstore.settings import leads_to_staging
 from petstore.store import Store
 from petstore.web.admission import CACHED_KEYS_MAX, LOOKUPS_PER_SECOND, Admission, digest_of_secret
-from petstore.web.paths import suggestion
 from petstore.web.replies import pairs
+from petstore.web.routes import suggestion
 
 
 async def unavailable(*_: object, **__: object) -> None:
@@ -67,7 +67,7 @@ def test_what_is_outside_the_base_addresses_is_counted_for_no_key(tmp_path: Path
         before = dict(metrics.REQUESTS.cells)
         for path in ("/healthz", "/healthz", "/nothing"):
             await running.app.answer(request(path))
-        running.app.settle(0.0)
+        running.app.publish(0.0)
         grown = {cell: value - before.get(cell, 0) for cell, value in metrics.REQUESTS.cells.items()}
         assert grown["none", "site", "200", "none"] == 2 and grown["none", "site", "404", "none"] == 1
 
@@ -342,7 +342,7 @@ def test_staging_answers_at_v1_under_the_host_of_its_url(tmp_path: Path) -> None
 def test_a_request_takes_from_its_first_byte_to_its_reply(tmp_path: Path, took: float) -> None:
     async def work(running: Running) -> None:
         await running.app.answer(request("/v1/pets/1", started=perf_counter() - took))
-        running.app.settle(0.0)
+        running.app.publish(0.0)
         _, total = metrics.REQUEST_SECONDS.cells["getPet",][:-1], metrics.REQUEST_SECONDS.cells["getPet",][-1]
         assert took <= total < took + 1
 

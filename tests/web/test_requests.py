@@ -16,7 +16,6 @@ from petstore.server.messages import Request
 from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
 from petstore.web.client_address import HOPS_MAX, client_address, networks
 from petstore.web.counters import BANNED_429, ERROR_KEYS_MAX, ERRORS_MAX, ROWS_MAX, RequestCounters
-from petstore.web.cursors import read_cursor, write_cursor
 from petstore.web.replies import common_headers, request_ids, seconds
 from petstore.web.requests import (
     BODY_MAX,
@@ -29,6 +28,8 @@ from petstore.web.requests import (
     parse_list_query,
     parse_pet_id,
     read_body,
+    read_cursor,
+    write_cursor,
 )
 from petstore.web.static_files import quality
 
@@ -267,7 +268,7 @@ def test_the_class_of_a_status(status: int, response: ResponseClass) -> None:
     counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
     for _ in range(3):
         counters.count(None, "listPets", status, 0.001)
-    counters.settle(NOW)
+    counters.publish(NOW)
     asyncio.run(counters.flush(NOW + 5))
     assert store.transactions == [[OperationUsage(ANONYMOUS, int(NOW + 5), response, 3, "listPets")]]
     assert counters.keys_seen == []
@@ -285,7 +286,7 @@ def test_a_worker_adds_no_admitted_request_of_a_key_and_moves_errors_out_of_ok(
     counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
     for _ in range(3):
         counters.count(key, "listPets", status, 0.001)
-    counters.settle(NOW)
+    counters.publish(NOW)
     assert counters.keys_seen == [key.id]
     asyncio.run(counters.flush(NOW + 5))
     assert store.transactions == [
@@ -318,7 +319,7 @@ def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> No
     def count() -> None:
         for key in keys:
             counters.count(key, "getPet", 429, 0.001)
-        counters.settle(NOW)
+        counters.publish(NOW)
 
     count()
     store.down = True

@@ -20,7 +20,7 @@ from petstore.cli.output import Output, program
 from petstore.errors import OperatorError
 from petstore.keys import ApiKey, Environment
 from petstore.settings import Settings, without_password
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 
 T = TypeVar("T")
 

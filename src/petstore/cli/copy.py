@@ -29,7 +29,6 @@ from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
 from petstore.maintenance import copy as copying
-from petstore.maintenance.admissions import collect_admissions
 from petstore.settings import Settings, check_url, without_password
 from petstore.store import Store, close_stores
 from petstore.wording import counted
@@ -103,7 +102,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     ):
         await check_copied(backends.stores)
         # What a service was killed before it could collect, as the next start would.
-        await collect_admissions(backends.gate, backends.stores, time.time())
+        await backends.collect_admissions(time.time())
         await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:
             copied = await copying.copy_stores(backends.stores, stores, name, bar.update)

@@ -156,7 +156,7 @@ def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_jso
 @env_option
 @on_data
 async def restore(backends: Backends, pet_ids: tuple[int, ...], environment: Environment) -> Output:
-    """Bring removed animals back, with their ids and their values at the removal: all of them, or none.
+    """Bring removed animals back. Each has its id and its values at the removal; all come back, or none.
 
     ID… are their ids, as audit --what "remove animal" shows them. What undo-import has removed comes back by importing
     the file again.

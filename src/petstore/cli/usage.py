@@ -17,7 +17,6 @@ from petstore.cli.options import Command, env_option, limit_option
 from petstore.cli.output import Output, Table
 from petstore.errors import Unavailable
 from petstore.keys import Environment
-from petstore.maintenance.admissions import collect_admissions
 from petstore.operations import OPERATIONS, OperationName
 from petstore.usage import SPANS, ResponseClass, Span, SpanName, calendar_month
 from petstore.wording import when
@@ -145,7 +144,7 @@ async def _one(backends: Backends, key_id: str, period: Period, operation: Opera
 async def _collect(backends: Backends, key_ids: Sequence[str] | None = None) -> None:
     """Add what no service has collected yet. Where the gate is down, the usage is shown as it is."""
     with contextlib.suppress(Unavailable):
-        await collect_admissions(backends.gate, backends.stores, time.time(), key_ids)
+        await backends.collect_admissions(time.time(), key_ids)
 
 
 def sparkline(values: Sequence[int]) -> str:

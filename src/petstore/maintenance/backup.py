@@ -30,8 +30,8 @@ from petstore.maintenance.archive import Manifest, Member, Progress
 from petstore.settings import Settings, without_password
 from petstore.store.schema import NEWEST_SCHEMA, migrations
 from petstore.store.sqlite.backup import Snapshot, record_entry, take_over_ids
+from petstore.store.sqlite.connection import migrate
 from petstore.store.sqlite.doctor import check_file
-from petstore.store.sqlite.migrations import migrate
 
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # called with the number of bytes
 STORES = [f"{environment}.db" for environment in ENVIRONMENTS]

@@ -15,6 +15,7 @@ from petstore.keys import ENVIRONMENTS
 from petstore.maintenance.certificate import certificate_expiry
 from petstore.settings import Settings
 from petstore.store import check_url
+from petstore.wording import counted
 
 CERTIFICATE_DAYS = 14
 FUTURE = 60.0  # seconds that a record may be ahead of the clock
@@ -67,7 +68,7 @@ async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
             continue
         seen = check_file(path)
         later = "" if seen.schema >= NEWEST_SCHEMA else f", the next start upgrades it to {NEWEST_SCHEMA}"
-        counts = [_counted(seen.rows.get(f"{noun}s", 0), shown) for noun, shown in (("pet", "animal"), ("key", "key"))]
+        counts = [counted(seen.rows.get(f"{noun}s", 0), shown) for noun, shown in (("pet", "animal"), ("key", "key"))]
         about = f"schema {seen.schema}{later}; {', '.join(counts)}"
         found.append(Finding(f"store, {environment}", seen.faults, about))
         ahead = (seen.newest or 0.0) - time.time()
@@ -105,10 +106,6 @@ async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
         return [Finding("gate", [str(error)])]
     _compare_clocks("Redis", ahead, clocks)
     return [Finding("gate", faults, about)]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _compare_clocks(server: str, ahead: float, clocks: list[str]) -> None:
@@ -160,7 +157,7 @@ def _free_space(data: Path, free_bytes: int, free_files: int) -> Finding:
             f"only {free // 2**20} MiB are free; old backups, replaced-… and gate.mdb.damaged-… can be deleted"
         )
     if system.f_files and system.f_favail < free_files:
-        faults.append(f"only {_counted(system.f_favail, 'more file')} can be created; delete some")
+        faults.append(f"only {counted(system.f_favail, 'more file')} can be created; delete some")
     return Finding("free space", faults, f"{free // 2**20:,} MiB")
 
 
@@ -183,6 +180,6 @@ def _certificate(cert: Path, key: Path) -> Finding:
         days = (certificate_expiry(cert, key) - time.time()) / 86_400
     except OperatorError as error:
         return Finding("certificate", [str(error)])
-    left = _counted(round(days), "day")
+    left = counted(round(days), "day")
     faults = [f"{cert}: expires in {left}"] if days < CERTIFICATE_DAYS else []
     return Finding("certificate", faults, f"valid for {left}")

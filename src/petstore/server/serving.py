@@ -11,10 +11,9 @@ from typing import Any
 from petstore.observability.logs import bugs_logged
 from petstore.server.connection import Connection
 from petstore.server.http_server import HttpServer
-from petstore.server.restarts import PAUSE_MAX
 from petstore.server.sockets import BACKLOG, Sockets
-from petstore.server.tls_transport import TlsTransport
-from petstore.server.worker_process import COVER, RETIRE
+from petstore.server.tls import TlsTransport
+from petstore.server.worker_process import COVER, PAUSE_MAX, RETIRE
 
 ACCEPT_TURNS = 500  # turns of the event loop after the signal: each accepts one connection that waits already
 RETIRE_TIMEOUT = 60.0

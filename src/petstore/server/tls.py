@@ -1,11 +1,22 @@
-"""TLS: the context of the server, from a certificate and its key."""
+"""TLS: from a certificate and its key, and between a socket and its connection in little memory that is counted.
 
+The event loop's own TLS keeps up to 546 KiB for an idle connection, and does not count what its socket has not sent.
+"""
+
+import asyncio
+import contextlib
 import os
 import ssl
 import stat
 from pathlib import Path
+from typing import Any
 
 from petstore.errors import OperatorError
+from petstore.server.connection import HEAD_TIMEOUT, Connection
+from petstore.server.http_server import HttpServer
+
+RECORD = 16 * 1024  # bytes: OpenSSL's buffers never shrink, so no more is given to them at once
+PIECE = 4 * 1024  # bytes of what arrives, likewise
 
 
 def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -27,3 +38,155 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
             f"--tls-cert {cert} and --tls-key {key}: not PEM files, or the key does not match ({error})"
         ) from error
     return context
+
+
+class TlsTransport(asyncio.Transport, asyncio.Protocol):
+    """The protocol of a socket, and the transport of a connection."""
+
+    def __init__(self, server: HttpServer, tls: ssl.SSLContext) -> None:
+        super().__init__()
+        self._server = server
+        self._connection = Connection(server)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_open = False  # the handshake is complete
+        self._has_ended = False  # no more is encrypted: this side has sent its close_notify
+        self._client_has_ended = False  # it has sent its own
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # Called by the event loop
+
+    def connection_made(self, transport: Any) -> None:
+        self._socket: asyncio.Transport = transport
+        self._connection.attach(self)
+        if not self._server.begin_handshake(self._connection):
+            transport.abort()
+            return
+        self._deadline = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, transport.abort)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end_handshake()
+        if self._is_open:
+            self._connection.connection_lost(error)
+        del self._connection  # they refer to each other
+
+    def eof_received(self) -> bool:
+        return self._is_open and self._connection.eof_received()
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_ended or self._client_has_ended:
+            self._connection.data_received(data)  # which counts what a client still sends, and drops it
+            return
+        try:
+            plain = self._decrypted(data)
+        except ssl.SSLError:  # the client does wrong, which is no concern of the log
+            self._flush()  # an alert
+            self._socket.close()
+            return
+        self._flush()
+        if plain and not self._socket.is_closing():
+            self._connection.data_received(plain)
+        if self._client_has_ended and not self.eof_received():
+            self.close()
+
+    def pause_writing(self) -> None:
+        if self._is_open:
+            self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._is_open:
+            self._connection.resume_writing()
+
+    # Called by the connection
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._has_ended or self._socket.is_closing():
+            return
+        if len(data) <= RECORD:
+            self._tls.write(data)
+            self._socket.write(self._outgoing.read())
+            return
+        view = memoryview(data)
+        records = []
+        for start in range(0, len(view), RECORD):
+            self._tls.write(view[start : start + RECORD])
+            records.append(self._outgoing.read())
+        self._socket.write(b"".join(records))
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self._send_close_notify()
+        self._socket.write_eof()
+
+    def close(self) -> None:
+        self._send_close_notify()
+        self._socket.close()
+
+    def abort(self) -> None:
+        self._socket.abort()
+
+    def is_closing(self) -> bool:
+        return self._socket.is_closing()
+
+    def pause_reading(self) -> None:
+        self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._socket.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._socket.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._socket.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._socket.get_extra_info(name, default)
+
+    # TLS
+
+    def _decrypted(self, data: bytes) -> bytes:
+        """Raises SSLError."""
+        plain = []
+        incoming, tls = self._incoming, self._tls
+        for start in range(0, len(data), PIECE):
+            incoming.write(data[start : start + PIECE])
+            try:
+                if not self._is_open:
+                    tls.do_handshake()
+                    self._open()
+                # An exception for each message that is complete would cost more than to decrypt it.
+                while incoming.pending or tls.pending():
+                    part = tls.read(RECORD)
+                    if not part:
+                        self._client_has_ended = True
+                        break
+                    plain.append(part)
+            except ssl.SSLWantReadError:
+                pass  # a record is incomplete
+        return plain[0] if len(plain) == 1 else b"".join(plain)
+
+    def _open(self) -> None:
+        self._is_open = True
+        self._end_handshake()
+        self._connection.connection_made(self)
+
+    def _end_handshake(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self._server.end_handshake(self._connection)
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._socket.write(self._outgoing.read())
+
+    def _send_close_notify(self) -> None:
+        """The close_notify of the client is not waited for."""
+        if not self._has_ended:
+            self._has_ended = True
+            with contextlib.suppress(ssl.SSLError):
+                self._tls.unwrap()
+            self._flush()

@@ -23,9 +23,8 @@ from pathlib import Path
 
 from petstore.observability.logs import event
 from petstore.server.handover import Digests, Handover, trial_environment
-from petstore.server.restarts import Restarts
 from petstore.server.sockets import Sockets, inherited, worker_sockets
-from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Work, Worker, run_worker
+from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Restarts, Work, Worker, run_worker
 
 STOP_TIMEOUT = 4.5
 WORKERS_MAX = 8  # by default

@@ -9,8 +9,7 @@ from petstore import settings
 from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import Environment
 from petstore.store.audit import Audit
-from petstore.store.bounds import Bounds
-from petstore.store.database import Database
+from petstore.store.database import Bounds, Database
 from petstore.store.freshness import Announce, Freshness
 from petstore.store.imports import Imports
 from petstore.store.keys import Keys

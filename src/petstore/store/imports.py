@@ -14,8 +14,7 @@ from petstore.audit import AuditEntry
 from petstore.errors import ImportTaken
 from petstore.pets import Import, ImportState, NewPet, Undone, new_import_id
 from petstore.store.audit import recorded
-from petstore.store.bounds import OPERATOR_TIMEOUT
-from petstore.store.database import Database, PutRows, Statement, T, Transaction, lock_tables, steps
+from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, T, Transaction, lock_tables, steps
 from petstore.store.freshness import ADDED, EDITED, NOTHING
 from petstore.store.pets import added
 from petstore.store.schema import IMPORT_CHUNKS

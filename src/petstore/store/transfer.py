@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from petstore.changes import CHANGES
-from petstore.store.bounds import OPERATOR_TIMEOUT
-from petstore.store.database import Database, ForEachRow, PutRows, Statement, Transaction, steps
+from petstore.store.database import OPERATOR_TIMEOUT, Database, ForEachRow, PutRows, Statement, Transaction, steps
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import COUNTERS, Row, Table
 

@@ -22,7 +22,6 @@ from petstore.web.admission import Admission, check_limits, check_scope, unautho
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCounters
-from petstore.web.paths import not_found, wrong_address
 from petstore.web.pets import PetOperations
 from petstore.web.preferences import Delays, parse_preferences, play, played_decision
 from petstore.web.replies import (
@@ -40,7 +39,7 @@ from petstore.web.replies import (
     unavailable,
 )
 from petstore.web.requests import Request
-from petstore.web.routes import Api, Route, Router
+from petstore.web.routes import Api, Route, Router, not_found, wrong_address
 from petstore.web.site import Scrape, Site
 
 
@@ -83,12 +82,12 @@ class App:
     def address_of(self, request: Request) -> str:
         return client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
 
-    def settle(self, ticks: float) -> None:
+    def publish(self, ticks: float) -> None:
         """Once a second: pass on what was counted and held back. `ticks` is by perf_counter; infinity at the end."""
         now = self._clock()
         for api in self._apis.values():
-            api.counters.settle(now, api.pets.pages.take_misses())
-        self._site_counters.settle(now)
+            api.counters.publish(now, api.pets.pages.take_misses())
+        self._site_counters.publish(now)
         self._outages.flush(ticks)
 
     def end_delays(self) -> None:

@@ -58,7 +58,7 @@ class RequestCounters:
         self._usage[key.id, operation, "ok"] += 1
         self._last_used[key.id] = now
 
-    def settle(self, now: float, page_misses: int = 0) -> None:
+    def publish(self, now: float, page_misses: int = 0) -> None:
         """Add what was counted since the last call to the metrics, and to the usage that waits to be written."""
         pages = 0
         counts, self._counts = self._counts, defaultdict(int)

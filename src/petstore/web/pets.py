@@ -14,7 +14,6 @@ from petstore.keys import ApiKey
 from petstore.operations import OPERATIONS, OperationName
 from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
 from petstore.store.pets import Pets
-from petstore.web.cursors import write_cursor
 from petstore.web.page_cache import PageCache, Rendered
 from petstore.web.replies import JSON, NO_STORE, PRIVATE, Lines, Reply, line
 from petstore.web.requests import (
@@ -27,6 +26,7 @@ from petstore.web.requests import (
     parse_list_query,
     parse_pet_id,
     read_body,
+    write_cursor,
 )
 
 SUNSET = datetime(2030, 12, 5, tzinfo=UTC).timestamp()

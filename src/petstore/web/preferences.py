@@ -9,10 +9,9 @@ from typing import NamedTuple
 from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE
 from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
 from petstore.web.admission import check_limits, insufficient_scope, unauthorized
-from petstore.web.paths import wrong_address
 from petstore.web.replies import Lines, internal_error, line, unavailable
 from petstore.web.requests import Request
-from petstore.web.routes import Route
+from petstore.web.routes import Route, wrong_address
 
 PREFER_MAX = 500  # characters; a longer field is ignored
 DELAYS_MAX = 100  # at a time

@@ -1,7 +1,10 @@
 """Routing: the environment and the operation that a request is for, from the table of operations."""
 
+import re
+
 import msgspec
 
+from petstore.errors import MethodNotAllowed, NotFound, RequestError
 from petstore.keys import Environment
 from petstore.operations import OPERATIONS, OTHER, Operation, OperationName
 from petstore.settings import BASES, Settings, leads_to_staging
@@ -88,3 +91,27 @@ def _address(api: Api, path: str) -> Address:
 def _route(api: Api, operation: Operation, allow: str) -> Route:
     headers = api.pets.deprecation if operation.deprecated else ""
     return Route(api, operation.name, operation, HANDLERS[operation.name], allow, headers)
+
+
+# The 404 of an address where nothing is, with the address that was probably meant
+
+SUGGESTED_MAX = 100  # characters: a longer path is no slip
+_SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
+
+
+def not_found(path: str) -> NotFound:
+    return NotFound(NotFound.usual + suggestion(path))
+
+
+def wrong_address(path: str, allow: str) -> RequestError:
+    """`allow`: the methods that the address answers; none: nothing is there."""
+    return MethodNotAllowed(f"This address answers {allow}.", (("allow", allow),)) if allow else not_found(path)
+
+
+def suggestion(path: str) -> str:
+    """For a path that is one slip away from an address of the interface."""
+    match = _SLIP(re.sub("/+", "/", path.lower())) if len(path) <= SUGGESTED_MAX else None
+    if match is None:
+        return ""
+    address = f"{match[1] or BASES['live']}/pets{match[2] or ''}"
+    return f" Did you mean {address}?" if address != path else ""

@@ -10,9 +10,9 @@ from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web.client_address import client_address, is_in, networks
 from petstore.web.documents import Documents
-from petstore.web.paths import not_found
 from petstore.web.replies import JSON, NO_STORE, Reply, line
 from petstore.web.requests import FIELD_PARSED_MAX, Request
+from petstore.web.routes import not_found
 
 METHODS = "GET, HEAD, OPTIONS"
 PROBES = ("/healthz", "/livez", "/readyz")

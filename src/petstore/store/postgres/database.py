@@ -9,8 +9,7 @@ from petstore.errors import Unavailable
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store.bounds import OPERATOR_TIMEOUT, Bounds
-from petstore.store.database import ForEachRow, Statement, Step, T, Transaction
+from petstore.store.database import OPERATOR_TIMEOUT, Bounds, ForEachRow, Statement, Step, T, Transaction
 from petstore.store.freshness import Announce, Freshness, Numbers, numbering_sql, numbers_sql
 from petstore.store.postgres.pool import Connection, PostgresPool, long_transaction
 from petstore.store.postgres.writer import SEQUENCES, PostgresWriter, lock_pet_ids, watched

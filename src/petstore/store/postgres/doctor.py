@@ -9,7 +9,7 @@ import asyncpg
 
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, Environment
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 from petstore.store.postgres.database import schema_of
 from petstore.store.postgres.migrations import schema_version
 from petstore.store.postgres.pool import Connection, each_host

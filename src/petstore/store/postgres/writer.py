@@ -11,7 +11,7 @@ from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.observability.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet, Pet
-from petstore.store.bounds import IDEMPOTENCY_LIFETIME, Bounds
+from petstore.store.database import IDEMPOTENCY_LIFETIME, Bounds
 from petstore.store.freshness import ADDED, Freshness, Numbers
 from petstore.store.postgres.pool import Connection, PostgresPool
 from petstore.store.schema import IDEMPOTENCY, NEW_PET_COLUMNS, NEW_PET_FIELDS, TYPES, new_pet_row

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from petstore.keys import ENVIRONMENTS, Environment
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 from petstore.store.freshness import Announce
 from petstore.store.sqlite.database import SqliteDatabase
 

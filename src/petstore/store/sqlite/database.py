@@ -18,12 +18,10 @@ from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store.bounds import Bounds
-from petstore.store.database import PutRows, Statement, Step, T, Transaction
+from petstore.store.database import Bounds, PutRows, Statement, Step, T, Transaction
 from petstore.store.freshness import Announce, Freshness, Numbers, numbers_sql
 from petstore.store.schema import Row, Table
-from petstore.store.sqlite.connection import connect, translate, translating
-from petstore.store.sqlite.migrations import migrate
+from petstore.store.sqlite.connection import connect, migrate, translate, translating
 from petstore.store.sqlite.writer import Writer
 
 _ANY = re.compile(r"= ANY\((\?\d+)\)")

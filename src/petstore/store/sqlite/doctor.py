@@ -9,8 +9,7 @@ import apsw
 
 from petstore.errors import OperatorError
 from petstore.store.schema import OLDEST_SCHEMA, OWN_TABLES, TABLES, TABLES_OF_1_1, UNFINISHED_COPY, migrations
-from petstore.store.sqlite.connection import BUSY_TIMEOUT, set_busy_timeout
-from petstore.store.sqlite.migrations import RESTORE
+from petstore.store.sqlite.connection import BUSY_TIMEOUT, RESTORE, set_busy_timeout
 
 _NEWEST = (
     "SELECT max(at) FROM (SELECT max(at) AS at FROM {audit} UNION ALL SELECT max(created) FROM idempotency"

@@ -6,7 +6,7 @@ import apsw
 import msgspec
 
 from petstore.pets import Added, Pet
-from petstore.store.bounds import IDEMPOTENCY_LIFETIME, Bounds
+from petstore.store.database import IDEMPOTENCY_LIFETIME, Bounds
 from petstore.store.schema import IDEMPOTENCY, NEW_PET_FIELDS, new_pet_row
 from petstore.store.writing import AddPet, replayed
 

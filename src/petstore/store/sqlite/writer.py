@@ -28,7 +28,7 @@ from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.observability.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store.bounds import Bounds
+from petstore.store.database import Bounds
 from petstore.store.freshness import ADDED, Freshness, Numbers, numbering_sql, numbers_sql
 from petstore.store.schema import NEW_PET_COLUMNS, NEW_PET_FIELDS, new_pet_row
 from petstore.store.sqlite.connection import FILE_PRAGMAS, WriteLock, set_busy_timeout, translate

@@ -1,4 +1,4 @@
--- From release 1.1, whose triggers are dropped before: store/sqlite/migrations.py.
+-- From release 1.1, whose triggers are dropped before: store/sqlite/connection.py.
 
 -- Animals of an import that every reader sees already; imports that no reader has seen are left out.
 INSERT INTO pets (id, name, category_id, status)
