@@ -25,7 +25,8 @@ from typing import IO
 
 from petstore.errors import OperatorError
 
-DATA_FILES = ("live.db", "staging.db", "gate.mdb")
+STORE_FILES = ("live.db", "staging.db")
+DATA_FILES = (*STORE_FILES, "gate.mdb")
 COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that SQLite and LMDB keep beside a data file
 
 UMASK = 0o077  # of every process that creates files here: only their owner may read them
@@ -36,7 +37,7 @@ LOCK = "lock"
 LAST_BACKUP = "last-backup"  # an empty file; its time is that of the last backup
 STAGE = "restore.part"  # files that a restore prepares, or no longer needs
 READY = "restore"  # STAGE after the rename that commits: its files are the data now, even before they are moved
-NEW, OLD, MEMBERS = "new", "old", "members"
+NEW, OLD = "new", "old"
 METRICS = "metrics"  # the numbers of the workers (observability/multiprocess.py)
 OWN = (LOCK, LAST_BACKUP, STAGE, METRICS, "lost+found")  # names that a directory without data may have
 
@@ -213,7 +214,7 @@ def check_data(data: Path) -> None:
     """Raises NoData, and OperatorError when the directory may not be entered. Creates nothing."""
     check_encoding(data)
     with os_errors_of(f"--data {data}"):
-        if not any(exists(data / name) for name in (*DATA_FILES[:2], READY)):
+        if not any(exists(data / name) for name in (*STORE_FILES, READY)):
             raise NoData(data)
 
 
@@ -327,9 +328,7 @@ def stage_restore(data: Path) -> Iterator[Path]:
 def commit_restore(data: Path) -> Path | None:
     """Put the staged files in force. Returns the subdirectory with the old files, if there were any."""
     new = data / STAGE / NEW
-    with replacing(data / STAGE / MEMBERS) as file:
-        file.write("\n".join(sorted(path.name for path in new.iterdir())))
-    for path in (*new.iterdir(), data / STAGE / MEMBERS, new, data / STAGE):
+    for path in (*new.iterdir(), new, data / STAGE):
         sync(path)
     (data / STAGE).rename(data / READY)
     sync(data)
@@ -337,15 +336,17 @@ def commit_restore(data: Path) -> Path | None:
 
 
 def complete_restore(data: Path) -> Path | None:
-    """Move the files of a committed restore to their names. A crash at any step does no harm: the next call goes on."""
+    """Move the files of a committed restore to their names. A crash at any step does no harm: the next call goes on.
+
+    The gate's file is set aside: limits start anew.
+    """
     ready = data / READY
     if not is_directory(ready):
         return None
     new, old = ready / NEW, ready / OLD
-    members = read_text(ready / MEMBERS).split("\n")
     for name in DATA_FILES:
         is_staged = os.path.lexists(new / name)
-        if is_staged or name not in members:
+        if is_staged or name not in STORE_FILES:  # a file of the store that is not staged any more is in force
             for existing in (name, *(name + companion for companion in COMPANIONS)):
                 with contextlib.suppress(FileNotFoundError):
                     (data / existing).rename(old / existing)

@@ -153,7 +153,6 @@ def test_an_interrupted_restore_is_found(embedded: Commands) -> None:
     ready = embedded.data / data_dir.READY
     for name in (data_dir.NEW, data_dir.OLD):
         (ready / name).mkdir(parents=True)
-    (ready / data_dir.MEMBERS).write_text("\n".join(data_dir.DATA_FILES))
     assert set(faults(embedded)) == {"restore"}
     embedded.text("pets", "list")  # completes it
     assert faults(embedded) == {}
