@@ -160,7 +160,7 @@ def user_name(number: int) -> str:
 def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
     """A descriptor of a file in the data directory; a new file is its owner's alone.
 
-    Raises OSError, also for a link or what is no regular file.
+    Raises OSError, also for a link, a directory, a pipe or a device.
     """
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # NONBLOCK: a pipe would wait
     if not stat.S_ISREG(os.fstat(file).st_mode):

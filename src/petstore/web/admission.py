@@ -68,7 +68,7 @@ class Admission:
         """Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
-        if secret is not None and len(secret) == SECRET_LENGTH:  # otherwise it is no key, and may be 30 KB long
+        if secret is not None and len(secret) == SECRET_LENGTH:  # otherwise it is not a key, and may be 30 KB long
             freshness = self._freshness
             if not freshness.checked <= now < freshness.due:
                 await freshness.check_at(now)

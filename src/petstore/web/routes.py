@@ -95,7 +95,7 @@ def _route(api: Api, operation: Operation, allow: str) -> Route:
 
 # The 404 of an address where nothing is, with the address that was probably meant
 
-SUGGESTED_MAX = 100  # characters: a longer path is no slip
+SUGGESTED_MAX = 100  # characters: a longer path is not a slip
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
 
 
