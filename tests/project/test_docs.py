@@ -190,3 +190,7 @@ def test_the_interface_document_of_this_version_is_kept() -> None:
     kept = breaking_changes.RELEASED / f"{__version__}.json"
     present = as_json(openapi_document("/v1", "/staging/v1", 0)) + b"\n"
     assert kept.read_bytes() == present, "run: python -m tools.breaking_changes --keep"
+
+
+def test_this_version_gets_security_fixes() -> None:
+    assert f"| the newest {__version__.partition('.')[0]}.x | yes |" in (ROOT / "SECURITY.md").read_text()
