@@ -1,12 +1,15 @@
 """What a request costs past one machine: CPU time in the node, in Redis and in PostgreSQL, and what is asked of them.
 
 CPU time hardly depends on what else the machine does, so these figures carry over where requests per second would not.
+Also the memory of a worker, and what an animal, an idempotency key and an API key take in the store and in Redis.
 """
 
 import argparse
 import asyncio
 import json
 import sys
+import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,13 @@ import report
 from contenders import CONTENDERS
 from load import ROWS, run_wrk
 from redis import Redis as RedisClient
-from running import BENCH, Running, processor_seconds, started
+from running import BENCH, BUILD, Running, processor_seconds, started
+from seed import fill
 
 from petstore.gate.redis_script import KEY_LIVE, VERSION_NUMBER, ScriptCall, key_record
 from petstore.gate.redis_url import open_link
 from petstore.rate_limits import BanPolicy
+from petstore.settings import Settings
 
 ANIMALS = 100_000
 KEYS = 100_000
@@ -86,6 +91,39 @@ def measure(node: Running, row: str, seconds: float) -> Cost:
     )
 
 
+def memory_of(node: Running) -> dict[str, float]:
+    """MiB of the main process and of its worker. What both share counts for each of them: the worst case."""
+    main = node.process.pid
+    (worker,) = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    return {"main_process_mib": resident(main), "worker_mib": resident(int(worker))}
+
+
+def resident(pid: int) -> float:
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
+    return round(int(line.split()[1]) / 1024, 1)
+
+
+def bytes_in_postgres(table: str) -> float:
+    """Of one row of a table of live, with its indexes."""
+    server = backends.postgres()
+    (database,) = server.execute("SELECT datname FROM pg_database WHERE datname LIKE 'petstore%'")
+    (found,) = server.execute(
+        f"SELECT pg_total_relation_size('petstore_live.{table}') AS bytes, count(*) AS rows FROM petstore_live.{table}",
+        server.url_of(database["datname"]),
+    )
+    return round(found["bytes"] / found["rows"], 1)
+
+
+def bytes_in_sqlite() -> float:
+    """Of one animal, with the indexes."""
+    with tempfile.TemporaryDirectory(dir=BUILD) as name:
+        data = Path(name) / "data"
+        empty = Path(name) / "empty"
+        asyncio.run(fill(Settings(data=empty), 0, [], "spent"))
+        asyncio.run(fill(Settings(data=data), ANIMALS, [], "spent"))
+        return round(((data / "live.db").stat().st_size - (empty / "live.db").stat().st_size) / ANIMALS, 1)
+
+
 def redis_alone(step: int, steps: int) -> float:
     """Microseconds of Redis' CPU time for a request, when every request of a step is another key's: the worst case."""
 
@@ -106,6 +144,14 @@ def redis_alone(step: int, steps: int) -> float:
     return round((processor_seconds(server.pid) - before) / (step * steps) * 1e6, 2)
 
 
+def bytes_in_redis() -> int:
+    """Of the record of one API key, with its name."""
+    client = RedisClient(port=backends.redis().port)
+    used: int = client.memory_usage(next(client.scan_iter(f"{key_record('')[:-2]}*")))
+    client.close()
+    return used
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=5, help="length of one run (default 5)")
@@ -115,11 +161,19 @@ def main() -> int:
     try:
         with started(CONTENDERS["petstore-cluster"], ANIMALS) as node:
             costs = {row: measure(node, row, options.seconds) for row in options.rows.split(",")}
+            memory = memory_of(node)
+        takes = {
+            "animal_in_sqlite": bytes_in_sqlite(),
+            "animal_in_postgresql": bytes_in_postgres("pets"),
+            "idempotency_key_in_postgresql": bytes_in_postgres("idempotency"),
+        }
+        takes["api_key_in_redis"] = bytes_in_redis()
         alone = {step: redis_alone(step, 200_000 // step) for step in (1, 8, 64)}
     finally:
         backends.end()
     kept: dict[str, Any] = {"machine": report.machine(), "costs": {row: asdict(cost) for row, cost in costs.items()}}
     kept["redis_us_by_requests_in_a_step"] = alone
+    kept |= {"memory": memory, "bytes": takes, "finished": time.strftime("%Y-%m-%d", time.gmtime())}
     options.out.write_text(json.dumps(kept, indent=2) + "\n")
     print(f"{'row':8} {'req/s':>8} {'node µs':>8} {'redis µs':>9} {'postgres µs':>12} {'steps':>7} {'commits':>8}")
     for row, cost in costs.items():
@@ -129,6 +183,8 @@ def main() -> int:
         )
     for step, cost_of_one in alone.items():
         print(f"Redis alone, every request another key's, {step:3} in a step: {cost_of_one} µs each")
+    for what, figure in (*memory.items(), *takes.items()):
+        print(f"{what}: {figure}")
     return 0
 
 

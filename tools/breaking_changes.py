@@ -216,7 +216,9 @@ def _resolved(node: Any, document: Json) -> Any:
 
 
 def last_release() -> Path:
-    return max(RELEASED.glob("*.json"), key=lambda file: [int(part) for part in file.stem.split(".")])
+    """The document of the release before this version: that of this version itself may be kept already."""
+    others = (file for file in RELEASED.glob("*.json") if file.stem != __version__)
+    return max(others, key=lambda file: [int(part) for part in file.stem.split(".")])
 
 
 def main(arguments: list[str] | None = None) -> int:

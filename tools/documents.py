@@ -1,9 +1,10 @@
-"""`python -m tools.documents`: dead links, retired words and long sentences in documents, retired names in code.
+"""`python -m tools.documents`: dead links, retired words, long sentences in documents and in what programs print.
 
 Average and longest sentence are those of prose. A cell of a table counts as a sentence for the longest one only.
 """
 
 import ast
+import inspect
 import io
 import re
 import sys
@@ -16,10 +17,13 @@ READ_BY_PEOPLE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "client/REA
 LINKED = (*READ_BY_PEOPLE, "SECURITY.md", "CHANGELOG.md", "client/CHANGELOG.md", "bench/README.md")
 FIGURES = "figures.md"  # what measurements print: lists, not sentences
 CODE = ("src/**/*.py", "client/src/**/*.py")
+PRINTED = ("src/petstore/cli/*.py", "src/petstore/admin/*.py", "src/petstore/console/*.py")  # their strings
+TEMPLATES = ("src/petstore/console/templates/**/*.html",)
 
 AVERAGE_MAX, SENTENCE_MAX = 18, 35  # words
 DECISION_MAX, PROOFS_MAX = 400, 800  # words; the latter without tables
 PARAGRAPH_MAX = 3  # lines, in the README
+TOTAL_MAX, GUIDES = 13_000, ("README.md", "docs/*.md")  # words of all guides together
 
 # A retired word, as a regular expression, and the word that we use. One word has one meaning in the whole project.
 RETIRED = {
@@ -66,8 +70,14 @@ def faults(root: Path) -> list[str]:
         found += _too_long(decision.name, decision.read_text(), DECISION_MAX)
     for proofs in _files(root, ("docs/proofs.md",)):
         found += _too_long(proofs.name, re.sub(r"^\|.*$", "", proofs.read_text(), flags=re.MULTILINE), PROOFS_MAX)
+    guides = " ".join(guide.read_text() for guide in _files(root, GUIDES))
+    found += _too_long(", ".join(GUIDES), guides, TOTAL_MAX)
     for readme in _files(root, ("README.md",)):
         found += [f"README.md: {fault}" for fault in long_paragraphs(readme.read_text())]
+    for file in _files(root, PRINTED):
+        found += [f"{file.relative_to(root)}: {fault}" for fault in printed_faults(printed_strings(file.read_text()))]
+    for file in _files(root, TEMPLATES):
+        found += [f"{file.relative_to(root)}: {fault}" for fault in printed_faults(template_texts(file.read_text()))]
     for file in _files(root, CODE):
         if str(file.relative_to(root)) not in OLDER_NAMES:
             found += [f"{file.relative_to(root)}: {fault}" for fault in retired_names(file.read_text())]
@@ -181,6 +191,53 @@ def _retired_in(text: str, line: int) -> Iterator[str]:
     for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", text):
         if word.lower() in _RETIRED_IN_CODE:
             yield f"line {line}: {word!r} is retired"
+
+
+def printed_faults(texts: Iterator[tuple[int, str]]) -> Iterator[str]:
+    """Retired words and long sentences in texts, each with the number of its line."""
+    for line, text in texts:
+        for fault in retired_words(text):
+            yield f"line {line}: {fault.partition(': ')[2]}"
+        for sentence in sentences(text)[0]:
+            count = len(sentence.split())
+            if count > SENTENCE_MAX:
+                yield f"line {line}: a sentence of {count} words: {sentence[:80]}…"
+
+
+def printed_strings(source: str) -> Iterator[tuple[int, str]]:
+    """The strings of a module that have a space in them, docstrings of functions too: click prints those as help."""
+    tree = ast.parse(source)
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "VALUE" for part in node.values)
+            text = "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            text = re.sub("\b.*?(?:\n\n|$)", "", inspect.cleandoc(node.value), flags=re.DOTALL)  # examples in help
+        else:
+            continue
+        if " " in text.strip():
+            yield node.lineno, text
+
+
+def template_texts(source: str) -> Iterator[tuple[int, str]]:
+    """What a template shows: attributes that are read out, and the text between tags. A value is one word."""
+
+    def emptied(match: re.Match[str]) -> str:
+        return "\n" * match[0].count("\n")
+
+    text = re.sub(r"\{#.*?#\}|<script.*?</script>", emptied, source, flags=re.DOTALL)
+    text = re.sub(r"\{\{.*?\}\}", lambda value: "VALUE" + emptied(value), text, flags=re.DOTALL)
+    for attribute in re.finditer(r'\b(?:title|alt|placeholder|aria-label|data-confirm)="([^"]+)"', text):
+        yield _line_of(attribute), attribute[1]
+    text = re.sub(r"</?(?:a|abbr|b|code|em|kbd|span|strong|time)\b[^>]*>", emptied, text)  # end no sentence
+    text = re.sub(r"\{%.*?%\}|<[^>]*>", lambda tag: emptied(tag) + "\0", text, flags=re.DOTALL)
+    for part in re.finditer(r"[^\0\s][^\0]*", text):
+        yield _line_of(part), " ".join(part[0].split())
+
+
+def _line_of(match: re.Match[str]) -> int:
+    return match.string.count("\n", 0, match.start()) + 1
 
 
 def main() -> int:

@@ -126,13 +126,15 @@ def _figures() -> str:
         f"## The race\n\n{_machine(race)}\n\n{_race(race)}\n"
         f"## The same application on other servers\n\n{_machine(servers)}\n\n{_race(servers)}\n"
         f"## The race on PostgreSQL and Redis\n\n{_machine(cluster)}\n\n{_race(cluster)}\n"
-        "## Processor time of one request on PostgreSQL and Redis\n\n"
+        f"## Processor time of one request on PostgreSQL and Redis\n\n{_scaling_machine(scaling)}\n\n"
         + _table(
             ("request", "node µs", "Redis µs", "PostgreSQL µs", "Redis calls", "commits"),
             ((row, *(str(cost[name]) for name in (
                 "node_us", "redis_us", "postgres_us", "redis_steps", "postgres_commits"
             ))) for row, cost in scaling["costs"].items()),
         )
+        + f"\n## Memory and disk\n\n{_scaling_machine(scaling)}\n\n"
+        + _table(("measured", "figure"), _memory_and_disk(scaling))
         + "\n## Start, pages and memory\n\n" + _table(("measured", "figure"), claims.items())
         + f"\n## Pages of the console\n\n{_console_pages(console)}"
         + f"\n## Pages of the console on PostgreSQL and Redis\n\n{_console_pages(console_cluster)}"
@@ -146,6 +148,23 @@ def _machine(run: dict[str, Any]) -> str:
         f"{machine['cores']} shared cores, Python {machine['python']}, {settings['rounds']} rounds of"
         f" {settings['seconds']} s, {settings['animals']:,} animals, {run['finished'][:10]}. Medians."
     )
+
+
+def _scaling_machine(run: dict[str, Any]) -> str:
+    machine = run["machine"]
+    return f"{machine['cores']} shared cores, Python {machine['python']}, one worker, {run['finished']}."
+
+
+def _memory_and_disk(run: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    memory, takes = run["memory"], run["bytes"]
+    yield "the main process of a node", f"{memory['main_process_mib']} MiB"
+    yield "a worker, after these requests", f"{memory['worker_mib']} MiB"
+    yield "an animal in SQLite, with its indexes", f"{takes['animal_in_sqlite']} bytes"
+    yield "an animal in PostgreSQL, with its indexes", f"{takes['animal_in_postgresql']} bytes"
+    yield "an idempotency key in PostgreSQL, for 24 hours", f"{takes['idempotency_key_in_postgresql']} bytes"
+    yield "an API key in Redis", f"{takes['api_key_in_redis']} bytes"
+    for step, each in run["redis_us_by_requests_in_a_step"].items():
+        yield f"Redis for a request, {step} in a call, each with another key", f"{each} µs"
 
 
 def _console_pages(run: dict[str, Any]) -> str:

@@ -1,5 +1,8 @@
 """Documents proved: what the code has, the documents have, and what they promise can be found."""
 
+import ast
+import json
+import math
 import re
 from pathlib import Path
 
@@ -10,17 +13,20 @@ import pytest
 
 from harness.commands import Commands
 from harness.servers import Server, serving
+from petstore import __version__
 from petstore.cli import COMMANDS
 from petstore.cli.serve import serve
 from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE
 from petstore.observability.events import EVENTS
 from petstore.settings import Settings
-from tools import references
+from petstore.web.documents import as_json, openapi_document
+from tools import breaking_changes, references
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs/api.md").read_text()
 OPERATING = (ROOT / "docs/operating.md").read_text()
 AT_NIGHT = (ROOT / "docs/at-3-am.md").read_text()
+SCALING = (ROOT / "docs/scaling.md").read_text()
 SENTENCES = (ROOT / "tests/sentences.md").read_text()
 
 
@@ -112,3 +118,79 @@ def test_every_sentence_of_the_contract_names_tests_that_exist() -> None:
         for named in re.findall(r"`([^`]+)`", tests):
             assert named in known, f"{sentence}: there is no test {named}"
         assert "`" in tests, f"{sentence}: names no test"
+
+
+def test_every_module_opens_with_one_line() -> None:
+    """As CONTRIBUTING says: an explanation, if there is one, follows after a blank line."""
+    modules = [*ROOT.glob("src/**/*.py"), *ROOT.glob("client/src/**/*.py")]
+    openings = {module: (ast.get_docstring(ast.parse(module.read_text())) or "").split("\n") for module in modules}
+    assert len(modules) > 150
+    assert [str(module) for module, lines in openings.items() if not lines[0] or any(lines[1:2])] == []
+
+
+def test_every_measurement_is_explained() -> None:
+    """Each program of bench/ that is run by itself, and not a part of another."""
+    explained = (ROOT / "bench/README.md").read_text()
+    programs = [file.name for file in (ROOT / "bench").glob("*.py") if "__main__" in file.read_text()]
+    assert len(programs) >= 8
+    assert [name for name in programs if name not in explained] == []
+
+
+RATES = (100, 1_000, 10_000, 100_000)  # requests a second
+BUSY = 0.7  # the part of a core that is used
+DAY = 86_400
+CREATES = 0.1  # of all requests
+WORKER_MAX = 384  # MiB: decision 17
+
+
+def _sizing() -> list[str]:
+    run = json.loads((ROOT / "bench/results/scaling.json").read_text())
+    takes, memory = run["bytes"], run["memory"]
+    node, of_redis, of_postgres = (run["costs"]["mix"][f"{part}_us"] for part in ("node", "redis", "postgres"))
+    workers = [math.ceil(rate * node / 1e6 / BUSY) for rate in RATES]
+    added = [rate * CREATES * DAY for rate in RATES]
+    animal, idempotency = takes["animal_in_postgresql"], takes["idempotency_key_in_postgresql"]
+    rows: list[tuple[str, str, list[float]]] = [
+        ("workers, a core each that is 70 % busy", f"{node:.0f} µs a request", [float(each) for each in workers]),
+        ("memory of the workers, at most, GiB", f"{memory['worker_mib']:.0f} MiB, at most {WORKER_MAX}",
+         [each * WORKER_MAX / 1024 for each in workers]),
+        ("cores of Redis", f"{of_redis:.0f} µs a request", [rate * of_redis / 1e6 for rate in RATES]),
+        ("cores of PostgreSQL", f"{of_postgres:.0f} µs a request", [rate * of_postgres / 1e6 for rate in RATES]),
+        ("new animals a day, millions", "–", [each / 1e6 for each in added]),
+        ("disk for these animals, GB", f"{animal:.0f} bytes each", [each * animal / 1e9 for each in added]),
+        ("disk for their idempotency keys, GB", f"{idempotency:.0f} bytes each",
+         [each * idempotency / 1e9 for each in added]),
+    ]  # fmt: skip
+    heading = "| | measured | " + " | ".join(f"{rate:,}/s" for rate in RATES) + " |"
+    lines = (f"| {what} | {unit} | {' | '.join(map(_rounded, figures))} |" for what, unit, figures in rows)
+    return [heading, "|---|---|---|---|---|---|", *lines]
+
+
+def _rounded(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 10 or figure == int(figure) else f"{figure:.2g}"
+
+
+def test_the_sizing_is_calculated_from_the_last_measurement() -> None:
+    run = json.loads((ROOT / "bench/results/scaling.json").read_text())
+    section = SCALING[SCALING.index("## Sizing") :]
+    assert [row for row in _sizing() if row not in section] == []
+    takes = run["bytes"]
+    for figure in (
+        f"A node has {run['memory']['main_process_mib']:.0f} MiB beside its workers",
+        f"{takes['animal_in_sqlite']:.0f} MB in SQLite, {takes['animal_in_postgresql']:.0f} MB in PostgreSQL",
+        f"some {round(BUSY * 1e6 / run['costs']['mix']['redis_us'], -3):,.0f} requests a second",
+        f"a record of {takes['api_key_in_redis']} bytes",
+        run["finished"],
+    ):
+        assert figure in " ".join(section.split()), figure
+
+
+def test_the_interface_document_of_this_version_is_kept() -> None:
+    """For the next version, which must not break it."""
+    kept = breaking_changes.RELEASED / f"{__version__}.json"
+    present = as_json(openapi_document("/v1", "/staging/v1", 0)) + b"\n"
+    assert kept.read_bytes() == present, "run: python -m tools.breaking_changes --keep"
+
+
+def test_this_version_gets_security_fixes() -> None:
+    assert f"| the newest {__version__.partition('.')[0]}.x | yes |" in (ROOT / "SECURITY.md").read_text()

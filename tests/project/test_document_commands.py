@@ -1,0 +1,237 @@
+"""Every command of the documents works: it is run here or by a test that is named, or cannot be run for a reason."""
+
+import fnmatch
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import httpx
+import pytest
+
+from harness.backends import Postgres
+from harness.commands import Commands, Processes
+from harness.servers import PETSTORE, Key, Server, serving
+from petstore.cli import cli
+from petstore.gate.redis_script import VERSIONS_RECORD, key_record
+from petstore.plans import Limits
+
+ROOT = Path(__file__).parents[2]
+# Their commands run in another test, all of them, in order.
+RUN_WHOLE = {"README.md": "tests/cli/test_tutorial.py", "docs/tutorial.md": "tests/cli/test_tutorial.py"}
+DOCUMENTS = sorted(
+    str(file.relative_to(ROOT))
+    for pattern in ("*.md", "docs/*.md", "client/*.md", "bench/*.md")
+    for file in ROOT.glob(pattern)
+    if not file.name.startswith("CHANGELOG")
+)
+
+# A command, as a regular expression that its beginning matches, and the test that runs it.
+RUN_BY = {
+    r"curl .*(?:\$BASE|\$STAGING)|etag=|export BASE": (
+        "tests/web/test_api_document.py::test_every_curl_of_the_document_answers_what_it_shows"
+    ),
+    r"openapi-python-client": "client/tests/test_generated.py::test_a_generated_python_client_works",
+    r"npx openapi-typescript": (
+        "client/tests/test_generated.py::test_a_generated_typescript_client_compiles_strictly_and_works"
+    ),
+    r"python -m petstore_client": (
+        "client/tests/test_command.py::test_add_and_get_print_the_animal_and_get_warns_of_its_removal"
+    ),
+    r"petstore serve": "tests/project/test_docs.py::test_the_drill_works_word_by_word",
+    r"petstore console": "tests/cli/test_tutorial.py::test_every_line_runs_and_prints_what_is_shown",
+    r"\.venv/bin/petstore deploy-files": (
+        "tests/project/test_packaging.py::test_deploy_files_writes_every_file_and_units_that_start_this_command"
+    ),
+    r"curl http://127.0.0.1:8080/metrics": "tests/observability/test_monitoring.py",
+    r"curl -sk http://127.0.0.1:8080/readyz": "tests/server/test_serve_running.py",
+    r"PETSTORE_DATA=\S+ uvicorn --factory": (
+        "tests/cli/test_serve.py::test_another_asgi_server_starts_while_the_store_is_away"
+    ),
+    r"pg_dump|pg_restore": "tests/project/test_document_commands.py::test_a_dump_is_made_and_restored_word_by_word",
+    r"PGDATA=|mv \$PGDATA|cat >> \$PGDATA|touch \$PGDATA|cd / && runuser -u postgres -- pg_basebackup": (
+        "tests/maintenance/test_point_in_time.py::test_the_database_returns_to_a_moment_before_a_mistake"
+    ),
+    r"make prove": "tests/project/test_prove.py",
+    r"make docs": "tests/project/test_documents.py::test_an_outdated_reference_is_found_and_written_anew",
+}  # fmt: skip
+# A command that no test runs, and the reason.
+NOT_RUN = {
+    r"(?:systemctl|journalctl) ": "needs systemd as the first process of the machine",
+    r"(?:useradd|install) ": "changes users and files of the machine",
+    r"\$\{EDITOR:-vi\} ": "a person edits a file",
+    r"(?:set -a; \.|STORE=)": "reads the settings of an installed service",
+    r"rm ": "deletes files of an installed service",
+    r"(?:df|ls|fuser|pgrep) ": "shows the state of an installed service",
+    r"(?:\S*/)?pip install|python3 -m venv": "make release-check installs the wheel in a new environment",
+    r"podman ": "make container-check builds the image and uses it, as root",
+    r"(?:openssl s_client|ssh) ": "needs another machine",
+    r"redis-cli ": "no redis-cli is installed with the Redis of the tests",
+    r"export PETSTORE_": "sets a variable of the reader's shell",
+    r"make (?:check|test)": "it is what runs the checks and the tests",
+}
+
+
+class Line(NamedTuple):
+    document: str
+    command: str
+
+
+def commands(document: str) -> list[Line]:
+    text = (ROOT / document).read_text()
+    return [
+        Line(document, command.replace("\\\n", ""))
+        for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for command in re.findall(r"^[$#] ((?:.*\\\n)*.*)$", block, re.MULTILINE)
+    ]
+
+
+ALL = [line for document in DOCUMENTS if document not in RUN_WHOLE for line in commands(document)]
+
+
+def kinds(line: Line) -> list[str]:
+    """What covers a command: a test, or a reason."""
+    found = [by for pattern, by in (RUN_BY | NOT_RUN).items() if re.match(pattern, line.command)]
+    return found or ["here"] * line.command.startswith("petstore ")
+
+
+@pytest.mark.parametrize("document", sorted({line.document for line in ALL}))
+def test_every_command_is_run_or_has_a_reason(document: str) -> None:
+    assert [line.command for line in commands(document) if len(kinds(line)) != 1] == []
+
+
+def test_every_reason_and_every_named_test_is_needed_and_exists() -> None:
+    for pattern in RUN_BY | NOT_RUN:
+        assert any(re.match(pattern, line.command) for line in ALL), f"no command begins with {pattern}"
+    for test in (*RUN_BY.values(), *RUN_WHOLE.values()):
+        file, _, name = test.partition("::")
+        assert (ROOT / file).is_file(), test
+        assert not name or re.search(rf"^(?:async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE), test
+
+
+def test_commands_of_every_block_are_found() -> None:
+    """So that a line with another prompt does not go unseen."""
+    assert len(ALL) > 120
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text()
+        for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            assert block[:2] in ("$ ", "# ") or block.startswith("eval "), f"{document}: {block[:60]}"
+
+
+# What is run here: the `petstore` commands of a document, in order, on one data directory, with other paths and ids.
+
+
+class Installation:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.backups = folder / "backups"
+        self.backups.mkdir()
+        (folder / "animals.csv").write_text("name,categoryId,status\nRex,1,available\nAda,2,sold\n")
+        with serving(folder / "data") as server:
+            server.fill(21)
+            self.key: Key = server.key("pro")
+            self.banned = server.key(limits=Limits(1, 10))
+            for _ in range(4):  # the second is refused, and the third is the second refusal in a row
+                httpx.get(server.url("/pets"), headers=self.banned.headers)
+        self.server = Server(folder / "data")
+
+    def run(self, command: str) -> None:
+        command = re.sub(r" [<>] \S+", "", command)  # what it reads is given below, and what it prints is read here
+        words = shlex.split(self.with_names_of_this_installation(command), comments=True)[1:]
+        if "--yes" in options_of(words) and "--yes" not in words:  # without a terminal nobody can be asked
+            words.append("--yes")
+        if words[:2] == ["keys", "identify"]:
+            environment = Processes(self.server).variables
+            done = subprocess.run([*PETSTORE, "keys", "identify"], env=environment, input=self.key.secret, text=True,
+                                  capture_output=True, timeout=60)  # fmt: skip
+        else:
+            done = Commands(self.server).run(*words, cwd=self.folder)
+        assert (done.returncode, done.stderr) == (0, ""), f"{command}\n{done.stdout}{done.stderr}"
+
+    def with_names_of_this_installation(self, command: str) -> str:
+        made = sorted(self.backups.glob("2*.zip"))
+        replaced = sorted((self.folder / "data").glob("replaced-*"))
+        imports = Commands(self.server).json("pets", "imports", "--env", "staging") if "imp_…" in command else [{}]
+        return (
+            command.replace("key_…", self.banned.id if "bans lift" in command else self.key.id)
+            .replace("imp_…", imports[0].get("id", ""))
+            .replace("/var/backups/petstore/20261115T023412Z.zip", str(made[-1]) if made else "")
+            .replace("/var/backups/petstore", str(self.backups))
+            .replace("/var/lib/petstore/replaced-…", str(replaced[-1]) if replaced else "")
+            .replace("/var/lib/petstore-drill", str(self.folder / "drill"))
+            .replace("$(date +%F)", "2026-11-15")
+        )
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    yield Installation(tmp_path)
+
+
+@pytest.mark.parametrize("document", sorted({line.document for line in ALL if kinds(line) == ["here"]}))
+def test_every_petstore_command_works(document: str, installation: Installation) -> None:
+    for line in commands(document):
+        if kinds(line) != ["here"]:
+            continue
+        if re.fullmatch(r"petstore restore \S+", line.command):  # on a new machine
+            shutil.move(installation.folder / "data", installation.folder / "lost")
+        installation.run(line.command)
+
+
+def test_a_dump_is_made_and_restored_word_by_word(postgres: Postgres, tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data", "cluster"))
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    variables = {"STORE": str(petstore.server.store), "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
+    lines = [line.command for line in commands("docs/scaling.md") if line.command.startswith("pg_")]
+    assert [line.split()[0] for line in lines] == ["pg_dump", "pg_restore", "pg_restore"]
+    for line in lines:
+        command = re.sub(r"petstore-(?:\$\(.*?\)|\S+)\.dump", str(tmp_path / "petstore.dump"), line)
+        subprocess.run(["bash", "-euc", command], env=os.environ | variables, check=True, timeout=60)
+        petstore.text("pets", "add", "--name", "Ada", "--category-id", "1")
+    assert [pet["name"] for pet in petstore.json("pets", "list")] == ["Rex", "Ada"]
+
+
+def test_the_pattern_for_records_of_keys_matches_their_names() -> None:
+    (pattern,) = re.findall(r"--pattern '(.+?)'", (ROOT / "docs/scaling.md").read_text())
+    assert fnmatch.fnmatchcase(key_record("key_1"), pattern)
+    assert not fnmatch.fnmatchcase(VERSIONS_RECORD, pattern)
+
+
+# Commands within a sentence: every name and every option exists.
+
+
+def options_of(words: list[str]) -> set[str]:
+    """The options of the command that the words begin with. Fails if there is no such command."""
+    command: click.Command = cli
+    context = click.Context(cli)
+    for word in words:
+        if not isinstance(command, click.Group) or word.startswith("-"):
+            break
+        inner = command.get_command(context, word)
+        assert inner is not None, f"there is no command {word}: {' '.join(words)}"
+        command = inner
+    return {option for parameter in command.params for option in parameter.opts} | {"--help"}
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])
+def test_every_petstore_command_in_a_sentence_exists_with_its_options(document: str) -> None:
+    text = (ROOT / document).read_text()
+    if document == "CHANGELOG.md":
+        text = text[: text.index("## [1.1.0]")]
+    for command in re.findall(r"`petstore ([a-z][^`]*)`", text):
+        words = command.replace("…", "X").split()
+        used = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert used <= options_of(words), command
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text()
+        named = re.findall(r"(?:`|^\$ |^# )make ([a-z-]+)", text, re.MULTILINE)
+        assert set(named) <= targets, document
