@@ -104,9 +104,14 @@ class Admin:
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
 
-    async def last_rotation(self, key_id: str) -> AuditEntry | None:
-        """The audit entry of the key's last rotation."""
-        return await newest_entry(self._store, action="rotate key", text=key_id)
+    async def key_history(self, key_id: str) -> list[tuple[int, AuditEntry]]:
+        """The key's audit entries with their numbers, the newest first."""
+        history: list[tuple[int, AuditEntry]] = []
+        before, more = None, True
+        while more:
+            found, before, more = await self._store.audit.find(before=before, subject=key_id)
+            history += found
+        return history
 
     async def revoke_key(self, key_id: str) -> ApiKey:
         key = await self.key(key_id)

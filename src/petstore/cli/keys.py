@@ -20,6 +20,7 @@ from petstore.plans import PLANS, Limits, Plan
 from petstore.wording import when
 
 SECRET_MAX = 1_000_000  # characters that identify reads
+HISTORY_MAX = 20  # audit entries of a key in text; JSON has all
 
 _plan = click.Choice(list(PLANS))
 _key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
@@ -121,7 +122,7 @@ async def list_(
 @_key_argument
 @on_data
 async def show(backends: Backends, key_id: str) -> Output:
-    """Show one key: its state, its use, its limits. ID is the key's id, as keys list shows it."""
+    """Show one key: its state, its use, its limits and its history. ID is the key's id, as keys list shows it."""
     return await _one_key(backends, await key_of(backends, key_id))
 
 
@@ -285,7 +286,8 @@ def _key_values(status: KeyStatus) -> dict[str, Any]:
 async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     """`secret` describes the secret that the key was identified by."""
     status = await _status(backends, key)
-    rotation = await admin(backends, key.environment).last_rotation(key.id)
+    history = await admin(backends, key.environment).key_history(key.id)
+    rotation = next((entry for _, entry in history if entry.action == "rotate key"), None)
     fields = {
         "id": key.id, "name": key.name, **secret, "state": _state_text(status),
         "environment": key.environment, "plan": key.plan,
@@ -295,7 +297,14 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
         "rotated": f"{when(rotation.at)}, {rotation.detail}" if rotation else "never",
         "suspended": when(key.suspended), "revoked": when(key.revoked),
     }  # fmt: skip
-    return Output({**_key_values(status), "rotated": rotation.at if rotation else None, **secret}, fields)
+    data = {
+        **_key_values(status), "rotated": rotation.at if rotation else None, **secret,
+        "history": [{"number": number, **msgspec.structs.asdict(entry)} for number, entry in history],
+    }  # fmt: skip
+    rows = [[when(entry.at), entry.actor, entry.action, entry.detail] for _, entry in history[:HISTORY_MAX]]
+    table = Table(["when", "who", "what", "detail"], rows, "The audit log has no entries of this key.")
+    older = [f"\nOlder entries: {program()} audit --env {key.environment} --search {key.id}"]
+    return Output(data, fields, "", table, *(older if len(history) > HISTORY_MAX else ()))
 
 
 async def _new_secret(backends: Backends, key: ApiKey, secret: str, *sentences: str, **more: float) -> Output:

@@ -151,7 +151,7 @@ def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_jso
     Output(data, f"{counted(len(removed), 'animal')} removed from {environment}.").print(as_json)
 
 
-@pets.command()
+@pets.command(short_help="Bring removed animals back.")
 @click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
 @env_option
 @on_data

@@ -77,6 +77,7 @@ ROUTES = [
     _get("/keys/{key_id}", key.page),
     _post("/keys/{key_id}", key.change),
     _get("/keys/{key_id}/refresh", key.refresh),
+    _get("/keys/{key_id}/history", key.history),
     _post("/keys/{key_id}/rotate", key.rotate),
     _post("/keys/{key_id}/suspend", key.suspend),
     _post("/keys/{key_id}/resume", key.resume),

@@ -13,6 +13,7 @@ from petstore.console.state import DEPRECATED_DAYS
 from petstore.keys import ApiKey
 from petstore.operations import DEPRECATED
 from petstore.usage import KeyTotal
+from petstore.wording import as_cell
 
 PAGE_SIZE = 50
 EXPORT_MAX = 100_000
@@ -26,7 +27,7 @@ async def export(request: ConsoleRequest) -> Response:
     totals = await request.state.deprecated_totals(request.environment, EXPORT_MAX)
     for start in range(0, len(totals), 1_000):
         for key, total in await _callers(request, totals[start : start + 1_000]):
-            table.writerow([key.id, _as_cell(key.name), key.plan, total.requests, timestamp(total.last, "day")])
+            table.writerow([key.id, as_cell(key.name), key.plan, total.requests, timestamp(total.last, "day")])
     headers = {"content-disposition": f'attachment; filename="{DEPRECATED}-{request.environment}.csv"'}
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
@@ -49,8 +50,3 @@ async def _callers(request: ConsoleRequest, totals: Sequence[KeyTotal]) -> list[
     """In the order of the totals. Raises Unavailable."""
     keys = await request.store.keys.by_id([total.key_id for total in totals])
     return [(keys[total.key_id], total) for total in totals if total.key_id in keys]
-
-
-def _as_cell(text: str) -> str:
-    """A spreadsheet would execute a cell that begins like a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text

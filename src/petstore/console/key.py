@@ -1,4 +1,4 @@
-"""One key: its usage and recent refusals; change, rotate, suspend, resume, revoke."""
+"""One key: its usage, recent refusals and history; change, rotate, suspend, resume, revoke."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +11,7 @@ from petstore.admin.charts import key_bars
 from petstore.admin.durations import parse_duration
 from petstore.console.forms import Form
 from petstore.console.keys import enterprise_limits, plan_of, scopes_of, statuses_of
-from petstore.console.requests import ConsoleRequest, Handler, describe
+from petstore.console.requests import ConsoleRequest, Handler, Subject, describe
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ApiKey, KeyChanges
 from petstore.plans import PLANS
@@ -23,6 +23,12 @@ OVERLAP = "24h"
 async def refresh(request: ConsoleRequest) -> Response:
     """The part that the page loads again every few seconds."""
     return request.part("keys/refresh.html", **await _content(request, await request.key()), refreshed=True)
+
+
+async def history(request: ConsoleRequest) -> Response:
+    """The next entries of the history."""
+    subject = _subject(await request.key())
+    return request.part("audit/history.html", subject=subject, found=await subject.history(request), first=False)
 
 
 async def change(request: ConsoleRequest) -> Response:
@@ -72,13 +78,19 @@ async def page(
 ) -> Response:
     """`form` and `overlap` are the values of a change or a rotation that failed; its panel is open."""
     key = await request.key()
+    subject = _subject(key)
     status, message = describe(error)
     secrets = request.session.new_secrets if request.http.method != "HEAD" else {}  # HEAD shows nothing to the operator
     return request.page(
         "keys/show.html", status, **await _content(request, key), form=form or _form_of(key), error=message,
         secret=secrets.pop(key.id, None), plans=PLANS, overlap=overlap or OVERLAP,
-        failed="change" if form else "rotate" if overlap else "",
+        failed="change" if form else "rotate" if overlap else "", subject=subject,
+        found=await subject.history(request), first=True,
     )  # fmt: skip
+
+
+def _subject(key: ApiKey) -> Subject:
+    return Subject("key", key.id, f"/keys/{key.id}")
 
 
 def _form_of(key: ApiKey) -> Form:

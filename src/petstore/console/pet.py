@@ -5,20 +5,17 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from petstore.audit import PET_ACTIONS, FoundEntries
 from petstore.console.forms import Form
 from petstore.console.pets import is_id, pet_of, removal_message, restorable
-from petstore.console.requests import ConsoleRequest, describe
+from petstore.console.requests import ConsoleRequest, Subject, describe
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import PetChanges
-
-HISTORY_SIZE = 50
 
 
 async def history(request: ConsoleRequest) -> Response:
     """The next entries of the history."""
-    found = await _history(request, _pet_id(request))
-    return request.part("pets/history.html", pet_id=_pet_id(request), found=found, first=False)
+    subject = _subject(_pet_id(request))
+    return request.part("audit/history.html", subject=subject, found=await subject.history(request), first=False)
 
 
 async def edit(request: ConsoleRequest) -> Response:
@@ -48,23 +45,22 @@ async def remove(request: ConsoleRequest) -> Response:
 async def page(request: ConsoleRequest, form: Form | None = None, error: Exception | None = None) -> Response:
     (status, message), pet_id = describe(error), _pet_id(request)
     pet = await request.store.pets.get(pet_id)
-    found = await _history(request, pet_id)
+    subject = _subject(pet_id)
+    found = await subject.history(request)
     if pet is None and not found.entries:
         raise HTTPException(404)
     removed = {} if pet else await restorable(request, (entry for _, entry in found.entries))
     context: dict[str, Any] = {
-        "pet": pet, "pet_id": pet_id, "found": found, "first": True, "error": message, "removed": removed,
+        "pet": pet, "pet_id": pet_id, "subject": subject, "found": found, "first": True, "error": message,
+        "removed": removed,
     }  # fmt: skip
     if form is None and pet is not None:
         form = Form([("name", pet.name), ("categoryId", str(pet.category_id)), ("status", pet.status)])
     return request.page("pets/show.html", 404 if pet is None else status, **context, form=form or Form())
 
 
-async def _history(request: ConsoleRequest, pet_id: int) -> FoundEntries:
-    before = request.number("before") or None
-    found = await request.store.audit.find(before=before, limit=HISTORY_SIZE, subject=str(pet_id))
-    # An operator's name may look like an id.
-    return found._replace(entries=[each for each in found.entries if each[1].action in PET_ACTIONS])
+def _subject(pet_id: int) -> Subject:
+    return Subject("animal", str(pet_id), f"/animals/{pet_id}")
 
 
 def _pet_id(request: ConsoleRequest) -> int:

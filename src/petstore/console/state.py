@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from petstore.admin.actions import Admin
+from petstore.admin.key_status import bans_with_keys
 from petstore.audit import AuditEntry
 from petstore.console.background import BackgroundValue
 from petstore.console.health import Node
@@ -13,7 +14,7 @@ from petstore.console.rendering import Renderer
 from petstore.console.sessions import Sessions
 from petstore.console.sign_in_limits import FailureThrottle, SignInLimits
 from petstore.errors import Unavailable
-from petstore.gate import Ban, Gate, bans_in_force
+from petstore.gate import Ban, Gate
 from petstore.keys import ApiKey, Environment
 from petstore.operations import DEPRECATED
 from petstore.settings import Settings
@@ -77,10 +78,8 @@ class ConsoleState:
         """The bans of one environment's keys, the longest first."""
         if not await self.gate_responds():
             raise Unavailable("the gate does not respond")
-        bans = await bans_in_force(self.gate, self.clock())
-        keys = await store.keys.by_id([ban.key_id for ban in bans])
-        found = [(ban, keys[ban.key_id]) for ban in bans if ban.key_id in keys]
-        return sorted(found, key=lambda each: each[0].until, reverse=True)
+        bans = await bans_with_keys([store], self.gate, self.clock())
+        return [(ban, key) for ban, key in bans if key is not None]
 
     async def _busiest(self, store: Store, span: SpanName) -> list[KeyTotal]:
         chosen = SPANS[span]
