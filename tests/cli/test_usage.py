@@ -7,6 +7,7 @@ import json
 import re
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_the_bill_of_a_month_has_a_row_for_every_key(petstore: Commands) -> None
     async def make(backends: Any) -> dict[str, str]:
         ids = {}
         for name, at in moments.items():
-            admin = Admin(backends.stores["live"], backends.gate, "ada", lambda at=at: float(at))
+            admin = Admin(backends.stores["live"], backends.gate, "ada", partial(float, at))
             shown = "=1+1" if name == "formula" else f"{name}, Ltd."
             ids[name] = (await admin.create_key("pro", name=shown))[0].id
             if name == "revoked":
