@@ -59,6 +59,7 @@ class ConsoleRequest:
 
     def page(self, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
         """A whole page, with the flash messages."""
+        self.state.unavailable_since = None
         messages, self.session.messages = self.session.messages, []
         name = self.http.url.path.split("/")[2]
         section = "animals" if name == "jobs" else name
@@ -151,6 +152,7 @@ def common_context(state: ConsoleState, session: Session, environment: Environme
         "base": f"/{environment}",
         "now": state.clock(),
         "degraded": state.gate.degraded(),
+        "troubles": state.node.troubles(),
         "actor": session.actor,
         "can_change": session.role == "operator",
     }

@@ -44,6 +44,7 @@ class ConsoleState:
         self.failure_throttle = FailureThrottle(clock)
         self.renderer = Renderer()
         self.node = Node(settings, stores, gate)
+        self.unavailable_since: float | None = None  # set while pages fail
         self.bans = {each: BackgroundValue(partial(self._bans, store)) for each, store in stores.items()}
         self.pet_counts = {each: BackgroundValue(store.pets.count) for each, store in stores.items()}
         self.busiest: dict[tuple[Environment, SpanName], BackgroundValue[list[KeyTotal]]] = {
