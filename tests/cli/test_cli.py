@@ -23,8 +23,9 @@ COMMANDS = [
     ["usage"], ["audit"], ["operators"], ["operators", "add"],
     ["operators", "list"], ["operators", "revoke"], ["console"],
     ["pets"], ["pets", "list"], ["pets", "show"], ["pets", "add"], ["pets", "update"], ["pets", "remove"],
-    ["pets", "set-status"], ["pets", "import"], ["pets", "undo-import"],
-    ["pets", "export"], ["bans"], ["bans", "list"], ["bans", "lift"], ["backup"], ["restore"], ["copy"], ["check"],
+    ["pets", "set-status"], ["pets", "restore"], ["pets", "import"], ["pets", "imports"], ["pets", "undo-import"],
+    ["pets", "export"], ["deploy-files"], ["completion"], ["help"],
+    ["bans"], ["bans", "list"], ["bans", "lift"], ["backup"], ["restore"], ["copy"], ["check"],
 ]  # fmt: skip
 
 

@@ -44,7 +44,10 @@ def test_show_prints_one_animal(petstore: Commands) -> None:
     (pet_id,) = add(petstore, "Rex")
     assert petstore.json("pets", "show", str(pet_id))["name"] == "Rex"
     assert petstore.text("pets", "show", str(pet_id)) == f"{pet_id}  Rex  category 1  available\n"
-    assert petstore.fails_in_one_line("pets", "show", "99") == "no animal has the id 99 in live"
+    assert (
+        petstore.fails_in_one_line("pets", "show", "99")
+        == "no animal has the id 99 in live; petstore pets list shows them"
+    )
     assert "in staging" in petstore.fails_in_one_line("pets", "show", str(pet_id), "--env", "staging")
 
 
@@ -92,7 +95,9 @@ def test_status_of_several_animals_is_set_at_once(petstore: Commands) -> None:
     assert petstore.json("pets", "set-status", "1", "sold")["status"] == "sold"
     changed = petstore.json("pets", "set-status", "2", "3", "pending")
     assert [(pet["id"], pet["status"]) for pet in changed] == [(2, "pending"), (3, "pending")]
-    assert petstore.fails_in_one_line("pets", "set-status", "1", "98", "99", "sold").endswith("ids 98, 99 in live")
+    assert petstore.fails_in_one_line("pets", "set-status", "1", "98", "99", "sold").endswith(
+        "ids 98, 99 in live; petstore pets list shows them"
+    )
     assert [pet["status"] for pet in petstore.json("pets", "list")] == ["sold", "pending", "pending"]
 
 

@@ -67,7 +67,7 @@ class Admin:
         """Refuse the key until it is resumed."""
         key = await self._not_revoked(key_id)
         if key.suspended is not None:
-            raise OperatorError(f"{key_id} is suspended already")
+            raise OperatorError(f"{key_id} is suspended already; keys resume accepts it again")
         before = key.state(self._clock())
         return await self._change_key(
             key_id, KeyChanges(suspended=self._clock()), "suspend key", f"{before} → suspended"
@@ -76,7 +76,7 @@ class Admin:
     async def resume_key(self, key_id: str) -> ApiKey:
         key = await self._not_revoked(key_id)
         if key.suspended is None:
-            raise OperatorError(f"{key_id} is not suspended")
+            raise OperatorError(f"{key_id} is not suspended, so there is nothing to resume")
         after = msgspec.structs.replace(key, suspended=None).state(self._clock())
         return await self._change_key(key_id, KeyChanges(suspended=None), "resume key", f"suspended → {after}")
 
@@ -116,7 +116,7 @@ class Admin:
     async def revoke_key(self, key_id: str) -> ApiKey:
         key = await self.key(key_id)
         if key.revoked is not None:
-            raise OperatorError(f"{key_id} is revoked already")
+            raise OperatorError(f"{key_id} is revoked already, so there is nothing to do")
         before = key.state(self._clock())
         await self._store.keys.revoke(key_id, self._entry("revoke key", key_id, f"{before} → revoked"))
         return await self.key(key_id)
@@ -126,7 +126,7 @@ class Admin:
         key = await self.key(key_id)
         (windows,) = await self._gate.windows([key.id])
         if not windows.bans:
-            raise OperatorError(f"{key_id} is not banned")
+            raise OperatorError(f"{key_id} is not banned, so there is nothing to lift")
         await self._store.audit.record(self._entry("lift ban", key_id))
         await self._gate.lift(key_id)
 
@@ -297,7 +297,7 @@ class Admin:
     async def revoke_operator(self, name: str) -> None:
         entry = self._entry("revoke operator", name)
         if not is_operator_name(name) or not await self._store.operators.revoke(name, entry):
-            raise OperatorError(f"no operator {name} can be revoked")
+            raise OperatorError(f"there is no operator {name}, or not any more; operators list shows the names")
 
     async def _pet(self, pet_id: int) -> Pet:
         pet = await self._store.pets.get(pet_id)

@@ -14,7 +14,7 @@ import click
 from petstore.backends import Backends
 from petstore.changes import CHANGES
 from petstore.cli.admin import entry
-from petstore.cli.options import Command, data_options, settings_from
+from petstore.cli.options import Command, WholeNumber, check_parent, data_options, settings_from
 from petstore.cli.output import Output, progress
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS
@@ -28,7 +28,7 @@ _file = click.Path(path_type=Path)
 
 @click.command(cls=Command)
 @click.argument("file", type=_file)
-@click.option("--keep", type=click.IntRange(1, 100_000), metavar="N",
+@click.option("--keep", type=WholeNumber(1, 100_000), metavar="N",
               help="FILE is a directory: name the backup by its time, verify it, then remove the oldest. N remain.",
               )  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
@@ -54,6 +54,7 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
         sentence = f"{click.format_filename(file)}: is complete; {_summary(manifest)}"
         Output({"ok": True, "manifest": manifest}, sentence).print(as_json)
         return
+    check_parent(file)
     signal.signal(signal.SIGTERM, _stop)
     settings = settings_from(where)
     audit_entry, bar = entry("backup", file.name), partial(_bar, "Backing up")

@@ -12,7 +12,16 @@ from petstore.admin.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, Ke
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
-from petstore.cli.options import Duration, Group, confirm, data_options, env_option, limit_option, yes_option
+from petstore.cli.options import (
+    Duration,
+    Group,
+    WholeNumber,
+    confirm,
+    data_options,
+    env_option,
+    limit_option,
+    yes_option,
+)
 from petstore.cli.output import Output, Table, printable, program
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
@@ -24,9 +33,9 @@ HISTORY_MAX = 20  # audit entries of a key in text; JSON has all
 
 _plan = click.Choice(list(PLANS))
 _key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
-_per_day_option = click.option("--per-day", type=click.IntRange(min=1), metavar="N",
+_per_day_option = click.option("--per-day", type=WholeNumber(min=1), metavar="N",
                                help="Enterprise: requests per day.")  # fmt: skip
-_per_minute_option = click.option("--per-minute", type=click.IntRange(min=1), metavar="N",
+_per_minute_option = click.option("--per-minute", type=WholeNumber(min=1), metavar="N",
                                   help="Enterprise: requests per minute.")  # fmt: skip
 
 

@@ -17,7 +17,16 @@ from petstore import data_dir
 from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, Checked, Format, PetFile, format_of, write_pets
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, check_data, on_data
-from petstore.cli.options import Command, confirm, data_options, env_option, limit_option, settings_from, yes_option
+from petstore.cli.options import (
+    Command,
+    check_parent,
+    confirm,
+    data_options,
+    env_option,
+    limit_option,
+    settings_from,
+    yes_option,
+)
 from petstore.cli.output import Output, Table, printable, program, progress, use_utf8
 from petstore.errors import OperatorError
 from petstore.keys import Environment
@@ -60,7 +69,7 @@ def import_(
     """
     name = "standard input" if str(file) == "-" else str(file)
     if str(file) == "-" and written_as is None:
-        raise OperatorError(f"standard input has no name: give --format {' or '.join(FORMATS)}")
+        raise OperatorError("standard input has no name: give --format jsonl, csv or json")
     written_as = written_as or format_of(name)
     try:
         with _spooled(file, name) as source:
@@ -268,6 +277,8 @@ def _question(undoing: _Undoing) -> str:
 def export(file: Path, environment: Environment, force: bool, as_json: bool, **where: Any) -> None:
     """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
+    if str(file) != "-":
+        check_parent(file)
     if str(file) != "-" and not force and os.path.lexists(file):
         raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
 

@@ -14,7 +14,7 @@ from petstore.admin.key_status import statuses
 from petstore.backends import Backends
 from petstore.cli.admin import key_of, on_data
 from petstore.cli.completion import key_ids
-from petstore.cli.options import Command, env_option, limit_option
+from petstore.cli.options import Command, Month, env_option, limit_option
 from petstore.cli.output import Csv, Output, Table
 from petstore.errors import Unavailable
 from petstore.keys import Environment, KeyQuery
@@ -46,7 +46,7 @@ class Period(NamedTuple):
 @click.argument("key_id", metavar="[KEY_ID]", required=False, shell_complete=key_ids)
 @env_option
 @click.option("--span", type=click.Choice(list(SPANS)), help="The time that ends now.  [default: day]")
-@click.option("--month", type=click.DateTime(["%Y-%m"]), metavar="YYYY-MM", help="A calendar month (UTC) instead.")
+@click.option("--month", type=Month(), metavar="YYYY-MM", help="A calendar month (UTC) instead.")
 @limit_option(20)
 @click.option("--operation", type=click.Choice(OPERATION_NAMES), help="Only requests for this operation.")
 @click.option("--after", default="", metavar="KEY_ID",

@@ -51,7 +51,7 @@ async def identify(request: ConsoleRequest) -> Response:
     secret = secret_in((await request.form()).text("secret"))
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
     if environment is None:
-        incomplete = "This is no complete secret of a key: the prefix or the checksum is wrong."
+        incomplete = "This is not a complete secret of a key: its prefix or its checksum is wrong."
         return await identify_page(request, 422, incomplete if secret else "Enter a secret.")
     found = await request.state.admin(environment, request.session.actor).identify_key(secret)
     if found is None:
