@@ -63,10 +63,7 @@ def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) 
     assert busy in done.stdout and quiet not in done.stdout
     assert done.stderr == f"There is more: add --after {busy} to the same command.\n"
     assert [entry["key_id"] for entry in petstore.json("usage", "--after", busy)] == [quiet]
-    assert (
-        petstore.text("usage", "--after", quiet)
-        == "No requests in live within the last day of a key behind this one.\n"
-    )
+    assert petstore.text("usage", "--after", quiet) == "No more keys with requests in live within the last day.\n"
     assert "no key has the id key_nobody" in petstore.fails_in_one_line("usage", "--after", "key_nobody")
     assert petstore.json("usage", "--env", "staging") == []
     assert petstore.text("usage", "--env", "staging").startswith("No requests in staging")

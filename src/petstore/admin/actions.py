@@ -261,15 +261,17 @@ class Admin:
     async def undo_import(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
         """Remove the animals of an import that no operator has changed since; go on if that was interrupted.
 
+        `removed` of the result does not count those that were removed by hand before.
         `removing` is called with the number of animals that were removed or kept so far.
         """
         found = await self._import(import_id)
+        gone = 0 if found.state == "undoing" else (await self._store.imports.undone(import_id)).removed
         entry = self._entry("undo import", import_id, found.name)
         is_undone = found.state != "undone" and await self._store.imports.undo(import_id, entry, removing)
         counts = await self._store.imports.undone(import_id)
         if not is_undone:
             raise OperatorError(f"{import_id} is undone already: {counts.removed:,} removed, {counts.kept:,} kept")
-        return counts
+        return counts._replace(removed=counts.removed - gone)
 
     async def _import(self, import_id: str) -> Import:
         found = await self._store.imports.get(import_id, self._clock())

@@ -24,7 +24,7 @@ COMMANDS = {
     "operators": ("petstore.cli.operators", "Add, list and revoke the people who may sign in to the console."),
     "console": ("petstore.cli.console", "Start the console, a web page for operators."),
     "backup": ("petstore.cli.backup", "Write all data to one file while the service runs."),
-    "restore": ("petstore.cli.backup", "Replace the data by those of a backup."),
+    "restore": ("petstore.cli.backup", "Replace the data with those of a backup."),
     "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
     "check": ("petstore.cli.check", "Check data, settings, free space and clock."),
     "deploy-files": ("petstore.cli.deploy_files", "Write files for systemd, proxies and monitoring to a directory."),

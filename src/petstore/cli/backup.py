@@ -51,7 +51,7 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
         raise OperatorError("--keep goes neither with --verify nor with --force")
     if verify:
         manifest = backups.verify(file)
-        sentence = f"{click.format_filename(file)}: is complete; {_summary(manifest)}"
+        sentence = f"{click.format_filename(file)} is complete: {_summary(manifest)}"
         Output({"ok": True, "manifest": manifest}, sentence).print(as_json)
         return
     check_parent(file)
@@ -73,10 +73,10 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
 @click.option("--force", is_flag=True, help="Replace existing data; they are kept in DIR/replaced-…")
 @data_options
 def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
-    """Replace the data in the data directory by those of FILE, a backup.
+    """Replace the data in the data directory with those of FILE, a backup.
 
-    Stop the service first. All of FILE is checked before anything is replaced. The directory must be empty, or --force
-    given. After a crash the next start finds either the old data or the new data.
+    Stop the service first. All of FILE is checked before anything is replaced. The directory must be empty, unless
+    --force is given. After a crash the next start finds either the old data or the new data.
     All rate limits start anew, and bans are lifted.
     Ids that the old data have used are not used again; a message says where the old data could not be read.
 

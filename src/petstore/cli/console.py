@@ -28,7 +28,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
               help="The port to listen on.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address in the browser, when the console is behind a proxy.")
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
+@click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
               help="Use X-Forwarded-For of this proxy; repeatable.")  # fmt: skip
 def console(**options: Any) -> None:

@@ -3,7 +3,7 @@
 import difflib
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,16 +25,20 @@ BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbounce
 
 
 class Command(click.Command):
-    """A command whose help page has one line for the backend options, which all commands share."""
+    """A command whose help page has one line for the options that another page explains."""
+
+    elsewhere: Collection[str] = BACKEND_OPTIONS
+    title = "Backend options"
+    pointer = ("--data, --store, --gate", "The data to act on: see petstore help backends.")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        own = [option for option in options if option.name not in BACKEND_OPTIONS]
+        own = [option for option in options if option.name not in self.elsewhere]
         with formatter.section("Options"):
             formatter.write_dl([record for option in own if (record := option.get_help_record(ctx))])
         if len(own) < len(options):
-            with formatter.section("Backend options"):
-                formatter.write_dl([("--data, --store, --gate", "The data to act on: see petstore help backends.")])
+            with formatter.section(self.title):
+                formatter.write_dl([self.pointer])
 
 
 class Group(click.Group):
@@ -55,7 +59,9 @@ def unknown_command(name: str, known: Sequence[str], ctx: click.Context) -> clic
 
 
 class WholeNumber(click.IntRange):
-    """A whole number within bounds, whose messages are plain."""
+    """A whole number within bounds, which the message for another value names, and not the help page."""
+
+    name = "n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
@@ -69,7 +75,7 @@ class WholeNumber(click.IntRange):
         return f"a whole number from {self.min:,} to {self.max:,}"
 
     def _describe_range(self) -> str:
-        return f"{self.min} or more" if self.max is None else f"{self.min} to {self.max}"
+        return ""
 
 
 class Int64(click.ParamType[int]):

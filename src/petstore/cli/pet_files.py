@@ -41,7 +41,9 @@ WAIT_SECONDS = 1.0  # between two looks at an import of the same content
 @click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl, .csv or .json file.")
 @click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
-@click.option("--format", "written_as", type=click.Choice(FORMATS), help="Of FILE, if its name does not tell it.")
+@click.option(
+    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE, if its name does not tell."
+)
 @click.option("--dry-run", is_flag=True, help="Add nothing: list every bad row, and what else the import would refuse.")
 @yes_option
 @data_options
@@ -220,7 +222,7 @@ class _Undoing(NamedTuple):
 @yes_option
 @data_options
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Remove the animals that an import has added, but for those that were changed since.
+    """Remove the animals that an import has added, except those that were changed since.
 
     IMPORT is the import's id, as pets imports shows it. After an interruption the same command goes on.
     """
@@ -229,8 +231,8 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         confirm(_question(before), yes)
 
     async def work(backends: Backends) -> _Undoing:
-        await admin(backends, before.environment).undo_import(import_id)
-        return await _undoing(backends, import_id)
+        counts = await admin(backends, before.environment).undo_import(import_id)
+        return (await _undoing(backends, import_id))._replace(counts=counts)
 
     try:
         after = act(where, work)
@@ -264,9 +266,9 @@ async def _undoing(backends: Backends, import_id: str) -> _Undoing:
 def _question(undoing: _Undoing) -> str:
     environment, imported, (removed, kept, left), _ = undoing
     begun = f"{counted(removed, 'animal')} removed already. " if imported.state == "undoing" else ""
-    stay = f" {kept:,} stay{'s' if kept == 1 else ''}." if kept else ""
-    of_import = f"of {imported.id} ({printable(imported.name)}, {environment})"
-    return f"{begun}Remove the {counted(left, 'animal')} {of_import} that were not changed since?{stay}"
+    stay = f" {counted(kept, 'animal')} changed since the import will stay." if kept else ""
+    of_import = f"of {imported.id} ({printable(imported.name)})"
+    return f"{begun}Remove {counted(left, 'animal')} {of_import} from {environment}?{stay}"
 
 
 @click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")

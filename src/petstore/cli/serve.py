@@ -57,12 +57,12 @@ def _setting(
 @_setting("--host", "The address to listen on.", click.STRING)
 @_setting("--port", "The port to listen on.")
 @click.option("--workers", default=default_count, show_default="one per core, at most 8",
-              type=WholeNumber(*RANGES["workers"]), help="Processes.")  # fmt: skip
+              type=WholeNumber(*RANGES["workers"]), help="Worker processes.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
 @click.option("--staging-url", metavar="URL",
               help="The address of staging, if it has its own; there, staging answers at /v1.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
+@click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
               help="Allow a web origin; repeatable.")  # fmt: skip

@@ -121,7 +121,7 @@ async def _busiest(
         counts = (total.requests, total.admitted, total.refused, total.banned)
         line = sparkline(bars[total.key_id].totals())
         rows.append([total.key_id, line, *(f"{count:,}" for count in counts), key.name if key else ""])
-    empty = f"No requests in {environment} {in_words}{' of a key behind this one' if after else ''}."
+    empty = f"No {'more keys with ' if after else ''}requests in {environment} {in_words}."
     table = Table(["key", name, "requests", "admitted", "429", "banned", "name"], rows, empty)
     return Output(data, table, more=f"--after {ids[-1]}" if len(totals) > limit else "")
 

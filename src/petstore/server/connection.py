@@ -1,6 +1,6 @@
 """One connection: requests in, responses out, in order, and the decision when it ends.
 
-Bounded are the time for a head, the time that a connection may be idle or not take its responses, and what it may
+It bounds the time for a head, the time that a connection may be idle or not take its responses, and what it may
 still send after the last response. A connection counts the memory that it holds; `HttpServer` bounds the sum.
 """
 

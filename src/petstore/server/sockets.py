@@ -86,7 +86,7 @@ def _address_of(fd: int) -> Address:
                 raise OperatorError(f"LISTEN_FDS: descriptor {fd} is a socket that does not listen")
             name = found.getsockname()
     except OSError as error:
-        raise OperatorError(f"LISTEN_FDS: descriptor {fd} is no socket: {error.strerror}") from None
+        raise OperatorError(f"LISTEN_FDS: descriptor {fd} is not a socket: {error.strerror}") from None
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else (f"unix:{os.fsdecode(name)}", None)
 
 
