@@ -20,7 +20,7 @@ from petstore.console.app import ROUTES
 from petstore.console.forms import CONTENT_TYPE_MAX, FIELDS_MAX, read_form
 from petstore.console.security import PARAMETERS_MAX, POLICY, QUERY_MAX
 
-PARAMETERS = {"environment": "live", "pet_id": "1", "key_id": "key_x", "job_id": "x"}
+PARAMETERS = {"environment": "live", "pet_id": "1", "key_id": "key_x", "job_id": "x", "import_id": "imp_x"}
 ADDRESSES = sorted(
     ("/live" + re.sub(r"{(\w+)}", lambda found: PARAMETERS[found[1]], route.path), method)
     for route in ROUTES
