@@ -1,4 +1,4 @@
-"""How times, numbers of things and the cells of a table are written for an operator."""
+"""How times, numbers of things and the cells of a table are written for operators."""
 
 import time
 

@@ -15,7 +15,7 @@ from harness.backends import Postgres, Process, Redis
 from harness.consoles import Console, cells, running_console, text_of
 from harness.served import wait_for
 from harness.servers import Server, serving
-from petstore.console.jobs import Job, Jobs
+from petstore.console.background import Job, Jobs
 from petstore.errors import Unavailable
 from petstore.wording import when
 

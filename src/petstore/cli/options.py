@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from petstore.admin.durations import parse_duration
 from petstore.data_dir import os_errors_of
 from petstore.errors import OperatorError
-from petstore.keys import ENVIRONMENTS
+from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
 from petstore.settings import Settings, check_url

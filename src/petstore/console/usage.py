@@ -1,5 +1,6 @@
-"""Deprecated calls: the keys that still make them, so that the operator can write to their owners."""
+"""Usage: the overview, and the keys that still make deprecated calls."""
 
+import asyncio
 import csv
 import io
 from collections.abc import Sequence
@@ -7,19 +8,39 @@ from typing import Any
 
 from starlette.responses import Response
 
+from petstore.admin.charts import total_bars
 from petstore.console.rendering import timestamp
 from petstore.console.requests import ConsoleRequest
 from petstore.console.state import DEPRECATED_DAYS
 from petstore.keys import ApiKey
 from petstore.operations import DEPRECATED
-from petstore.usage import KeyTotal
+from petstore.usage import SPANS, KeyTotal
 from petstore.wording import as_cell
 
 PAGE_SIZE = 50
 EXPORT_MAX = 100_000
 
 
-async def export(request: ConsoleRequest) -> Response:
+async def overview(request: ConsoleRequest) -> dict[str, Any]:
+    state, environment, span = request.state, request.environment, request.span
+    bars, bans, pet_counts, busiest = await asyncio.gather(
+        total_bars(request.store.usage, SPANS[span], request.now),
+        state.bans[environment].latest(),
+        state.pet_counts[environment].latest(),
+        state.busiest[environment, span].latest(),
+    )
+    keys = await request.store.keys.by_id([total.key_id for total in busiest.value]) if busiest else {}
+    return {
+        "span": span,
+        "bars": bars,
+        "bans": bans and len(bans.value),
+        "pet_counts": pet_counts,
+        "busiest": busiest,
+        "keys": keys,
+    }
+
+
+async def export_deprecated(request: ConsoleRequest) -> Response:
     """All callers as CSV."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -32,7 +53,7 @@ async def export(request: ConsoleRequest) -> Response:
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
 
-async def content(request: ConsoleRequest) -> dict[str, Any]:
+async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
     totals, start = await request.state.deprecated[request.environment].latest(), request.number("start")
     page = totals.value[start : start + PAGE_SIZE] if totals else []
     return {
