@@ -84,13 +84,13 @@ bench-quick: $(VENV)/.installed-dev ## The same in under two minutes: fewer rows
 	$(BIN)/python bench/race.py --seconds 2 --rounds 2 --animals 20000 --rows list,get,create --contenders petstore,go,nginx \
 	  --out bench/results/quick.json $(ARGS)
 
-dist: $(VENV)/.installed-dev ## Build wheels and source archives of service and client, and an SBOM, into dist/
+dist: $(VENV)/.installed ## Build wheels and source archives of service and client, and an SBOM, into dist/
 	@$(BIN)/python -m tools.dist
 
-release-check: dist ## Install the wheel of dist/ in a new environment and use it (PYTHON=python3.14: in that one)
+release-check: dist $(VENV)/.installed-dev ## Install the wheel of dist/ in a new environment and use it (PYTHON=python3.14: in that one)
 	@$(BIN)/python -m tools.release --python $(PYTHON)
 
-container-check: dist ## Build the container image and use it (needs podman and debootstrap, as root)
+container-check: dist $(VENV)/.installed-dev ## Build the container image and use it (needs podman and debootstrap, as root)
 	@$(BIN)/python -m tools.containers $(ARGS)
 
 # Pins stay as they are unless ARGS=--upgrade. The platforms at the end are those the service can be installed on.

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -10,13 +11,11 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
-from cyclonedx.contrib.license.factories import LicenseFactory
-from cyclonedx.model.bom import Bom
-from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.output.json import JsonV1Dot6
-from packageurl import PackageURL
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from petstore import __version__
 
@@ -68,21 +67,29 @@ def build(project: Path, into: Path, epoch: int) -> None:
 
 def sbom(epoch: int) -> str:
     """A CycloneDX document of all that the service can install, and of the JavaScript that it brings along."""
-    service = _component("pypi", "petstore", __version__, "MIT")
-    service.type = ComponentType.APPLICATION
-    components = [*_packages(), *_vendored()]
-    bom = Bom(
-        components=components,
-        # The same source gives the same document: neither its number nor its time is that of the build.
-        serial_number=uuid5(NAMESPACE_URL, f"petstore-{__version__}-{epoch}"),
+    service = {"type": "application", **_component("pypi", "petstore", __version__, "MIT")}
+    parts = sorted(
+        ({"type": "library", **each} for each in (*_packages(), *_vendored())), key=lambda each: each["purl"]
     )
-    bom.metadata.timestamp = datetime.fromtimestamp(epoch, UTC)
-    bom.metadata.component = service
-    bom.register_dependency(service, components)
-    return JsonV1Dot6(bom).output_as_string(indent=2)
+    references = [each["bom-ref"] for each in parts]
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        # The same source gives the same document: neither its number nor its time is that of the build.
+        "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_URL, f'petstore-{__version__}-{epoch}')}",
+        "version": 1,
+        "metadata": {"timestamp": datetime.fromtimestamp(epoch, UTC).isoformat(), "component": service},
+        "components": parts,
+        "dependencies": [
+            {"ref": service["bom-ref"], "dependsOn": references},
+            *({"ref": reference} for reference in references),
+        ],
+    }
+    return json.dumps(document, indent=2)
 
 
-def _packages() -> Iterator[Component]:
+def _packages() -> Iterator[dict[str, Any]]:
     for name, version in re.findall(r"(?m)^([a-z0-9._-]+)==(\S+)", (ROOT / "requirements.lock").read_text()):
         try:
             about = importlib.metadata.metadata(name).json
@@ -92,17 +99,27 @@ def _packages() -> Iterator[Component]:
         yield _component("pypi", name, version, licence)
 
 
-def _vendored() -> Iterator[Component]:
+def _vendored() -> Iterator[dict[str, Any]]:
     for file in sorted((ROOT / "src").rglob("VERSION")):
         found = re.match(r"(\S+) (\S+) \(([^)]+)\)", file.read_text())
         assert found is not None, f"{file}: no name, version and licence"
         yield _component("npm", *found.groups())
 
 
-def _component(registry: str, name: str, version: str, licence: str) -> Component:
-    purl = PackageURL(registry, name=name, version=version)
-    licences = [LicenseFactory().make_from_string(licence)] if licence else []
-    return Component(name=name, version=version, purl=purl, bom_ref=purl.to_string(), licenses=licences)
+def _component(registry: str, name: str, version: str, licence: str) -> dict[str, Any]:
+    purl = f"pkg:{registry}/{quote(name)}@{quote(version)}"
+    component: dict[str, Any] = {"bom-ref": purl, "name": name, "version": version, "purl": purl}
+    if licence:
+        component["licenses"] = [_licence(licence)]
+    return component
+
+
+def _licence(text: str) -> dict[str, Any]:
+    try:
+        expression = canonicalize_license_expression(text)
+    except InvalidLicenseExpression:
+        return {"license": {"name": text}}
+    return {"expression": expression} if " " in expression else {"license": {"id": expression}}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import click
 
 from petstore.cli import cli
 from petstore.cli.console import console
+from petstore.cli.help import backends
 from petstore.cli.options import BACKEND_OPTIONS
 from petstore.cli.serve import serve
 from petstore.observability.events import EVENTS
@@ -36,13 +37,12 @@ def documents() -> dict[str, str]:
 
 
 def _command_line() -> str:
-    pages = list(_help_pages(cli, "petstore", None))
-    _, backend = next(page for _, page in pages if BACKEND_TITLE in page).split(BACKEND_TITLE)
+    _, backend_page = next(_help_pages(backends, "petstore help backends", None))
     text = (
         "# Command line\n\nEvery command prints this text with `--help`. These options belong to every command that"
-        f" acts on data:\n\n```\n{backend.rstrip()}\n```\n"
+        f" acts on data:\n\n```\n{backend_page.rstrip()}\n```\n"
     )
-    for name, page in pages:
+    for name, page in _help_pages(cli, "petstore", None):
         own = page.partition(BACKEND_TITLE)[0].rstrip()
         text += f"\n## {name}\n\n```\n{HELP_OPTION.sub('', own)}\n```\n"
     return text

@@ -4,16 +4,18 @@ from typing import NamedTuple
 
 import msgspec
 
-# Actions whose subject is the id of an animal.
+# Actions whose subject is the id of a key, or of an animal.
+KEY_ACTIONS = (
+    "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "revoke key", "lift ban",
+    "set limits",  # of older versions; now a part of "update key"
+)  # fmt: skip
 PET_ACTIONS = ("add animal", "update animal", "set status", "remove animal", "restore animal")
 # Every action of an operator, by its name in the audit log.
 ACTIONS = (
-    "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "revoke key", "lift ban",
-    *PET_ACTIONS, "import", "undo import",
+    *KEY_ACTIONS, *PET_ACTIONS, "import", "undo import",
     "sign in", "sign-in failed", "sign out", "sign out everywhere",
     "add operator", "set role", "revoke operator",
     "backup", "restore", "copy",
-    "set limits",  # of older versions; now a part of "update key"
 )  # fmt: skip
 
 

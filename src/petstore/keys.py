@@ -34,6 +34,9 @@ LIMIT_MAX = 10**12  # the gate counts in 64 bits; no machine answers this many r
 
 _NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
 _KEY = re.compile("(pets_(?:live|test)_)[0-9A-Za-z]+")
+_DURATION = re.compile("([0-9]{1,9})([smhdw])").fullmatch
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_CENTURY = 100 * 365.25 * 86_400
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,3 +190,19 @@ def without_keys(text: str) -> str:
 
 def digest_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def parse_duration(text: str, *, least: float = 0) -> float:
+    """The seconds of an expiry or an overlap as an operator writes it: `90d`, `24h`, `30m`, `10s`.
+
+    Raises OperatorError, also for less than `least` seconds.
+    """
+    match = _DURATION(text.strip())
+    if match is None:
+        raise OperatorError(f"{text!r} is not a duration; write 90d, 24h, 30m or 10s")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds < least:
+        raise OperatorError(f"{text!r} is too short; the least is {least:g}s")
+    if seconds > _CENTURY:
+        raise OperatorError(f"{text!r} is more than a hundred years")
+    return seconds

@@ -1,4 +1,4 @@
-"""How a time and a number of things are written for an operator."""
+"""How times, numbers of things and the cells of a table are written for operators."""
 
 import time
 
@@ -9,3 +9,8 @@ def when(at: float | None) -> str:
 
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def as_cell(text: str) -> str:
+    """A text in a CSV file that a spreadsheet opens: it would execute a cell that begins like a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text

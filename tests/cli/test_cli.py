@@ -23,8 +23,9 @@ COMMANDS = [
     ["usage"], ["audit"], ["operators"], ["operators", "add"],
     ["operators", "list"], ["operators", "revoke"], ["console"],
     ["pets"], ["pets", "list"], ["pets", "show"], ["pets", "add"], ["pets", "update"], ["pets", "remove"],
-    ["pets", "set-status"], ["pets", "import"], ["pets", "undo-import"],
-    ["pets", "export"], ["bans"], ["bans", "list"], ["bans", "lift"], ["backup"], ["restore"], ["copy"], ["check"],
+    ["pets", "set-status"], ["pets", "restore"], ["pets", "import"], ["pets", "imports"], ["pets", "undo-import"],
+    ["pets", "export"], ["deploy-files"], ["completion"], ["help"],
+    ["bans"], ["bans", "list"], ["bans", "lift"], ["backup"], ["restore"], ["copy"], ["check"],
 ]  # fmt: skip
 
 
@@ -161,8 +162,10 @@ def test_empty_lists_say_so(petstore: Commands) -> None:
 def test_key_is_shown_as_text_and_json(petstore: Commands) -> None:
     made = make_key(petstore, "--name", "Ada")
     del made["key"]
-    assert petstore.json("keys", "show", made["id"]) == {**made, "rotated": None}
-    lines = dict(line.split(maxsplit=1) for line in petstore.text("keys", "show", made["id"]).splitlines())
+    shown = petstore.json("keys", "show", made["id"])
+    assert shown == {**made, "rotated": None, "history": shown["history"]}
+    fields, _, _ = petstore.text("keys", "show", made["id"]).partition("\n\n")
+    lines = dict(line.split(maxsplit=1) for line in fields.splitlines())
     assert (lines["id"], lines["name"], lines["plan"]) == (made["id"], "Ada", "free")
 
 
@@ -237,6 +240,28 @@ def test_shown_key_has_the_time_of_its_last_rotation(petstore: Commands) -> None
     assert "old secret until" in petstore.text("audit", "--env", "staging", "--what", "rotate key")
 
 
+def test_shown_key_has_its_history(petstore: Commands) -> None:
+    made, other = make_key(petstore, "--name", "Ada"), make_key(petstore)
+    petstore.text("keys", "update", made["id"], "--plan", "pro")
+    petstore.text("keys", "suspend", other["id"])
+    petstore.text("keys", "suspend", made["id"])
+    history = petstore.json("keys", "show", made["id"])["history"]
+    assert [entry["action"] for entry in history] == ["suspend key", "update key", "create key"]
+    assert {entry["subject"] for entry in history} == {made["id"]}
+    assert all(entry["actor"].startswith(getpass.getuser()) for entry in history)
+    assert "plan free → pro" in history[1]["detail"]
+    *_, header, newest, _, oldest = petstore.text("keys", "show", made["id"]).splitlines()
+    assert header.split() == ["when", "who", "what", "detail"]
+    assert "suspend key" in newest and "create key" in oldest
+    for _ in range(10):
+        petstore.text("keys", "resume", made["id"])
+        petstore.text("keys", "suspend", made["id"])
+    assert len(petstore.json("keys", "show", made["id"])["history"]) == 23
+    shown = petstore.text("keys", "show", made["id"])
+    assert shown.count("suspend key") + shown.count("resume key") == 20
+    assert shown.endswith(f"Older entries: petstore audit --env live --search {made['id']}\n")
+
+
 def banned(server: Server) -> Key:
     key = server.key(limits=Limits(1, 100))
     assert asking(server.port, 3, key.headers)[-1].code == "key_banned"
@@ -246,8 +271,11 @@ def banned(server: Server) -> Key:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_running_service_obeys_a_lifted_ban(server: Server, form: str) -> None:
     petstore, key = Commands(server), banned(server)
-    assert key.id in petstore.text("bans", "list")
-    assert key.id in [entry["key_id"] for entry in petstore.json("bans", "list")]
+    petstore.text("keys", "update", key.id, "--name", "Ada's shop")
+    (line,) = (line for line in petstore.text("bans", "list").splitlines() if key.id in line)
+    assert line.split()[1] == "live" and line.endswith("Ada's shop")
+    (ban,) = (entry for entry in petstore.json("bans", "list") if entry["key_id"] == key.id)
+    assert (ban["name"], ban["environment"]) == ("Ada's shop", "live")
     if form == "json":
         assert petstore.json("bans", "lift", key.id) == {"key_id": key.id, "lifted": True}
     else:

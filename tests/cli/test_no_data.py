@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from harness.backends import Postgres, shared
 from harness.commands import Commands
 from harness.servers import Server
 from petstore.cli import cli
+from petstore.cli.help import REDIS_URLS, backends
 from petstore.cli.options import BACKEND_OPTIONS
+from petstore.gate.redis_url import open_link
 
 # Every command that acts on existing data; the others create data on purpose.
 NEED_DATA = [
@@ -72,7 +75,9 @@ def commands_below(command: click.Command, words: tuple[str, ...] = ()) -> dict[
 
 
 WITH_BACKENDS = [
-    words for words, command in commands_below(cli).items() if any(p.name == "data" for p in command.params)
+    words
+    for words, command in commands_below(cli).items()
+    if any(param.name == "data" for param in command.params) and words != ("check",)  # its page points to serve's
 ]
 
 
@@ -81,11 +86,33 @@ def test_backend_options_are_at_the_end_of_every_help_page(words: tuple[str, ...
     command = commands_below(cli)[words]
     page = command.get_help(click.Context(command, info_name="petstore"))
     own, title, backend = page.partition("\nOptions:\n")[2].partition("\nBackend options:\n")
-    assert title
-    shown = (param for param in command.params if isinstance(param, click.Option) and not param.hidden)
-    options = {param.opts[0]: param.name for param in shown}
-    assert {option for option, name in options.items() if name in BACKEND_OPTIONS} == options_in(backend)
+    assert title and backend == "  --data, --store, --gate  The data to act on: see petstore help backends."
+    options = {param.opts[0]: param.name for param in command.params if isinstance(param, click.Option)}
     assert {option for option, name in options.items() if name not in BACKEND_OPTIONS} <= options_in(own)
+    for only_there in ("--clock-file", "--pgbouncer", "redis+sentinel"):
+        assert only_there not in page
+
+
+def test_the_page_of_the_backend_options_has_them_all(without_data: Commands) -> None:
+    page = without_data.text("help", "backends")
+    options = (param for param in backends.params if isinstance(param, click.Option))
+    assert {param.opts[0] for param in options} == options_in(page)
+    for scheme in ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster"):
+        assert f"{scheme}://" in page
+    for url, _ in REDIS_URLS:
+        open_link(url)
+
+
+@pytest.mark.parametrize("words", [(), ("keys",), ("keys", "create"), ("help",)], ids=" ".join)
+def test_help_shows_the_page_of_a_command(without_data: Commands, words: tuple[str, ...]) -> None:
+    assert without_data.text("help", *words) == without_data.text(*words, "--help")
+
+
+@pytest.mark.parametrize("words", commands_below(cli), ids=" ".join)
+def test_a_help_page_fits_a_screen(without_data: Commands, words: tuple[str, ...]) -> None:
+    lines = without_data.text(*words, "--help").splitlines()
+    assert len(lines) <= (60 if words == ("serve",) else 40)
+    assert max(map(len, lines)) <= 100
 
 
 def options_in(section: str) -> set[str]:
@@ -175,3 +202,30 @@ def test_the_shell_completes_key_ids_and_names(tmp_path: Path) -> None:
     assert completed(petstore, f"petstore bans lift {ada[:10]}") == [ada]
     assert completed(petstore, "petstore usage bo") == [bob]
     assert completed(petstore, "petstore keys rev") == ["revoke"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_script(petstore: Commands, shell: str) -> None:
+    script = petstore.text("completion", shell)
+    assert "_PETSTORE_COMPLETE" in script
+    program = shutil.which(shell)
+    if program is not None:
+        subprocess.run([program, "-n"], input=script, text=True, check=True, timeout=30)
+
+
+def test_bash_completes_by_the_printed_script(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    made = petstore.json("keys", "create", "--plan", "free", "--name", "Ada")["id"]
+    lines = """eval "$(petstore completion bash)"
+        COMP_WORDS=(petstore keys show ad) COMP_CWORD=3; _petstore_completion petstore; echo "${COMPREPLY[@]}"
+    """
+    path = f"{PETSTORE.parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", "-c", lines],
+        capture_output=True,
+        text=True,
+        env=variables(path, petstore.data),
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == [made]

@@ -44,7 +44,10 @@ def test_show_prints_one_animal(petstore: Commands) -> None:
     (pet_id,) = add(petstore, "Rex")
     assert petstore.json("pets", "show", str(pet_id))["name"] == "Rex"
     assert petstore.text("pets", "show", str(pet_id)) == f"{pet_id}  Rex  category 1  available\n"
-    assert petstore.fails_in_one_line("pets", "show", "99") == "no animal has the id 99 in live"
+    assert (
+        petstore.fails_in_one_line("pets", "show", "99")
+        == "no animal has the id 99 in live; petstore pets list shows them"
+    )
     assert "in staging" in petstore.fails_in_one_line("pets", "show", str(pet_id), "--env", "staging")
 
 
@@ -92,7 +95,9 @@ def test_status_of_several_animals_is_set_at_once(petstore: Commands) -> None:
     assert petstore.json("pets", "set-status", "1", "sold")["status"] == "sold"
     changed = petstore.json("pets", "set-status", "2", "3", "pending")
     assert [(pet["id"], pet["status"]) for pet in changed] == [(2, "pending"), (3, "pending")]
-    assert petstore.fails_in_one_line("pets", "set-status", "1", "98", "99", "sold").endswith("ids 98, 99 in live")
+    assert petstore.fails_in_one_line("pets", "set-status", "1", "98", "99", "sold").endswith(
+        "ids 98, 99 in live; petstore pets list shows them"
+    )
     assert [pet["status"] for pet in petstore.json("pets", "list")] == ["sold", "pending", "pending"]
 
 
@@ -221,7 +226,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     petstore.text("pets", "set-status", "3", "sold")
     add(petstore, "After")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
-    question = f"Remove the 2 animals of {added['import']} (x.csv, live) that were not changed since? 1 stays."
+    question = f"Remove 2 animals of {added['import']} (x.csv) from live? 1 animal changed since the import will stay."
     assert done.returncode == 2 and question in done.stderr
     undone = petstore.json("pets", "undo-import", added["import"], "--yes")
     assert undone == {"import": added["import"], "environment": "live", "removed": 2, "kept": 1, "kept_ids": [3]}
@@ -235,6 +240,15 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     again = petstore.json("pets", "import", str(file))
     text = petstore.text("pets", "undo-import", again["import"], "--yes")
     assert text == "3 animals removed from live.\n"
+
+
+def test_undo_counts_what_it_removes_itself(petstore: Commands, tmp_path: Path) -> None:
+    file = written(tmp_path / "x.csv", "Rex,1", "Mia,2", "Bo,3")
+    added = petstore.json("pets", "import", str(file))
+    petstore.text("pets", "remove", "2", "--yes")
+    done = answering(petstore, "", "pets", "undo-import", added["import"])
+    assert f"Remove 2 animals of {added['import']} (x.csv) from live?" in done.stderr
+    assert petstore.text("pets", "undo-import", added["import"], "--yes") == "2 animals removed from live.\n"
 
 
 def test_undo_tells_how_many_animals_stayed(petstore: Commands, tmp_path: Path) -> None:
@@ -316,7 +330,7 @@ def test_ctrl_c_in_an_undo_says_how_to_go_on_and_the_next_one_does(petstore: Com
     assert command.returncode == 130, message
     assert "Interrupted: give the same command again to go on" in message
     asked = answering(petstore, "", *words[:-1]).stderr
-    found = re.search(r"([\d,]+) animals? removed already\. Remove the ([\d,]+) animals of .* 2 stay\.", asked)
+    found = re.search(r"([\d,]+) animals? removed already\. Remove ([\d,]+) animals of .*\? 2 animals changed", asked)
     assert found is not None, asked
     removed, left = (int(number.replace(",", "")) for number in found.groups())
     assert removed > 0 and removed + left == count - 2

@@ -1,5 +1,6 @@
 """The pages in a real Chromium: plots, paging, the keyboard, the content security policy, sessions, no scripts."""
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from harness.browsers import look
 from harness.consoles import Console, running_console
-from harness.servers import Server
+from harness.served import wait_for
+from harness.servers import Server, serving
 from petstore.usage import HOUR, OperationUsage
 from tests.console.browser_steps import add_pet, open_section
 
@@ -129,6 +132,32 @@ def test_the_plot_shows_values_of_a_bar_and_refreshes(page: Page, server: Server
     expect(refused).to_have_text("4,001")
     page.keyboard.press("ArrowLeft")
     expect(refused).to_have_text("0")
+
+
+def test_a_service_that_dies_appears_on_the_open_page(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as service, running_console(service) as own:
+        signs = service.data / "metrics"
+        assert wait_for(lambda: list(signs.glob("*.lock")))
+        opened = browser.new_page()
+        opened.goto(own.link)
+        opened.goto(own.origin + "/live/overview")
+        expect(opened.locator("#troubles")).to_be_empty()
+        opened.evaluate(
+            "() => { window.changes = 0; new MutationObserver(() => window.changes++)"
+            ".observe(document.getElementById('troubles'), { childList: true, subtree: true }); }"
+        )
+        service.kill()
+        for lock in signs.glob("*.lock"):
+            os.utime(lock, (1_700_000_000, 1_700_000_000))
+        refreshed = "**/overview/refresh*"
+        trouble = "The service on this machine has not answered since 2023-11-14 22:13:20Z."
+        expect(opened.locator("#troubles")).to_contain_text(trouble, timeout=15_000)
+        assert opened.evaluate("window.changes") == 1
+        with opened.expect_response(refreshed), opened.expect_response(refreshed):
+            pass
+        assert opened.evaluate("window.changes") == 1, "a screen reader would announce the same again"
+        look(opened, "overview-silent")
+        opened.close()
 
 
 def test_an_injected_script_in_a_name_is_blocked_by_the_policy(page: Page, console: Console) -> None:

@@ -42,6 +42,21 @@ def test_head_does_not_use_up_the_secret_of_a_new_key(operator: ConsoleClient) -
     assert 'id="secret"' in operator.get(made.headers["location"]).text
 
 
+def test_the_page_of_a_key_has_its_history(server: Server, operator: ConsoleClient) -> None:
+    key_id, _ = operator.create_key(name="Ada's app")
+    other, _ = operator.create_key(name="another")
+    operator.post(f"/live/keys/{other}/suspend")
+    operator.post(f"/live/keys/{key_id}/suspend")
+    Commands(server).text("keys", "resume", key_id)
+    page = operator.get(f"/live/keys/{key_id}")
+    assert cells(page, "What") == ["resume key", "suspend key", "create key"]
+    assert cells(page, "Detail") == ["suspended → active", "active → suspended", "free"]
+    number = Commands(server).json("keys", "show", key_id)["history"][0]["number"]
+    older = operator.get(f"/live/keys/{key_id}/history?before={number}")
+    assert cells(older, "What") == ["suspend key", "create key"]
+    assert operator.get("/live/keys/key_nobody/history").status_code == 404
+
+
 def test_changed_limits_hold_from_the_next_request_on(server: Server, operator: ConsoleClient) -> None:
     key_id, secret = operator.create_key(plan="enterprise", per_minute="2", per_day="1,000")
     assert asking(server.port, 3, {"Authorization": f"Bearer {secret}"})[-1].status == 429

@@ -1,7 +1,11 @@
-"""The console while PostgreSQL or Redis does not respond: it shows an error and recovers by itself."""
+"""The console while the service, PostgreSQL or Redis does not respond: it says so, and recovers by itself."""
 
 import asyncio
 import contextlib
+import os
+import re
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +14,10 @@ import pytest
 from harness.backends import Postgres, Process, Redis
 from harness.consoles import Console, cells, running_console, text_of
 from harness.served import wait_for
-from harness.servers import Server
-from petstore.console.jobs import Job, Jobs
+from harness.servers import Server, serving
+from petstore.console.background import Job, Jobs
 from petstore.errors import Unavailable
+from petstore.wording import when
 
 
 @pytest.fixture
@@ -37,7 +42,7 @@ def test_without_redis_the_console_shows_what_it_can(console: Console, redis: Re
     with away(redis):
         page = operator.get("/staging/keys")
         assert (cells(page, "Id"), cells(page, "Today")) == ([key.id], ["not known"])
-        assert "The gate does not respond" in text_of(page)
+        assert re.search(r"Redis has not responded since 20\S+ \S+Z or earlier\. Limits hold per node", text_of(page))
         assert "not known" in text_of(operator.get(f"/staging/keys/{key.id}"))
         assert operator.get("/staging/overview").status_code == 200
         assert "bans are not known" in text_of(operator.get("/staging/bans"))
@@ -49,7 +54,9 @@ def test_without_postgres_the_console_shows_an_error_and_recovers(console: Conso
     with away(postgres):
         page = operator.get("/live/animals")
         assert page.status_code == 503
-        assert "does not respond" in text_of(page)
+        since = re.search(r"The store or the gate has not responded since (20\S+ \S+Z) or earlier", text_of(page))
+        assert since is not None and "petstore check" in text_of(page)
+        assert since[1] in text_of(operator.get("/live/keys")), "the outage began with the first page that failed"
         assert (page.headers["retry-after"], page.headers["refresh"]) == ("5", "5")
         part = operator.get("/live/animals/rows", **{"HX-Request": "true"})
         assert (part.status_code, part.headers["content-type"]) == (503, "text/plain; charset=utf-8")
@@ -59,6 +66,64 @@ def test_without_postgres_the_console_shows_an_error_and_recovers(console: Conso
         assert new_client.get(console.link).status_code == 503
     assert wait_for(lambda: operator.get("/live/animals").status_code == 200)
     assert new_client.get(console.link).status_code == 303  # the link was not used up by the outage
+
+
+PAGES = ["overview", "animals", "animals/imports", "keys", "keys/new", "keys/identify", "bans", "deprecated", "audit",
+         "operators", "health", "nowhere"]  # fmt: skip
+SILENT = re.compile(r"The service on this machine has not answered since (20\S+ \S+Z)\. .* systemctl start petstore")
+
+
+def last_signs(server: Server) -> list[Path]:
+    return list((server.data / "metrics").glob("*.lock"))
+
+
+def age(server: Server, seconds: float) -> str:
+    """As if the last signs of life were older, and when they were."""
+    at = int(time.time() - seconds)
+    for path in last_signs(server):
+        os.utime(path, (at, at))
+    return when(at)
+
+
+def test_every_page_tells_that_the_service_does_not_answer(tmp_path: Path) -> None:
+    with running_console(Server(tmp_path / "data")) as console:
+        operator = console.sign_in("ada")
+        key_id, _ = operator.create_key()
+        pages = [f"/live/{page}" for page in (*PAGES, f"keys/{key_id}")]
+        for page in pages:
+            assert "No service has run with this data directory yet" in text_of(operator.get(page)), page
+        with serving(tmp_path / "data") as server:
+            assert wait_for(lambda: last_signs(server))
+            for page in pages:
+                assert "The service" not in text_of(operator.get(page)), page
+                assert "No service" not in text_of(operator.get(page)), page
+            server.kill()
+            assert "has not answered" not in text_of(operator.get("/live/keys")), "it may be about to be replaced"
+            stopped = age(server, 11)
+            for page in pages:
+                found = SILENT.search(text_of(operator.get(page)))
+                assert found is not None and found[1] == stopped, page
+            part = operator.get("/live/overview/refresh", **{"HX-Request": "true"})
+            assert stopped in text_of(part) and 'hx-swap-oob="innerHTML"' in part.text
+
+
+def test_a_service_that_hangs_is_noticed(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server, running_console(server) as console:
+        operator = console.sign_in("ada")
+        assert wait_for(lambda: last_signs(server))
+        assert server.process is not None
+        os.killpg(server.process.pid, signal.SIGSTOP)
+        try:
+            stopped = age(server, 11)
+            assert stopped in text_of(operator.get("/live/keys"))
+        finally:
+            os.killpg(server.process.pid, signal.SIGCONT)
+        assert wait_for(lambda: stopped not in text_of(operator.get("/live/keys")))
+
+
+def test_a_console_without_a_service_on_its_machine_reports_no_trouble(tmp_path: Path) -> None:
+    with running_console(Server(tmp_path / "data", "cluster")) as console:
+        assert "No service" not in text_of(console.sign_in("ada").get("/live/keys"))
 
 
 def test_a_job_that_lost_the_store_does_not_claim_to_know_its_result() -> None:

@@ -1,6 +1,6 @@
 """The limits of failed sign-ins, with a clock of the test."""
 
-from petstore.console.sign_in_limits import ENTRIES_PER_MINUTE, FailureThrottle, SignInLimits
+from petstore.console.sessions import ENTRIES_PER_MINUTE, FailureThrottle, SignInLimits
 
 
 class Clock:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from petstore.admin.durations import parse_duration
 from petstore.errors import OperatorError
 from petstore.keys import (
     BASE62,
@@ -22,6 +21,7 @@ from petstore.keys import (
     limits_of,
     mint,
     new_key,
+    parse_duration,
     well_formed,
     without_keys,
 )

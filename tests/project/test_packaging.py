@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 import zipfile
 from itertools import chain
@@ -21,6 +22,7 @@ from packaging.utils import canonicalize_name
 from harness.commands import Commands
 from harness.servers import Server
 from petstore import __version__
+from petstore.cli.deploy_files import DOCUMENTS
 from tools import advisories, dist
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +84,10 @@ def test_the_wheel_has_every_file_of_the_package_and_of_deploy(archives: Path) -
     packed = set(zipfile.ZipFile(next(archives.glob("petstore-*.whl"))).namelist())
     wanted = [name.removeprefix("src/") for name in tracked("src/petstore")]
     wanted += [f"petstore/{name}" for name in tracked("deploy") if "/container/" not in name]
+    documents = (*tracked("docs/monitoring"), *DOCUMENTS)
+    wanted += [f"petstore/deploy/{name.removeprefix('docs/')}" for name in documents]
     assert [name for name in wanted if name not in packed] == []
+    assert len(packed) == len(set(wanted)) + len([name for name in packed if ".dist-info/" in name])
 
 
 @pytest.mark.parametrize("name", ["petstore", "petstore_client"])
@@ -154,7 +159,13 @@ def test_the_build_backend_is_pinned_alike_for_both_projects() -> None:
 
 def test_deploy_files_writes_every_file_and_units_that_start_this_command(tmp_path: Path) -> None:
     written = Commands(Server(tmp_path)).text("deploy-files", str(tmp_path / "new")).splitlines()
-    assert {Path(name).name for name in written} == {file.name for file in (ROOT / "deploy").glob("*.*")}
+    expected = [
+        *(ROOT / "deploy").glob("*.*"),
+        *(ROOT / "docs/monitoring").iterdir(),
+        *(ROOT / name for name in DOCUMENTS),
+    ]
+    assert {Path(name).name for name in written} == {file.name for file in expected}
+    assert len(written) == len(expected)
     unit = (tmp_path / "new/petstore.service").read_text()
     (program,) = re.findall(r"(?m)^ExecStart=(\S+) serve$", unit)
     assert Path(program).is_file()
@@ -168,6 +179,37 @@ def test_deploy_files_replaces_nothing_unless_forced(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["petstore.env"]
     commands.text("deploy-files", str(tmp_path), "--force")
     assert (tmp_path / "petstore.env").read_text() == (ROOT / "deploy/petstore.env").read_text()
+
+
+def test_what_the_files_name_is_written_with_them(tmp_path: Path) -> None:
+    commands = Commands(Server(tmp_path))
+    commands.text("deploy-files", str(tmp_path / "new"))
+    written = {file.name: file.read_text() for file in (tmp_path / "new").iterdir()}
+    for name, text in written.items():
+        if not name.endswith(".md"):  # a document may link to others, which a checkout has
+            assert "docs/" not in re.sub("https?://\\S+|/docs/?\\b", "", text), name
+    for named in ("settings.md", "at-3-am.md", "petstore-alerts.yml"):
+        assert any(named in text for name, text in written.items() if name != named)
+        assert named in written
+    runbook = re.findall(r"(?m)^#+ (.+)$", written["at-3-am.md"])
+    anchors = {re.sub("[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in runbook}
+    assert set(re.findall(r"runbook: (\S+)", written["petstore-alerts.yml"])) <= anchors
+
+
+# Building
+
+
+def test_make_dist_installs_no_browser() -> None:
+    planned = subprocess.run(
+        ["make", "--dry-run", "--always-make", "dist"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "requirements.lock" in planned and "requirements-dev.lock" not in planned
+    assert "tools.dist" in planned
+    wanted = locked("requirements.lock").keys() | locked("requirements-build.lock").keys()
+    assert "packaging" in wanted and "playwright" not in wanted
+    for line in (ROOT / "tools/dist.py").read_text().splitlines():
+        if found := re.match(r"(?:from|import) (\w+)", line):
+            assert found[1] in {*sys.stdlib_module_names, "packaging", "petstore"}, line
 
 
 # Advisories

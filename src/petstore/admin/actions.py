@@ -67,7 +67,7 @@ class Admin:
         """Refuse the key until it is resumed."""
         key = await self._not_revoked(key_id)
         if key.suspended is not None:
-            raise OperatorError(f"{key_id} is suspended already")
+            raise OperatorError(f"{key_id} is suspended already; keys resume accepts it again")
         before = key.state(self._clock())
         return await self._change_key(
             key_id, KeyChanges(suspended=self._clock()), "suspend key", f"{before} → suspended"
@@ -76,7 +76,7 @@ class Admin:
     async def resume_key(self, key_id: str) -> ApiKey:
         key = await self._not_revoked(key_id)
         if key.suspended is None:
-            raise OperatorError(f"{key_id} is not suspended")
+            raise OperatorError(f"{key_id} is not suspended, so there is nothing to resume")
         after = msgspec.structs.replace(key, suspended=None).state(self._clock())
         return await self._change_key(key_id, KeyChanges(suspended=None), "resume key", f"suspended → {after}")
 
@@ -104,14 +104,19 @@ class Admin:
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
 
-    async def last_rotation(self, key_id: str) -> AuditEntry | None:
-        """The audit entry of the key's last rotation."""
-        return await newest_entry(self._store, action="rotate key", text=key_id)
+    async def key_history(self, key_id: str) -> list[tuple[int, AuditEntry]]:
+        """The key's audit entries with their numbers, the newest first."""
+        history: list[tuple[int, AuditEntry]] = []
+        before, more = None, True
+        while more:
+            found, before, more = await self._store.audit.find(before=before, subject=key_id)
+            history += found
+        return history
 
     async def revoke_key(self, key_id: str) -> ApiKey:
         key = await self.key(key_id)
         if key.revoked is not None:
-            raise OperatorError(f"{key_id} is revoked already")
+            raise OperatorError(f"{key_id} is revoked already, so there is nothing to do")
         before = key.state(self._clock())
         await self._store.keys.revoke(key_id, self._entry("revoke key", key_id, f"{before} → revoked"))
         return await self.key(key_id)
@@ -121,7 +126,7 @@ class Admin:
         key = await self.key(key_id)
         (windows,) = await self._gate.windows([key.id])
         if not windows.bans:
-            raise OperatorError(f"{key_id} is not banned")
+            raise OperatorError(f"{key_id} is not banned, so there is nothing to lift")
         await self._store.audit.record(self._entry("lift ban", key_id))
         await self._gate.lift(key_id)
 
@@ -256,15 +261,17 @@ class Admin:
     async def undo_import(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
         """Remove the animals of an import that no operator has changed since; go on if that was interrupted.
 
+        `removed` of the result does not count those that were removed by hand before.
         `removing` is called with the number of animals that were removed or kept so far.
         """
         found = await self._import(import_id)
+        gone = 0 if found.state == "undoing" else (await self._store.imports.undone(import_id)).removed
         entry = self._entry("undo import", import_id, found.name)
         is_undone = found.state != "undone" and await self._store.imports.undo(import_id, entry, removing)
         counts = await self._store.imports.undone(import_id)
         if not is_undone:
             raise OperatorError(f"{import_id} is undone already: {counts.removed:,} removed, {counts.kept:,} kept")
-        return counts
+        return counts._replace(removed=counts.removed - gone)
 
     async def _import(self, import_id: str) -> Import:
         found = await self._store.imports.get(import_id, self._clock())
@@ -292,7 +299,7 @@ class Admin:
     async def revoke_operator(self, name: str) -> None:
         entry = self._entry("revoke operator", name)
         if not is_operator_name(name) or not await self._store.operators.revoke(name, entry):
-            raise OperatorError(f"no operator {name} can be revoked")
+            raise OperatorError(f"there is no operator {name}, or not any more; operators list shows the names")
 
     async def _pet(self, pet_id: int) -> Pet:
         pet = await self._store.pets.get(pet_id)

@@ -7,7 +7,8 @@ import csv
 import io
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -19,8 +20,9 @@ from petstore.keys import Environment, KeyChanges
 from petstore.operations import OperationName
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits, Plan
+from petstore.rate_limits import SECOND, Windows
 from petstore.store import Store
-from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, OperationUsage, RecentError, ResponseClass
+from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, SPANS, OperationUsage, RecentError, ResponseClass
 
 ACTOR = "petstore serve --demo"  # creates the keys that are printed
 OPERATOR = "ada (demo)"
@@ -101,6 +103,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         rows = [row for start, seconds in _intervals(now) for row in _usage(start, seconds, callers, share, now)]
         used = {row.key_id: float(row.start) for row in rows if row.key_id != ANONYMOUS}
         await store.usage.add(rows, used)
+        await gate.put_windows(_windows(rows, SPANS["day"].since(now)))
         await store.usage.add_errors([_error(row) for row in rows if row.key_id in used and row.response in STATUSES])
         _, secrets_made[environment] = await admin(0, ACTOR).create_key("free", name="first key")
     return secrets_made
@@ -151,16 +154,25 @@ def _animal(number: int, count: int) -> NewPet:
     return NewPet(names[number // 2 % len(names)], category, status)
 
 
+def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, Windows]]:
+    """The day of each key: it began with the usage, so that today's use is what the charts of the day show."""
+    admitted: Counter[str] = Counter()
+    for row in rows:
+        if row.key_id != ANONYMOUS and row.response not in ("refused", "banned"):
+            admitted[row.key_id] += row.requests
+    return ((key_id, Windows(day_start=start * SECOND, day_used=count)) for key_id, count in admitted.items())
+
+
 def _error(row: OperationUsage) -> RecentError:
     """One of the requests of a row."""
     return RecentError(row.key_id, float(row.start), secrets.token_hex(16), row.operation, STATUSES[row.response])
 
 
 def _intervals(now: float) -> Iterator[tuple[int, int]]:
-    """The start and the seconds of each interval of the last day, oldest first: the last hour in minutes."""
+    """The start and the seconds of each interval of the charts' day, oldest first: the last hour in minutes."""
     last_minute = int(now) // MINUTE * MINUTE
     last_hour = last_minute - HOUR
-    for start in range((last_hour - 23 * HOUR) // QUARTER * QUARTER, last_hour // QUARTER * QUARTER, QUARTER):
+    for start in range(SPANS["day"].since(now), last_hour // QUARTER * QUARTER, QUARTER):
         yield start, QUARTER
     for start in range(last_hour // QUARTER * QUARTER, last_minute, MINUTE):
         yield start, MINUTE

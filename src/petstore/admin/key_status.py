@@ -1,9 +1,9 @@
 """The state of keys at a moment: what the store and the gate together say of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from petstore.gate import Gate, bans_in_force
+from petstore.gate import Ban, Gate, bans_in_force
 from petstore.keys import ApiKey, KeyQuery, KeySort
 from petstore.pets import INT64_MAX
 from petstore.plans import Plan
@@ -47,6 +47,18 @@ async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeySt
             state = "banned"
         found.append(KeyStatus(key, state, banned_until, seen.minute, seen.day))
     return found
+
+
+async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> list[tuple[Ban, ApiKey | None]]:
+    """The bans in force, the last to end first. None: no store has the key, for example since a restore.
+
+    Raises Unavailable.
+    """
+    bans = await bans_in_force(gate, now)
+    keys: dict[str, ApiKey] = {}
+    for store in stores:
+        keys |= await store.keys.by_id([ban.key_id for ban in bans])
+    return [(ban, keys.get(ban.key_id)) for ban in sorted(bans, key=lambda ban: ban.until, reverse=True)]
 
 
 async def list_keys(

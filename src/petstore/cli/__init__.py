@@ -24,10 +24,12 @@ COMMANDS = {
     "operators": ("petstore.cli.operators", "Add, list and revoke the people who may sign in to the console."),
     "console": ("petstore.cli.console", "Start the console, a web page for operators."),
     "backup": ("petstore.cli.backup", "Write all data to one file while the service runs."),
-    "restore": ("petstore.cli.backup", "Replace the data by those of a backup."),
+    "restore": ("petstore.cli.backup", "Replace the data with those of a backup."),
     "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
     "check": ("petstore.cli.check", "Check data, settings, free space and clock."),
-    "deploy-files": ("petstore.cli.deploy_files", "Write systemd units and proxy configurations to a directory."),
+    "deploy-files": ("petstore.cli.deploy_files", "Write files for systemd, proxies and monitoring to a directory."),
+    "completion": ("petstore.cli.completion", "Print what lets a shell complete commands, options and key ids."),
+    "help": ("petstore.cli.help", "Show the help of a command, or of the options that choose the data."),
 }
 
 
@@ -42,6 +44,15 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from petstore.cli.options import unknown_command
+
+            raise unknown_command(args[0], list(COMMANDS), ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -60,8 +71,8 @@ def cli() -> None:
       petstore keys create --plan pro         issue another key
       petstore pets import animals.jsonl      fill the catalogue
 
-    The options --data, --store and --gate, or the variables PETSTORE_DATA, PETSTORE_STORE and PETSTORE_GATE, choose the
-    data that a command acts on. A running service obeys from the next request on.
+    The options --data, --store and --gate choose the data that a command acts on: see petstore help backends. A running
+    service obeys from the next request on.
     """
 
 

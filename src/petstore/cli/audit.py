@@ -15,7 +15,8 @@ from petstore.wording import when
 @click.command(cls=Command)
 @env_option
 @click.option("--who", default="", metavar="NAME", help="Only entries whose actor contains this.")
-@click.option("--what", type=click.Choice(ACTIONS), help="Only entries of this action.")
+@click.option("--what", type=click.Choice(ACTIONS), metavar="ACTION",
+              help="Only entries of this action, such as \"create key\", \"import\" or \"sign in\".")  # fmt: skip
 @click.option("--search", "text", default="", metavar="TEXT",
               help="Only entries whose subject or detail contains this.")  # fmt: skip
 @limit_option(50)

@@ -14,7 +14,7 @@ import click
 from petstore.backends import Backends
 from petstore.changes import CHANGES
 from petstore.cli.admin import entry
-from petstore.cli.options import Command, data_options, settings_from
+from petstore.cli.options import Command, WholeNumber, check_parent, data_options, settings_from
 from petstore.cli.output import Output, progress
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS
@@ -28,7 +28,7 @@ _file = click.Path(path_type=Path)
 
 @click.command(cls=Command)
 @click.argument("file", type=_file)
-@click.option("--keep", type=click.IntRange(1, 100_000), metavar="N",
+@click.option("--keep", type=WholeNumber(1, 100_000), metavar="N",
               help="FILE is a directory: name the backup by its time, verify it, then remove the oldest. N remain.",
               )  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
@@ -51,9 +51,10 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
         raise OperatorError("--keep goes neither with --verify nor with --force")
     if verify:
         manifest = backups.verify(file)
-        sentence = f"{click.format_filename(file)}: is complete; {_summary(manifest)}"
+        sentence = f"{click.format_filename(file)} is complete: {_summary(manifest)}"
         Output({"ok": True, "manifest": manifest}, sentence).print(as_json)
         return
+    check_parent(file)
     signal.signal(signal.SIGTERM, _stop)
     settings = settings_from(where)
     audit_entry, bar = entry("backup", file.name), partial(_bar, "Backing up")
@@ -72,10 +73,10 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
 @click.option("--force", is_flag=True, help="Replace existing data; they are kept in DIR/replaced-…")
 @data_options
 def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
-    """Replace the data in the data directory by those of FILE, a backup.
+    """Replace the data in the data directory with those of FILE, a backup.
 
-    Stop the service first. All of FILE is checked before anything is replaced. The directory must be empty, or --force
-    given. After a crash the next start finds either the old data or the new data.
+    Stop the service first. All of FILE is checked before anything is replaced. The directory must be empty, unless
+    --force is given. After a crash the next start finds either the old data or the new data.
     All rate limits start anew, and bans are lifted.
     Ids that the old data have used are not used again; a message says where the old data could not be read.
 

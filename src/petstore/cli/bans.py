@@ -4,12 +4,12 @@ import time
 
 import click
 
+from petstore.admin.key_status import bans_with_keys
 from petstore.backends import Backends
 from petstore.cli.admin import admin_of_key, on_data
 from petstore.cli.completion import key_ids
 from petstore.cli.options import Group
 from petstore.cli.output import Output, Table
-from petstore.gate import bans_in_force
 from petstore.wording import when
 
 
@@ -21,11 +21,13 @@ def bans() -> None:
 @bans.command(name="list")
 @on_data
 async def list_(backends: Backends) -> Output:
-    """List the bans in force."""
-    found = await bans_in_force(backends.gate, time.time())
-    rows = [[ban.key_id, when(ban.since), when(ban.until), str(ban.times)] for ban in found]
-    table = Table(["key", "since", "until", "bans within a day"], rows, "No key is banned.")
-    return Output([ban._asdict() for ban in found], table)
+    """List the bans in force, with the names of the keys."""
+    data, rows = [], []
+    for ban, key in await bans_with_keys(backends.stores.values(), backends.gate, time.time()):
+        name, environment = (key.name, key.environment) if key else ("", None)
+        data.append({**ban._asdict(), "name": name, "environment": environment})
+        rows.append([ban.key_id, environment or "", when(ban.since), when(ban.until), str(ban.times), name])
+    return Output(data, Table(["key", "env", "since", "until", "bans within a day", "name"], rows, "No key is banned."))
 
 
 @bans.command()

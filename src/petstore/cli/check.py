@@ -17,7 +17,13 @@ from petstore.settings import Settings
 _settings_options = [param for param in serve.params if param.name != "demo"]
 
 
-@click.command(cls=Command, params=_settings_options, context_settings={"auto_envvar_prefix": "PETSTORE"})
+class _Check(Command):
+    elsewhere = tuple(str(param.name) for param in _settings_options)
+    title = "Settings"
+    pointer = ("--data, --port, …", "Those of the service: see petstore help serve and petstore help backends.")
+
+
+@click.command(cls=_Check, params=_settings_options, context_settings={"auto_envvar_prefix": "PETSTORE"})
 @json_option
 def check(as_json: bool, **options: Any) -> None:
     """Check the settings, the store, the gate, free space and the clock. Changes nothing.

@@ -1,10 +1,10 @@
-"""Shell completion of key ids: read from the data that the options on the line name."""
+"""Shell completion: `petstore completion`, and key ids from the data that the options on the line name."""
 
 import contextlib
 import time
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from petstore.backends import Backends
 from petstore.cli.admin import act
@@ -14,6 +14,7 @@ from petstore.keys import KeyQuery
 from petstore.settings import Settings
 
 ITEMS_MAX = 100
+SHELLS = ("bash", "zsh", "fish")
 
 
 def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -37,3 +38,20 @@ def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     with contextlib.suppress(PetstoreError, OSError), ctx:
         return act(options, work)
     return []
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that lets a shell complete commands, options and key ids.
+
+    \b
+    Examples:
+      eval "$(petstore completion bash)"                                      in ~/.bashrc
+      eval "$(petstore completion zsh)"                                       in ~/.zshrc
+      petstore completion fish > ~/.config/fish/completions/petstore.fish     once
+    """
+    script = get_completion_class(shell)
+    assert script is not None
+    click.echo(script(ctx.find_root().command, {}, "petstore", "_PETSTORE_COMPLETE").source())

@@ -10,7 +10,7 @@ import click
 
 from petstore import service
 from petstore.cli.banner import given_options
-from petstore.cli.options import Command, backend_options, check_settings, settings_from
+from petstore.cli.options import Command, WholeNumber, backend_options, check_settings, settings_from
 from petstore.cli.output import program
 from petstore.errors import OperatorError
 from petstore.observability import logs
@@ -24,11 +24,11 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE_CONSOLE"})
 @backend_options
 @click.option("--host", default=Settings().host, show_default=True, help="The address to listen on.")
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(*RANGES["port"]),
+@click.option("--port", default=PORT, show_default=True, type=WholeNumber(*RANGES["port"]),
               help="The port to listen on.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address in the browser, when the console is behind a proxy.")
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
+@click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
               help="Use X-Forwarded-For of this proxy; repeatable.")  # fmt: skip
 def console(**options: Any) -> None:

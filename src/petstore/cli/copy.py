@@ -49,7 +49,7 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
     \b
     Examples:
       petstore copy --to-store postgresql://petstore@db/petstore --to-gate redis://cache:6379/0
-      petstore copy --store postgresql://petstore@db/petstore --gate redis://cache:6379/0 --to-store ./petstore-data
+      petstore copy --store postgresql://petstore@db/petstore --gate redis://cache --to-store ./data
     """
     source = settings_from(where)
     asyncio.run(check_data(source))
@@ -71,8 +71,13 @@ def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
     """Raises OperatorError."""
     if to_gate is not None:
         check_url("--to-gate", to_gate)
+        if not to_gate.startswith(("redis", "valkey")):
+            raise OperatorError(f"--to-gate {to_gate.partition(':')[0]}: give redis://host:6379/0")
     if "://" in to_store:
         check_url("--to-store", to_store)
+        if not to_store.startswith(("postgresql://", "postgres://")):
+            scheme = to_store.partition(":")[0]
+            raise OperatorError(f"--to-store {scheme}: give postgresql://user@host/database, or a directory")
         return Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
     if re.match("[^/]+:.*@", to_store):  # a user and a password, not the name of a directory
         raise OperatorError("--to-store: a URL begins with postgresql://, a directory with ./")

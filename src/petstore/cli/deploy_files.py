@@ -1,4 +1,4 @@
-"""`petstore deploy-files`: the files that put the service under systemd, behind a proxy or into Kubernetes."""
+"""`petstore deploy-files`: the files for systemd, proxies, Kubernetes and monitoring."""
 
 import sys
 from pathlib import Path
@@ -10,22 +10,25 @@ from petstore.errors import OperatorError
 
 # The path in the files as they come. It is replaced by the path of the command that writes them.
 COMMAND = "/opt/petstore/.venv/bin/petstore"
+DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 
 
 @click.command(name="deploy-files")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--force", is_flag=True, help="Replace files that are already there.")
 def deploy_files(directory: Path, force: bool) -> None:
-    """Write systemd units, proxy configurations and a Kubernetes manifest to DIR.
+    """Write systemd units, proxy configurations, a Kubernetes manifest and files for monitoring to DIR.
 
-    The units start the petstore command that wrote them. Each file says at its top where it belongs.
+    The units start the petstore command that wrote them. Each of these files says at its top where it belongs.
+    prometheus.yml, petstore-alerts.yml and grafana-dashboard.json are for Prometheus and Grafana. at-3-am.md says what
+    to do when an alert fires, and settings.md lists the variables of petstore.env.
 
     \b
     Examples:
       petstore deploy-files .
       petstore deploy-files /tmp/petstore --force
     """
-    files = [file for file in sorted(_packaged().iterdir()) if file.is_file()]
+    files = sorted(_packaged(), key=lambda file: file.name)
     present = [file.name for file in files if (directory / file.name).exists()]
     if present and not force:
         raise OperatorError(f"{directory} already has {', '.join(present)}; --force replaces them")
@@ -38,7 +41,11 @@ def deploy_files(directory: Path, force: bool) -> None:
         click.echo(target)
 
 
-def _packaged() -> Path:
-    """Inside the package when it was installed from a wheel, at the root of a checkout otherwise."""
+def _packaged() -> list[Path]:
+    """Those that `pyproject.toml` puts into the wheel, or the same files of a checkout."""
     package = Path(petstore.__file__).parent
-    return next(place for place in (package / "deploy", package.parents[1] / "deploy") if place.is_dir())
+    if (package / "deploy").is_dir():
+        return [file for file in (package / "deploy").rglob("*") if file.is_file()]
+    root = package.parents[1]
+    units = [file for file in (root / "deploy").iterdir() if file.is_file()]
+    return [*units, *(root / "docs/monitoring").iterdir(), *(root / name for name in DOCUMENTS)]

@@ -12,7 +12,16 @@ from petstore.admin.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, Ke
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
-from petstore.cli.options import Duration, Group, confirm, data_options, env_option, limit_option, yes_option
+from petstore.cli.options import (
+    Duration,
+    Group,
+    WholeNumber,
+    confirm,
+    data_options,
+    env_option,
+    limit_option,
+    yes_option,
+)
 from petstore.cli.output import Output, Table, printable, program
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
@@ -20,12 +29,13 @@ from petstore.plans import PLANS, Limits, Plan
 from petstore.wording import when
 
 SECRET_MAX = 1_000_000  # characters that identify reads
+HISTORY_MAX = 20  # audit entries of a key in text; JSON has all
 
 _plan = click.Choice(list(PLANS))
 _key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
-_per_day_option = click.option("--per-day", type=click.IntRange(min=1), metavar="N",
+_per_day_option = click.option("--per-day", type=WholeNumber(min=1), metavar="N",
                                help="Enterprise: requests per day.")  # fmt: skip
-_per_minute_option = click.option("--per-minute", type=click.IntRange(min=1), metavar="N",
+_per_minute_option = click.option("--per-minute", type=WholeNumber(min=1), metavar="N",
                                   help="Enterprise: requests per minute.")  # fmt: skip
 
 
@@ -121,7 +131,7 @@ async def list_(
 @_key_argument
 @on_data
 async def show(backends: Backends, key_id: str) -> Output:
-    """Show one key: its state, its use, its limits. ID is the key's id, as keys list shows it."""
+    """Show one key: its state, its use, its limits and its history. ID is the key's id, as keys list shows it."""
     return await _one_key(backends, await key_of(backends, key_id))
 
 
@@ -285,7 +295,8 @@ def _key_values(status: KeyStatus) -> dict[str, Any]:
 async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     """`secret` describes the secret that the key was identified by."""
     status = await _status(backends, key)
-    rotation = await admin(backends, key.environment).last_rotation(key.id)
+    history = await admin(backends, key.environment).key_history(key.id)
+    rotation = next((entry for _, entry in history if entry.action == "rotate key"), None)
     fields = {
         "id": key.id, "name": key.name, **secret, "state": _state_text(status),
         "environment": key.environment, "plan": key.plan,
@@ -295,7 +306,14 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
         "rotated": f"{when(rotation.at)}, {rotation.detail}" if rotation else "never",
         "suspended": when(key.suspended), "revoked": when(key.revoked),
     }  # fmt: skip
-    return Output({**_key_values(status), "rotated": rotation.at if rotation else None, **secret}, fields)
+    data = {
+        **_key_values(status), "rotated": rotation.at if rotation else None, **secret,
+        "history": [{"number": number, **msgspec.structs.asdict(entry)} for number, entry in history],
+    }  # fmt: skip
+    rows = [[when(entry.at), entry.actor, entry.action, entry.detail] for _, entry in history[:HISTORY_MAX]]
+    table = Table(["when", "who", "what", "detail"], rows, "The audit log has no entries of this key.")
+    older = [f"\nOlder entries: {program()} audit --env {key.environment} --search {key.id}"]
+    return Output(data, fields, "", table, *(older if len(history) > HISTORY_MAX else ()))
 
 
 async def _new_secret(backends: Backends, key: ApiKey, secret: str, *sentences: str, **more: float) -> Output:

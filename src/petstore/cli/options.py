@@ -1,18 +1,19 @@
 """Options and parameter types that several commands have."""
 
+import difflib
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from petstore.admin.durations import parse_duration
 from petstore.data_dir import os_errors_of
 from petstore.errors import OperatorError
-from petstore.keys import ENVIRONMENTS
+from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
 from petstore.settings import Settings, check_url
@@ -23,23 +24,61 @@ BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbounce
 
 
 class Command(click.Command):
-    """A command whose help page has the backend options, which all commands share, at its end."""
+    """A command whose help page has one line for the options that another page explains."""
+
+    elsewhere: Collection[str] = BACKEND_OPTIONS
+    title = "Backend options"
+    pointer = ("--data, --store, --gate", "The data to act on: see petstore help backends.")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        for title, is_backend in (("Options", False), ("Backend options", True)):
-            shown = [option for option in options if (option.name in BACKEND_OPTIONS) == is_backend]
-            if records := [record for option in shown if (record := option.get_help_record(ctx))]:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+        own = [option for option in options if option.name not in self.elsewhere]
+        with formatter.section("Options"):
+            formatter.write_dl([record for option in own if (record := option.get_help_record(ctx))])
+        if len(own) < len(options):
+            with formatter.section(self.title):
+                formatter.write_dl([self.pointer])
 
 
 class Group(click.Group):
     command_class = Command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise unknown_command(args[0], self.list_commands(ctx), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def unknown_command(name: str, known: Sequence[str], ctx: click.Context) -> click.UsageError:
+    alike = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {alike[0]}?" if alike else f"give one of {', '.join(known)}."
+    return click.UsageError(f"No such command '{name}': {hint}", ctx)
+
+
+class WholeNumber(click.IntRange):
+    """A whole number within bounds, which the message for another value names, and not the help page."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is not {self._in_words()}.", param, ctx)
+
+    def _in_words(self) -> str:
+        if self.max is None:
+            return f"a whole number from {self.min:,} on"
+        return f"a whole number from {self.min:,} to {self.max:,}"
+
+    def _describe_range(self) -> str:
+        return ""
+
 
 class Int64(click.ParamType[int]):
-    """A whole number of 64 bits. Unlike click.IntRange it keeps its bounds out of the help page."""
+    """A whole number of 64 bits. Unlike WholeNumber it keeps its bounds out of the help page."""
 
     name = "integer"
 
@@ -47,7 +86,23 @@ class Int64(click.ParamType[int]):
         self._range = click.IntRange(least, INT64_MAX)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return self._range.convert(value, param, ctx)
+        try:
+            return self._range.convert(value, param, ctx)
+        except click.BadParameter:
+            least = f" from {self._range.min} on" if self._range.min != INT64_MIN else ""
+            self.fail(f"{value!r} is not a whole number{least} of at most 64 bits.", param, ctx)
+
+
+class Month(click.ParamType[datetime]):
+    """A calendar month, as its first day."""
+
+    name = "month"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            return datetime.strptime(value, "%Y-%m").replace(tzinfo=UTC)
+        except ValueError:
+            self.fail(f"{value!r} is not a month; write it like 2026-10.", param, ctx)
 
 
 class Duration(click.ParamType[float]):
@@ -75,14 +130,13 @@ def backend_options(command: F) -> F:
     """--data, --store, --gate and their variants: the data that a command acts on. See `settings_from`."""
     for option in (
         click.option("--clock-file", envvar="PETSTORE_CLOCK_FILE", type=click.Path(path_type=Path, dir_okay=False),
-                     hidden=True, help="For tests: a file with seconds to add to the clock."),
+                     metavar="FILE", hidden=True, help="For tests: a file with seconds to add to the clock."),
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
                      help="PostgreSQL is behind PgBouncer in transaction mode."),
         click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
                      help="A file that has the URL of the gate: keeps its password out of the process list."),
         click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
-                     help="The gate: redis://…, or rediss, valkey, valkeys, redis+sentinel, redis+cluster."
-                          " [default: the file in DIR]"),
+                     help="The gate: redis://… [default: the file in DIR]"),
         click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
                      help="A file that has the URL of the store."),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
@@ -117,6 +171,12 @@ def check_settings(settings: Settings) -> None:
     tls_context(settings.tls_cert, settings.tls_key)
 
 
+def check_parent(file: Path) -> None:
+    """Raises OperatorError when the directory of a new file does not exist."""
+    if not file.parent.is_dir():
+        raise OperatorError(f"{file.parent}: there is no such directory; create it first")
+
+
 def _overrides(file_option: str, url_option: str, url: str | None) -> bool:
     """Whether the file counts and not the URL: an option of the command line wins over a variable."""
     if url is None:
@@ -141,7 +201,7 @@ def _url_in(file: Path, subject: str) -> str:
 
 
 def limit_option(default: int, most: int = 10_000) -> Callable[[F], F]:
-    return click.option("--limit", type=click.IntRange(1, most), default=default, show_default=True, metavar="N",
+    return click.option("--limit", type=WholeNumber(1, most), default=default, show_default=True, metavar="N",
                         help="How many at most.")  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What commands print: tables and fields for people, JSON for programs, secrets, progress bars."""
 
 import contextlib
+import csv
 import io
 import os
 import re
@@ -53,10 +54,17 @@ class Table(NamedTuple):
     whole: Sequence[str] = ()
 
 
-class Output:
-    """What a command prints: `data` as JSON or `parts` for people, which are sentences, fields or tables."""
+class Csv(NamedTuple):
+    """A table for a spreadsheet or a program."""
 
-    def __init__(self, data: Any, *parts: str | dict[str, str] | Table, more: str = "", remedy: str = "") -> None:
+    columns: Sequence[str]
+    rows: list[list[str | int]]
+
+
+class Output:
+    """What a command prints: `data` as JSON or `parts`, which are sentences, fields and tables for people, or CSV."""
+
+    def __init__(self, data: Any, *parts: str | dict[str, str] | Table | Csv, more: str = "", remedy: str = "") -> None:
         """`more` is the option that shows the next page. `remedy`: the output has a secret, see `printing_secret`."""
         self._data = data
         self._parts = parts
@@ -71,6 +79,9 @@ class Output:
             for part in () if as_json else self._parts:
                 if isinstance(part, Table):
                     _print_table(*part)
+                elif isinstance(part, Csv):
+                    use_utf8()
+                    csv.writer(sys.stdout, lineterminator="\n").writerows([part.columns, *part.rows])
                 elif isinstance(part, dict):
                     _print_fields(part)
                 else:

@@ -17,7 +17,16 @@ from petstore import data_dir
 from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, Checked, Format, PetFile, format_of, write_pets
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, check_data, on_data
-from petstore.cli.options import Command, confirm, data_options, env_option, limit_option, settings_from, yes_option
+from petstore.cli.options import (
+    Command,
+    check_parent,
+    confirm,
+    data_options,
+    env_option,
+    limit_option,
+    settings_from,
+    yes_option,
+)
 from petstore.cli.output import Output, Table, printable, program, progress, use_utf8
 from petstore.errors import OperatorError
 from petstore.keys import Environment
@@ -32,7 +41,9 @@ WAIT_SECONDS = 1.0  # between two looks at an import of the same content
 @click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl, .csv or .json file.")
 @click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
-@click.option("--format", "written_as", type=click.Choice(FORMATS), help="Of FILE, if its name does not tell it.")
+@click.option(
+    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE, if its name does not tell."
+)
 @click.option("--dry-run", is_flag=True, help="Add nothing: list every bad row, and what else the import would refuse.")
 @yes_option
 @data_options
@@ -60,7 +71,7 @@ def import_(
     """
     name = "standard input" if str(file) == "-" else str(file)
     if str(file) == "-" and written_as is None:
-        raise OperatorError(f"standard input has no name: give --format {' or '.join(FORMATS)}")
+        raise OperatorError("standard input has no name: give --format jsonl, csv or json")
     written_as = written_as or format_of(name)
     try:
         with _spooled(file, name) as source:
@@ -211,7 +222,7 @@ class _Undoing(NamedTuple):
 @yes_option
 @data_options
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Remove the animals that an import has added, but for those that were changed since.
+    """Remove the animals that an import has added, except those that were changed since.
 
     IMPORT is the import's id, as pets imports shows it. After an interruption the same command goes on.
     """
@@ -220,8 +231,8 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         confirm(_question(before), yes)
 
     async def work(backends: Backends) -> _Undoing:
-        await admin(backends, before.environment).undo_import(import_id)
-        return await _undoing(backends, import_id)
+        counts = await admin(backends, before.environment).undo_import(import_id)
+        return (await _undoing(backends, import_id))._replace(counts=counts)
 
     try:
         after = act(where, work)
@@ -255,9 +266,9 @@ async def _undoing(backends: Backends, import_id: str) -> _Undoing:
 def _question(undoing: _Undoing) -> str:
     environment, imported, (removed, kept, left), _ = undoing
     begun = f"{counted(removed, 'animal')} removed already. " if imported.state == "undoing" else ""
-    stay = f" {kept:,} stay{'s' if kept == 1 else ''}." if kept else ""
-    of_import = f"of {imported.id} ({printable(imported.name)}, {environment})"
-    return f"{begun}Remove the {counted(left, 'animal')} {of_import} that were not changed since?{stay}"
+    stay = f" {counted(kept, 'animal')} changed since the import will stay." if kept else ""
+    of_import = f"of {imported.id} ({printable(imported.name)})"
+    return f"{begun}Remove {counted(left, 'animal')} {of_import} from {environment}?{stay}"
 
 
 @click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")
@@ -268,6 +279,8 @@ def _question(undoing: _Undoing) -> str:
 def export(file: Path, environment: Environment, force: bool, as_json: bool, **where: Any) -> None:
     """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
+    if str(file) != "-":
+        check_parent(file)
     if str(file) != "-" and not force and os.path.lexists(file):
         raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
 

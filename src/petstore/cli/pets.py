@@ -107,13 +107,14 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
     """
     if all(value is None for value in values.values()):
         raise OperatorError("nothing to change: give --name, --category-id or --status")
+    await _existing(backends, environment, [pet_id])
     pet = await admin(backends, environment).update_pet(pet_id, PetChanges(**values))
     return Output(pet, _line(pet))
 
 
 @pets.command(name="set-status")
 @click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
-@click.argument("status", type=click.Choice(STATUSES))
+@click.argument("status", metavar="STATUS", type=click.Choice(STATUSES))
 @env_option
 @on_data
 async def set_status(
@@ -121,7 +122,7 @@ async def set_status(
 ) -> Output:
     """Change the status of animals. ID… are their ids, as pets list shows them.
 
-    With --json, one id prints one animal, several ids print a list.
+    STATUS is available, pending or sold. With --json, one id prints one animal, several ids print a list.
 
     \b
     Example:
@@ -151,7 +152,7 @@ def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_jso
     Output(data, f"{counted(len(removed), 'animal')} removed from {environment}.").print(as_json)
 
 
-@pets.command()
+@pets.command(short_help="Bring removed animals back.")
 @click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
 @env_option
 @on_data
@@ -176,7 +177,7 @@ async def _existing(backends: Backends, environment: Environment, pet_ids: Seque
     if missing:
         named = ", ".join(missing[:NAMED_MAX]) + (" …" if len(missing) > NAMED_MAX else "")
         subject = "no animal has the id" if len(missing) == 1 else "no animals have the ids"
-        raise OperatorError(f"{subject} {named} in {environment}")
+        raise OperatorError(f"{subject} {named} in {environment}; {program()} pets list shows them")
     return [pet for pet in found.values() if pet is not None]
 
 

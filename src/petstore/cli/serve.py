@@ -20,7 +20,7 @@ from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
 from petstore.cli.admin import OPERATOR_BOUNDS
 from petstore.cli.banner import print_banner
-from petstore.cli.options import Command, F, backend_options, check_settings, settings_from
+from petstore.cli.options import Command, F, WholeNumber, backend_options, check_settings, settings_from
 from petstore.cli.output import printing_secret, program
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import Environment, digest_of, mint, new_key
@@ -48,7 +48,7 @@ def _setting(
 ) -> Callable[[F], F]:
     """An option whose default, and range if it is a number, are those of the setting with its name."""
     name = option.removeprefix("--").replace("-", "_")
-    kind = value or click.IntRange(*RANGES[name])
+    kind = value or WholeNumber(*RANGES[name])
     return click.option(option, type=kind, default=getattr(Settings(), name), show_default=show_default, help=about)
 
 
@@ -57,12 +57,12 @@ def _setting(
 @_setting("--host", "The address to listen on.", click.STRING)
 @_setting("--port", "The port to listen on.")
 @click.option("--workers", default=default_count, show_default="one per core, at most 8",
-              type=click.IntRange(*RANGES["workers"]), help="Processes.")  # fmt: skip
+              type=WholeNumber(*RANGES["workers"]), help="Worker processes.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
 @click.option("--staging-url", metavar="URL",
               help="The address of staging, if it has its own; there, staging answers at /v1.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="Its private key (PEM).")
+@click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
               help="Allow a web origin; repeatable.")  # fmt: skip

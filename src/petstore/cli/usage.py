@@ -4,22 +4,24 @@ import contextlib
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from petstore.admin.charts import key_bars
 from petstore.admin.key_status import statuses
 from petstore.backends import Backends
 from petstore.cli.admin import key_of, on_data
 from petstore.cli.completion import key_ids
-from petstore.cli.options import Command, env_option, limit_option
-from petstore.cli.output import Output, Table
+from petstore.cli.options import Command, Month, env_option, limit_option
+from petstore.cli.output import Csv, Output, Table
 from petstore.errors import Unavailable
-from petstore.keys import Environment
-from petstore.operations import OPERATIONS, OperationName
+from petstore.keys import Environment, KeyQuery
+from petstore.operations import COUNTED, OPERATIONS, OTHER, OperationName
+from petstore.pets import INT64_MAX
 from petstore.usage import SPANS, ResponseClass, Span, SpanName, calendar_month
-from petstore.wording import when
+from petstore.wording import as_cell, when
 
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"
@@ -43,15 +45,17 @@ class Period(NamedTuple):
 @click.argument("key_id", metavar="[KEY_ID]", required=False, shell_complete=key_ids)
 @env_option
 @click.option("--span", type=click.Choice(list(SPANS)), help="The time that ends now.  [default: day]")
-@click.option("--month", type=click.DateTime(["%Y-%m"]), metavar="YYYY-MM", help="A calendar month (UTC) instead.")
+@click.option("--month", type=Month(), metavar="YYYY-MM", help="A calendar month (UTC) instead.")
 @limit_option(20)
 @click.option("--operation", type=click.Choice(OPERATION_NAMES), help="Only requests for this operation.")
 @click.option("--after", default="", metavar="KEY_ID",
               help="Only keys that follow this one: the last of the previous list.")  # fmt: skip
+@click.option("--csv", "as_csv", is_flag=True,
+              help="Print a bill as CSV: every key, and what it was admitted for.")  # fmt: skip
 @on_data
 async def usage(
     backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: datetime | None,
-    limit: int, operation: OperationName | None, after: str,
+    limit: int, operation: OperationName | None, after: str, as_csv: bool,
 ) -> Output:  # fmt: skip
     """Show the requests of keys, the busiest first; or of one key, interval by interval.
 
@@ -60,16 +64,22 @@ async def usage(
     \b
     Examples:
       petstore usage
-      petstore usage --month 2026-10 --limit 10000 --json
+      petstore usage --month 2026-10 --csv > october.csv
       petstore usage key_7Gh2kP0sLq9Z --span hour
       petstore usage --operation getPet --span month
 
     "admitted" is what to bill: all requests but those answered 429. They are counted up to now. A running service adds
     429s and errors every five seconds.
+
+    --csv has a row for each key, also for one without requests, unless it was revoked before the month or created after
+    it. The columns of the operations add up to "admitted"; "other" are requests for a wrong path or method.
     """
     if span and month:
         raise click.UsageError("choose --span or --month, not both.")
     period = _period(span or "day", month)
+    if as_csv:
+        _check_all_keys()
+        return await _bill(backends, environment, period)
     if key_id:
         return await _one(backends, key_id, period, operation)
     return await _busiest(backends, environment, period, limit, operation, after)
@@ -102,16 +112,50 @@ async def _busiest(
     ids = [total.key_id for total in shown]
     keys = await store.keys.by_id(ids)
     bars = await key_bars(store.usage, ids, span, end, operation)
-    data: list[dict[str, Any]] = []
+    data, rows = [], []
     for total in shown:
         key = keys.get(total.key_id)  # unknown again after a restore
         about = {"name": key.name if key else "", "plan": key.plan if key else None}
-        data.append({**total._asdict(), "admitted": total.admitted, **about, "bars": bars[total.key_id].totals()})
-    counts = ("requests", "admitted", "refused", "banned")
-    rows = [[t["key_id"], sparkline(t["bars"]), *(f"{t[name]:,}" for name in counts), t["name"]] for t in data]
-    empty = f"No requests in {environment} {in_words}{' of a key behind this one' if after else ''}."
+        data.append({**total._asdict(), "admitted": total.admitted, **about})
+        counts = (total.requests, total.admitted, total.refused, total.banned)
+        line = sparkline(bars[total.key_id].totals())
+        rows.append([total.key_id, line, *(f"{count:,}" for count in counts), key.name if key else ""])
+    empty = f"No {'more keys with ' if after else ''}requests in {environment} {in_words}."
     table = Table(["key", name, "requests", "admitted", "429", "banned", "name"], rows, empty)
     return Output(data, table, more=f"--after {ids[-1]}" if len(totals) > limit else "")
+
+
+def _check_all_keys() -> None:
+    """Raises UsageError when --csv was given with an option that chooses some keys or another form."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        is_given = context.get_parameter_source(param.name or "") == ParameterSource.COMMANDLINE
+        if is_given and param.name in ("key_id", "limit", "operation", "after", "as_json"):
+            shown = param.opts[0] if isinstance(param, click.Option) else "KEY_ID"
+            raise click.UsageError(f"--csv prints every key and every operation; leave {shown} out.")
+
+
+async def _bill(backends: Backends, environment: Environment, period: Period) -> Output:
+    """The most admissions first. The columns of the operations add up to `admitted`."""
+    span, end, _, _ = period
+    store, since = backends.stores[environment], span.since(end)
+    await _collect(backends)
+    keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
+    admitted: dict[str, dict[OperationName, int]] = {
+        key.id: {} for key in keys.values() if key.created <= end and (key.revoked or end) >= since
+    }
+    for operation in COUNTED:
+        for total in await store.usage.busiest(
+            interval=span.interval, since=since, until=int(end) + 1, limit=INT64_MAX, operation=operation
+        ):
+            admitted.setdefault(total.key_id, {})[operation] = total.admitted
+    columns = [*OPERATION_NAMES, OTHER]
+    rows: list[list[str | int]] = []
+    for key_id, counts in sorted(admitted.items(), key=lambda each: (-sum(each[1].values()), each[0])):
+        key = keys.get(key_id)  # unknown again after a restore
+        name, plan = (as_cell(key.name), key.plan) if key else ("", "")
+        rows.append([key_id, name, plan, sum(counts.values()), *(counts.get(each, 0) for each in columns)])
+    return Output(None, Csv(["key", "name", "plan", "admitted", *columns], rows))
 
 
 async def _one(backends: Backends, key_id: str, period: Period, operation: OperationName | None) -> Output:

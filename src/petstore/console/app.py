@@ -12,9 +12,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from petstore.console import audit, bans, deprecated, imports, key, keys, operators, overview, pet, pet_files, pets
+from petstore.console import audit, keys, operators, pet_files, pets, usage
+from petstore.console.background import Jobs
 from petstore.console.error_pages import http_error, internal_error, unavailable
-from petstore.console.jobs import Jobs
 from petstore.console.requests import ConsoleRequest, Handler
 from petstore.console.security import SecurityMiddleware
 from petstore.console.sign_in import HOME, record_other_failures, sign_in, sign_out, sign_out_everywhere
@@ -52,7 +52,7 @@ def _page(
 
 
 ROUTES = [
-    *_page("/overview", overview.content, "overview/show.html", "overview/refresh.html"),
+    *_page("/overview", usage.overview, "overview/show.html", "overview/refresh.html"),
     _get("/animals", pets.page),
     _post("/animals", pets.add),
     _get("/animals/rows", pets.rows),
@@ -60,13 +60,13 @@ ROUTES = [
     _post("/animals/restore", pets.restore),
     _post("/animals/import", pet_files.start_import),
     _post("/animals/export", pet_files.start_export),
-    *_page("/animals/imports", imports.content, "imports/list.html", "imports/rows.html"),
-    _get("/animals/imports/{import_id}", imports.page),
-    _post("/animals/imports/{import_id}/undo", imports.undo),
-    _get("/animals/{pet_id}", pet.page),
-    _post("/animals/{pet_id}", pet.edit),
-    _get("/animals/{pet_id}/history", pet.history),
-    _post("/animals/{pet_id}/remove", pet.remove),
+    *_page("/animals/imports", pet_files.imports, "imports/list.html", "imports/rows.html"),
+    _get("/animals/imports/{import_id}", pet_files.show_import),
+    _post("/animals/imports/{import_id}/undo", pet_files.undo_import),
+    _get("/animals/{pet_id}", pets.show),
+    _post("/animals/{pet_id}", pets.edit),
+    _get("/animals/{pet_id}/history", pets.history),
+    _post("/animals/{pet_id}/remove", pets.remove),
     _get("/jobs/{job_id}", pet_files.show_job),
     _get("/jobs/{job_id}/file", pet_files.download),
     *_page("/keys", keys.content, "keys/list.html", "keys/rows.html"),
@@ -74,18 +74,19 @@ ROUTES = [
     _get("/keys/new", keys.show_new),
     _get("/keys/identify", keys.identify_page),
     _post("/keys/identify", keys.identify),
-    _get("/keys/{key_id}", key.page),
-    _post("/keys/{key_id}", key.change),
-    _get("/keys/{key_id}/refresh", key.refresh),
-    _post("/keys/{key_id}/rotate", key.rotate),
-    _post("/keys/{key_id}/suspend", key.suspend),
-    _post("/keys/{key_id}/resume", key.resume),
-    _get("/keys/{key_id}/revoke", key.confirm_revoke),
-    _post("/keys/{key_id}/revoke", key.revoke),
-    *_page("/bans", bans.content, "bans/list.html", "bans/refresh.html"),
-    _post("/bans/{key_id}/lift", bans.lift),
-    *_page("/deprecated", deprecated.content, "deprecated/list.html", "deprecated/rows.html"),
-    _get("/deprecated/export", deprecated.export),
+    _get("/keys/{key_id}", keys.show),
+    _post("/keys/{key_id}", keys.change),
+    _get("/keys/{key_id}/refresh", keys.refresh),
+    _get("/keys/{key_id}/history", keys.history),
+    _post("/keys/{key_id}/rotate", keys.rotate),
+    _post("/keys/{key_id}/suspend", keys.suspend),
+    _post("/keys/{key_id}/resume", keys.resume),
+    _get("/keys/{key_id}/revoke", keys.confirm_revoke),
+    _post("/keys/{key_id}/revoke", keys.revoke),
+    *_page("/bans", keys.bans, "bans/list.html", "bans/refresh.html"),
+    _post("/bans/{key_id}/lift", keys.lift_ban),
+    *_page("/deprecated", usage.deprecated, "deprecated/list.html", "deprecated/rows.html"),
+    _get("/deprecated/export", usage.export_deprecated),
     *_page("/audit", audit.content, "audit/list.html", "audit/rows.html"),
     _get("/operators", operators.page),
     _post("/operators", operators.add),

@@ -1,20 +1,30 @@
-"""Values that are slow to compute: a page shows the last result while a new one is computed in the background."""
+"""Work in the background: values that are slow to compute, and jobs that take longer than a request."""
 
 import asyncio
 import contextlib
 import logging
+import secrets
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from typing import Generic, NamedTuple, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Generic, Literal, NamedTuple, TypeVar
 
-from petstore.errors import Unavailable
-from petstore.observability.logs import event
+import msgspec
+
+from petstore.console.sessions import UNCERTAIN
+from petstore.errors import OperatorError, Unavailable
+from petstore.keys import Environment
+from petstore.observability.logs import event, logger
 
 T = TypeVar("T")
 
 WAIT_TIMEOUT = 0.08  # seconds that a page waits for a new result
 FRESH_SECONDS = 2.0  # a result younger than this is not computed again
 PAUSE_FACTOR = 50  # a computation of one second is followed by a pause of 50, so the store is rarely busy with it
+JOBS_MAX = 20  # kept in memory, with their files on disk
+RUNNING_MAX = 2
 
 
 class Result(NamedTuple, Generic[T]):
@@ -63,3 +73,89 @@ class BackgroundValue(Generic[T]):
             if self._due == float("inf"):  # otherwise the value was invalidated while it was computed
                 took = time.monotonic() - began
                 self._due = time.monotonic() + max(FRESH_SECONDS, PAUSE_FACTOR * took)
+
+
+class Job(msgspec.Struct):
+    """One import, export or undoing: `done` of `total` steps, and at the end its result or its errors."""
+
+    environment: Environment
+    title: str
+    total: int
+    file_name: str = ""  # of the download
+    link: str = ""  # the path of the import that it is about
+    done: int = 0
+    step: str = ""  # what the progress is of, where a job has several
+    state: Literal["running", "finished", "failed"] = "running"
+    result: str = ""
+    errors: list[str] = []
+    file: Path | None = None
+    task: asyncio.Task[None] | None = None
+    id: str = msgspec.field(default_factory=partial(secrets.token_urlsafe, 12))
+
+    @property
+    def percent(self) -> int:
+        return min(100, 100 * self.done // max(1, self.total))
+
+    def advance(self, done: int) -> None:
+        self.done = done
+
+    def begin(self, step: str, total: int) -> None:
+        self.step, self.done, self.total = step, 0, total
+
+
+class Jobs:
+    """A context manager: its end cancels running jobs, waits for them and deletes their files."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+
+    async def __aenter__(self) -> "Jobs":
+        self._directory = tempfile.TemporaryDirectory(prefix="petstore-console-")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        running = [job.task for job in self._jobs.values() if job.task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)  # an import notes that it was interrupted
+        self._directory.cleanup()
+
+    def start(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> Job:
+        """Run `work`, which returns the result to show. Raises OperatorError when too many jobs are running."""
+        if sum(each.state == "running" for each in self._jobs.values()) >= RUNNING_MAX:
+            raise OperatorError("two jobs are running; wait until one has finished")
+        ended = [each for each in self._jobs.values() if each.state != "running"]
+        for old in ended[: max(0, len(self._jobs) + 1 - JOBS_MAX)]:
+            del self._jobs[old.id]
+            if old.file is not None:
+                old.file.unlink(missing_ok=True)
+        self._jobs[job.id] = job
+        job.task = asyncio.create_task(self._run(job, work))
+        return job
+
+    def find(self, job_id: str, environment: Environment) -> Job | None:
+        job = self._jobs.get(job_id)
+        return job if job is not None and job.environment == environment else None
+
+    def new_file(self, job: Job) -> Path:
+        job.file = Path(self._directory.name) / job.id
+        return job.file
+
+    async def _run(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> None:
+        try:
+            job.result = await work(job)
+            job.done, job.state = job.total, "finished"
+        except OperatorError as error:
+            job.result, *errors = str(error).splitlines()
+            job.errors = [each.strip() for each in errors]
+        except Unavailable as error:
+            event(logging.ERROR, "unavailable", job=job.title, cause=str(error))
+            job.result = UNCERTAIN
+        except OSError as error:
+            job.result = f"The file could not be written: {error.strerror}."
+        except Exception:
+            logger.exception("internal error", extra={"fields": {"job": job.title}})
+            job.result = "An internal error occurred. The log has the details."
+        finally:
+            if job.state == "running":
+                job.state = "failed"

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from petstore.console.sign_in import HOME
 from petstore.console.state import ConsoleState
 from petstore.keys import ENVIRONMENTS
 from petstore.observability.logs import event, logger
+from petstore.wording import when
 
 
 def http_error(request: Request, error: Exception) -> Response:
@@ -31,8 +33,16 @@ def http_error(request: Request, error: Exception) -> Response:
 
 def unavailable(request: Request, error: Exception) -> Response:
     event(logging.ERROR, "unavailable", path=request.url.path, cause=str(error))
+    state: ConsoleState = request.scope["console"]
+    state.unavailable_since = state.unavailable_since or time.time()
     reads = request.method in ("GET", "HEAD")
-    text = "The store or the gate does not respond. This page retries by itself." if reads else UNCERTAIN
+    text = UNCERTAIN
+    if reads:
+        since = f"since {when(state.unavailable_since)} or earlier"
+        text = (
+            f"The store or the gate has not responded {since}. petstore check names the fault; the log has it too."
+            " This page retries by itself."
+        )
     response = error_page(request, 503, text)
     if reads:
         response.headers["refresh"] = "5"

@@ -6,20 +6,20 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from petstore import __version__
 from petstore.console.background import BackgroundValue
-from petstore.data_dir import LAST_BACKUP
+from petstore.data_dir import LAST_BACKUP, METRICS
 from petstore.errors import Unavailable
 from petstore.gate import Gate
 from petstore.keys import Environment
-from petstore.observability.multiprocess import merged
+from petstore.observability.multiprocess import last_sign_of_life, merged
 from petstore.settings import Settings
 from petstore.store import Store
 
-METRICS_DIRECTORY = "metrics"  # in the data directory
 CHECK_TIMEOUT = 2.0  # seconds
+SILENT_AFTER = 10.0  # seconds without a sign of life, which a worker gives once a second
 HISTORY_SECONDS = 300.0
 DURATION = "petstore_request_duration_seconds_bucket"
 
@@ -41,6 +41,13 @@ class Latency(NamedTuple):
     p99: float
 
 
+class Trouble(NamedTuple):
+    """What every page shows at its top. `since` is in Unix seconds; None: the service was never started."""
+
+    part: Literal["service", "gate"]
+    since: float | None
+
+
 class Node:
     def __init__(self, settings: Settings, stores: dict[Environment, Store], gate: Gate) -> None:
         self._settings = settings
@@ -48,6 +55,21 @@ class Node:
         self._gate = gate
         self._history: deque[tuple[float, Buckets]] = deque()
         self._workers = BackgroundValue(self._read_workers)
+        self._degraded_since: float | None = None
+
+    def troubles(self) -> list[Trouble]:
+        """A service that does not run or hangs, and a gate that does not respond.
+
+        Where the data are on servers, the service may run on other machines only: it counts once it has run here.
+        """
+        now, found = time.time(), []
+        seen = last_sign_of_life(self._settings.data / METRICS)
+        if now - seen > SILENT_AFTER if seen is not None else self._settings.store is None:
+            found.append(Trouble("service", seen))
+        self._degraded_since = (self._degraded_since or now) if self._gate.degraded() else None
+        if self._degraded_since is not None:
+            found.append(Trouble("gate", self._degraded_since))
+        return found
 
     async def content(self) -> dict[str, Any]:
         """What the health page shows."""
@@ -72,7 +94,7 @@ class Node:
 
     async def _read_workers(self) -> dict[str, Any]:
         """Of all workers together; `latency` is that of the last minutes, None without a request."""
-        sums, buckets = await asyncio.to_thread(_read_metrics, self._settings.data / METRICS_DIRECTORY)
+        sums, buckets = await asyncio.to_thread(_read_metrics, self._settings.data / METRICS)
         now = time.monotonic()
         while self._history and (
             now - self._history[0][0] > HISTORY_SECONDS or _total(self._history[0][1]) > _total(buckets)

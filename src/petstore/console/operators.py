@@ -36,7 +36,7 @@ async def revoke(request: ConsoleRequest) -> Response:
 
 
 async def _change(request: ConsoleRequest, name: str, action: Callable[[], Awaitable[None]], done: str) -> Response:
-    """An operator who revokes the own access by mistake could lock out everybody."""
+    """Operators cannot change themselves: one who revokes their own access by mistake could lock out everybody."""
     if name == request.session.name:
         text = "You cannot change or revoke yourself. Ask another operator, or use the command line."
         request.flash(text, ok=False)

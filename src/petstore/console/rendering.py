@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from petstore.pets import STATUSES
 from petstore.usage import RESPONSE_CLASSES, SPANS, ResponseClass
+from petstore.wording import when
 
 STATIC = Path(__file__).with_name("static")
 MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -71,7 +72,7 @@ class Renderer:
             undefined=StrictUndefined,
         )
         self._templates.filters.update(
-            number="{:,}".format, timestamp=timestamp, duration=duration, at_most=at_most, as_json=json.dumps
+            number="{:,}".format, timestamp=timestamp, duration=duration, at_most=at_most, when=when, as_json=json.dumps
         )
         self._templates.globals.update(
             static=self._static_url,

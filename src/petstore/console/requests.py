@@ -1,12 +1,13 @@
 """A request of a signed-in operator: its parameters, and how to respond to it."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from petstore.audit import KEY_ACTIONS, PET_ACTIONS, FoundEntries
 from petstore.console.forms import Form, read_form
 from petstore.console.sessions import UNCERTAIN, FlashMessage, Session
 from petstore.console.state import ConsoleState
@@ -14,6 +15,8 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
 from petstore.store import Store
 from petstore.usage import SPANS, SpanName
+
+HISTORY_SIZE = 50
 
 
 class ConsoleRequest:
@@ -56,6 +59,7 @@ class ConsoleRequest:
 
     def page(self, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
         """A whole page, with the flash messages."""
+        self.state.unavailable_since = None
         messages, self.session.messages = self.session.messages, []
         name = self.http.url.path.split("/")[2]
         section = "animals" if name == "jobs" else name
@@ -109,6 +113,22 @@ class ConsoleRequest:
         return await self.store.keys.get(key_id) if key_id.isascii() and key_id.isprintable() else None
 
 
+class Subject(NamedTuple):
+    """An animal or a key whose history in the audit log a page shows."""
+
+    kind: Literal["animal", "key"]
+    id: str
+    path: str
+
+    async def history(self, request: ConsoleRequest) -> FoundEntries:
+        """The entries below the number that the query names, the newest first. Raises Unavailable."""
+        before = request.number("before") or None
+        found = await request.store.audit.find(before=before, limit=HISTORY_SIZE, subject=self.id)
+        actions = PET_ACTIONS if self.kind == "animal" else KEY_ACTIONS
+        # An operator's name may look like an id.
+        return found._replace(entries=[each for each in found.entries if each[1].action in actions])
+
+
 def cookie_of(request: Request, name: str) -> str:
     """The value of one cookie, or nothing. Starlette would decode all that a client sends."""
     _, found, rest = f"; {request.headers.get('cookie', '')}".partition(f"; {name}=")
@@ -132,6 +152,7 @@ def common_context(state: ConsoleState, session: Session, environment: Environme
         "base": f"/{environment}",
         "now": state.clock(),
         "degraded": state.gate.degraded(),
+        "troubles": state.node.troubles(),
         "actor": session.actor,
         "can_change": session.role == "operator",
     }

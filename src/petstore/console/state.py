@@ -1,19 +1,19 @@
-"""The state of a running console: the backends, sessions, jobs, and the values computed in the background."""
+"""The state of a running console: its address, backends, sessions, jobs, and values computed in the background."""
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
 
 from petstore.admin.actions import Admin
+from petstore.admin.key_status import bans_with_keys
 from petstore.audit import AuditEntry
-from petstore.console.background import BackgroundValue
+from petstore.console.background import BackgroundValue, Jobs
 from petstore.console.health import Node
-from petstore.console.jobs import Jobs
-from petstore.console.origin import ConsoleOrigin
 from petstore.console.rendering import Renderer
-from petstore.console.sessions import Sessions
-from petstore.console.sign_in_limits import FailureThrottle, SignInLimits
+from petstore.console.sessions import FailureThrottle, Sessions, SignInLimits
 from petstore.errors import Unavailable
-from petstore.gate import Ban, Gate, bans_in_force
+from petstore.gate import Ban, Gate
 from petstore.keys import ApiKey, Environment
 from petstore.operations import DEPRECATED
 from petstore.settings import Settings
@@ -21,9 +21,38 @@ from petstore.store import Store
 from petstore.usage import DAY, SPANS, KeyTotal, SpanName
 from petstore.web.client_address import networks
 
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+DEFAULT_PORTS = {"http": 80, "https": 443}
 BUSIEST = 8
 DEPRECATED_DAYS = 30
 DEPRECATED_MAX = 10_000  # keys in the table; the export has all
+
+
+class ConsoleOrigin:
+    """The address of this console in a browser, and every `Host` and `Origin` that the console accepts."""
+
+    def __init__(self, settings: Settings) -> None:
+        scheme = "https" if settings.tls_cert else "http"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.url = settings.public_base or f"{scheme}://{host}:{settings.port}"
+        self.secure = self.url.startswith("https://")
+        # Browsers share cookies between ports, hence the port. They refuse a __Host- cookie that is not secure, or that
+        # another host of the same domain sets.
+        self.cookie_name = f"{'__Host-' if self.secure else ''}petstore_console_{settings.port}"
+        self.cookie: dict[str, Any] = {
+            "key": self.cookie_name, "path": "/", "httponly": True, "samesite": "strict", "secure": self.secure
+        }  # fmt: skip
+        local = [f"{scheme}://{name}:{settings.port}" for name in (*LOOPBACK, host)]
+        self.allowed_origins = {_normalized(origin) for origin in (self.url, *local)}
+        self.allowed_hosts = {urlsplit(origin).netloc for origin in self.allowed_origins}
+
+
+def _normalized(origin: str) -> str:
+    """As a browser writes an origin: lower case, no path, and no port where it is the default of the scheme."""
+    parts = urlsplit(origin.lower())
+    port = f":{parts.port}" if parts.port not in (None, DEFAULT_PORTS[parts.scheme]) else ""
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}{port}"
 
 
 class ConsoleState:
@@ -43,6 +72,7 @@ class ConsoleState:
         self.failure_throttle = FailureThrottle(clock)
         self.renderer = Renderer()
         self.node = Node(settings, stores, gate)
+        self.unavailable_since: float | None = None  # set while pages fail
         self.bans = {each: BackgroundValue(partial(self._bans, store)) for each, store in stores.items()}
         self.pet_counts = {each: BackgroundValue(store.pets.count) for each, store in stores.items()}
         self.busiest: dict[tuple[Environment, SpanName], BackgroundValue[list[KeyTotal]]] = {
@@ -77,10 +107,8 @@ class ConsoleState:
         """The bans of one environment's keys, the longest first."""
         if not await self.gate_responds():
             raise Unavailable("the gate does not respond")
-        bans = await bans_in_force(self.gate, self.clock())
-        keys = await store.keys.by_id([ban.key_id for ban in bans])
-        found = [(ban, keys[ban.key_id]) for ban in bans if ban.key_id in keys]
-        return sorted(found, key=lambda each: each[0].until, reverse=True)
+        bans = await bans_with_keys([store], self.gate, self.clock())
+        return [(ban, key) for ban, key in bans if key is not None]
 
     async def _busiest(self, store: Store, span: SpanName) -> list[KeyTotal]:
         chosen = SPANS[span]

@@ -48,6 +48,8 @@ class WorkerMetrics:
         with contextlib.ExitStack() as locks:
             locks.enter_context(_locked(directory / LOCK, fcntl.LOCK_SH))
             self._slot = _take_free_slot(directory, locks)
+            self._sign_of_life = directory / f"{self._slot}.lock"
+            os.utime(self._sign_of_life)  # also from a worker that then fails for want of space: it serves
             mark_process_dead(self._slot, directory)  # type: ignore[no-untyped-call]  # it has no annotations
             for name, size in SIZES.items():
                 with _opened(directory / f"{name}_{self._slot}.db") as file:
@@ -73,6 +75,7 @@ class WorkerMetrics:
                     value.set(number)
                 else:
                     value.inc(number)
+        os.utime(self._sign_of_life)
 
     def _new_value(self, metric: Metric[Any], name: str, labels: Labels) -> Any:
         family = metric.name.removesuffix("_total")
@@ -88,6 +91,13 @@ class WorkerMetrics:
         self._value_class.close_all_files()
         mark_process_dead(self._slot, self._directory)  # type: ignore[no-untyped-call]  # as above
         self._locks.close()
+
+
+def last_sign_of_life(directory: Path) -> float | None:
+    """When a worker has last written its numbers, in Unix seconds: once a second while one runs. None before that."""
+    if not data_dir.is_directory(directory):
+        return None
+    return max((path.stat().st_mtime for path in directory.glob("*.lock")), default=None)
 
 
 def start_anew(directory: Path) -> None:

@@ -1,8 +1,7 @@
 """One connection: requests in, responses out, in order, and the decision when it ends.
 
-Everything that a client can draw out has a bound: the time for a head, the time without a request or without taking a
-response, what it still sends after the last response. A connection counts the memory that it holds; `HttpServer` bounds
-the sum.
+It bounds the time for a head, the time that a connection may be idle or not take its responses, and what it may
+still send after the last response. A connection counts the memory that it holds; `HttpServer` bounds the sum.
 """
 
 import asyncio

@@ -58,6 +58,11 @@
     if (event.target.id === "dialog" && !event.target.open) event.target.showModal();
     updateSelection();
   });
+  // A screen reader announces the troubles when they change, not every few seconds.
+  document.addEventListener("htmx:oobBeforeSwap", (event) => {
+    const { target, fragment } = event.detail;
+    if (target.id === "troubles" && target.textContent.trim() === fragment.textContent.trim()) event.detail.shouldSwap = false;
+  });
   document.addEventListener("htmx:load", (event) => showTimes(event.target));
 
   document.addEventListener("htmx:responseError", (event) => {

@@ -1,5 +1,6 @@
-"""Deprecated calls: the keys that still make them, so that the operator can write to their owners."""
+"""Usage: the overview, and the keys that still make deprecated calls."""
 
+import asyncio
 import csv
 import io
 from collections.abc import Sequence
@@ -7,18 +8,39 @@ from typing import Any
 
 from starlette.responses import Response
 
+from petstore.admin.charts import total_bars
 from petstore.console.rendering import timestamp
 from petstore.console.requests import ConsoleRequest
 from petstore.console.state import DEPRECATED_DAYS
 from petstore.keys import ApiKey
 from petstore.operations import DEPRECATED
-from petstore.usage import KeyTotal
+from petstore.usage import SPANS, KeyTotal
+from petstore.wording import as_cell
 
 PAGE_SIZE = 50
 EXPORT_MAX = 100_000
 
 
-async def export(request: ConsoleRequest) -> Response:
+async def overview(request: ConsoleRequest) -> dict[str, Any]:
+    state, environment, span = request.state, request.environment, request.span
+    bars, bans, pet_counts, busiest = await asyncio.gather(
+        total_bars(request.store.usage, SPANS[span], request.now),
+        state.bans[environment].latest(),
+        state.pet_counts[environment].latest(),
+        state.busiest[environment, span].latest(),
+    )
+    keys = await request.store.keys.by_id([total.key_id for total in busiest.value]) if busiest else {}
+    return {
+        "span": span,
+        "bars": bars,
+        "bans": bans and len(bans.value),
+        "pet_counts": pet_counts,
+        "busiest": busiest,
+        "keys": keys,
+    }
+
+
+async def export_deprecated(request: ConsoleRequest) -> Response:
     """All callers as CSV."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -26,12 +48,12 @@ async def export(request: ConsoleRequest) -> Response:
     totals = await request.state.deprecated_totals(request.environment, EXPORT_MAX)
     for start in range(0, len(totals), 1_000):
         for key, total in await _callers(request, totals[start : start + 1_000]):
-            table.writerow([key.id, _as_cell(key.name), key.plan, total.requests, timestamp(total.last, "day")])
+            table.writerow([key.id, as_cell(key.name), key.plan, total.requests, timestamp(total.last, "day")])
     headers = {"content-disposition": f'attachment; filename="{DEPRECATED}-{request.environment}.csv"'}
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
 
-async def content(request: ConsoleRequest) -> dict[str, Any]:
+async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
     totals, start = await request.state.deprecated[request.environment].latest(), request.number("start")
     page = totals.value[start : start + PAGE_SIZE] if totals else []
     return {
@@ -49,8 +71,3 @@ async def _callers(request: ConsoleRequest, totals: Sequence[KeyTotal]) -> list[
     """In the order of the totals. Raises Unavailable."""
     keys = await request.store.keys.by_id([total.key_id for total in totals])
     return [(keys[total.key_id], total) for total in totals if total.key_id in keys]
-
-
-def _as_cell(text: str) -> str:
-    """A spreadsheet would execute a cell that begins like a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text

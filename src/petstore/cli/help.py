@@ -1,0 +1,71 @@
+"""`petstore help`: the help page of a command, and the page of the backend options."""
+
+from typing import Any
+
+import click
+
+from petstore.cli.options import backend_options, unknown_command
+
+REDIS_URLS = [
+    ("redis://host:6379/0", "One server of Redis or Valkey; also valkey://"),
+    ("rediss://host:6379/0", "The same over TLS; also valkeys://"),
+    ("redis+sentinel://host:26379,host:26379/name", "The primary that these Sentinels name."),
+    ("redis+cluster://host:6379,host:6379", "A cluster, of which these servers are a part."),
+]
+
+
+class _Backends(click.Command):
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Options"):
+            options = [param for param in self.params if isinstance(param, click.Option)]
+            for option in options:
+                option.hidden = False
+            formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])
+        with formatter.section("URLs of --gate"):
+            formatter.write_dl(REDIS_URLS)
+
+
+@click.command(cls=_Backends, options_metavar="", add_help_option=False)
+@backend_options
+def backends(**_: Any) -> None:
+    """Choose the data that a command acts on.
+
+    One machine needs only --data, a directory with a store of SQLite and a gate of LMDB. Several machines share a store
+    in PostgreSQL and a gate in Redis or Valkey; the directory then has only what belongs to this machine.
+
+    Each option is also a variable: PETSTORE_DATA, PETSTORE_STORE_FILE, and so on.
+
+    \b
+    Examples:
+      petstore keys list --data /var/lib/petstore
+      petstore keys list --store postgresql://petstore@db/petstore --gate redis://cache:6379/0
+      PETSTORE_STORE_FILE=/etc/petstore-store petstore check
+
+    In a password write / ? # @ [ ] as %2F %3F %23 %40 %5B %5D.
+    """
+
+
+@click.command(name="help")
+@click.argument("words", metavar="[COMMAND…]", nargs=-1)
+@click.pass_context
+def help(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help page of a command. COMMAND… are its words, such as keys create.
+
+    \b
+    Examples:
+      petstore help backends            the options that choose the data, in full
+      petstore help keys create
+    """
+    root = ctx.find_root()
+    if words == ("backends",):
+        click.echo(backends.get_help(click.Context(backends, info_name="petstore help backends")))
+        return
+    context = root
+    for word in words:
+        group = context.command
+        found = group.get_command(context, word) if isinstance(group, click.Group) else None
+        if found is None:
+            known = group.list_commands(context) if isinstance(group, click.Group) else []
+            raise unknown_command(word, [*known, *(["backends"] if context is root else [])], ctx)
+        context = click.Context(found, context, word)
+    click.echo(context.get_help())

@@ -1,0 +1,126 @@
+"""What operators type by mistake: each gets exit code 2 and one line that says what to do."""
+
+import shlex
+
+import pytest
+
+from harness.commands import Commands
+from harness.servers import Server
+
+# The words, and a part of the message. KEY is a key's id, DIR an empty directory, animals.csv an imported file.
+WRONG = [
+    ("frobnicate", "give one of serve, keys, pets"),
+    ("serv", "did you mean serve?"),
+    ("--verison", "Did you mean '--version'?"),
+    ("serve --port 70000", "is not a whole number from 1 to 65,535"),
+    ("serve --port eighty", "is not a whole number from 1 to 65,535"),
+    ("serve --port", "requires an argument"),
+    ("serve --workers 0", "is not a whole number from 1 to 256"),
+    ("serve --public-url example.com", "give an address like https://api.example.com"),
+    ("serve --public-url ftp://example.com", "give an address like https://api.example.com"),
+    ("serve --staging-url nowhere", "give an address like https://"),
+    ("serve --tls-cert missing.pem", "--tls-cert and --tls-key go together"),
+    ("serve --tls-cert missing.pem --tls-key missing.pem", "missing.pem: the file does not exist"),
+    ("serve --store mysql://localhost/pets", "give postgresql://user@host/database"),
+    ("serve --gate memcached://localhost", "give redis://host:6379/0"),
+    ("serve --host 300.1.1.1", "no such address"),
+    ("serve extra", "unexpected extra argument (extra) (see "),
+    ("keys make", "give one of create, identify, list"),
+    ("keys crate", "did you mean create?"),
+    ("keys create", "Missing option '--plan'. Choose from: free, pro, business, enterprise"),
+    ("keys create --plan gold", "is not one of 'free', 'pro', 'business', 'enterprise'"),
+    ("keys create --plan pro --env production", "is not one of 'live', 'staging'"),
+    ("keys create --plan pro --scope admin", "is not one of 'read', 'write'"),
+    ("keys create --plan pro --expires yesterday", "write 90d, 24h, 30m or 10s"),
+    ("keys create --plan pro --expires 0d", "the least is 1s"),
+    ("keys create --plan pro --per-minute 10", "--plan enterprise takes limits of its own"),
+    ("keys create --plan enterprise", "needs its own limits: --per-minute N --per-day N"),
+    ("keys create --plan enterprise --per-minute 0 --per-day 10", "is not a whole number from 1 on"),
+    ("keys create --plan enterprise --per-minute ten --per-day 100", "is not a whole number from 1 on"),
+    ("keys show", "Missing argument 'ID'"),
+    ("keys show nokey", "keys list shows the ids"),
+    ("keys update KEY", "nothing to change: give --plan, --name"),
+    ("keys update KEY --expires never-ever", "write 90d, 24h, 30m or 10s"),
+    ("keys rotate KEY --overlap -1h", "write 90d, 24h, 30m or 10s"),
+    ("keys rotate KEY", "--yes answers yes"),
+    ("keys revoke KEY", "--yes answers yes"),
+    ("keys suspend nokey", "keys list shows the ids"),
+    ("keys resume KEY", "is not suspended, so there is nothing to resume"),
+    ("keys identify", "there is no secret on standard input"),
+    ("keys list --state broken", "is not one of 'active', 'banned', 'suspended', 'expired', 'revoked'"),
+    ("pets list --search", "requires an argument"),
+    ("pets show zero", "is not a whole number of at most 64 bits"),
+    ("pets show 999", "pets list shows them"),
+    ("pets update 999 --name Rex", "pets list shows them"),
+    ("pets add", "Missing option '--name'"),
+    ("pets add --name Rex --category-id 1 --status sleeping", "is not one of 'available', 'pending', 'sold'"),
+    ("pets update 1", "nothing to change: give --name, --category-id or --status"),
+    ("pets update 1 --category-id 99999999999999999999", "is not a whole number of at most 64 bits"),
+    ("pets remove", "Missing argument 'ID…'"),
+    ("pets remove 1", "--yes answers yes"),
+    ("pets set-status 1 2", "Invalid value for 'STATUS': '2' is not one of 'available', 'pending', 'sold'"),
+    ("pets restore 1", "there is nothing to restore"),
+    ("pets import missing.csv", "missing.csv: No such file or directory"),
+    ("pets import -", "give --format jsonl, csv or json"),
+    ("pets import animals.xlsx", "the name must end in .jsonl, .ndjson, .csv or .json"),
+    ("pets import animals.csv --format xml", "is not one of 'jsonl', 'csv', 'json'"),
+    ("pets import animals.csv", "--yes answers yes"),
+    ("pets undo-import 99 --yes", "pets imports shows them"),
+    ("pets export", "Missing argument 'FILE'"),
+    ("pets export nowhere/animals.csv", "nowhere: there is no such directory; create it first"),
+    ("pets export animals.pdf", "the name must end in .jsonl, .ndjson or .csv"),
+    ("bans lift nokey", "keys list shows the ids"),
+    ("bans lift KEY", "is not banned, so there is nothing to lift"),
+    ("usage --month october", "write it like 2026-10"),
+    ("usage --month 2026-13", "write it like 2026-10"),
+    ("usage nokey", "keys list shows the ids"),
+    ("usage --operation deletePet", "is not one of 'listPets', 'createPet', 'getPet'"),
+    ("usage --csv --json", "leave --json out"),
+    ("audit --limit -1", "is not a whole number from 1 to 10,000"),
+    ("audit --what dance", "is not one of 'create key'"),
+    ("operators revoke nobody", "operators list shows the names"),
+    ("backup", "Missing argument 'FILE'"),
+    ("backup nowhere/a.zip", "nowhere: there is no such directory; create it first"),
+    ("restore missing.zip", "missing.zip: No such file or directory"),
+    ("restore animals.csv --force", "not a backup of Petstore; nothing was changed"),
+    ("copy", "Missing option '--to-store'"),
+    ("copy --to-store mysql://db/x", "--to-store mysql: give postgresql://user@host/database, or a directory"),
+    ("copy --to-store DIR --to-gate memcached://x", "--to-gate memcached: give redis://host:6379/0"),
+    ("console --port abc", "is not a whole number from 1 to 65,535"),
+    ("console --host 0.0.0.0", "or keep 127.0.0.1 and use ssh -L"),
+    ("keys list --data nowhere", "no Petstore data in nowhere"),
+    ("completion tcsh", "is not one of 'bash', 'zsh', 'fish'"),
+    ("help nothing", "No such command 'nothing'"),
+    ("help keys crate", "did you mean create?"),
+    ("deploy-files", "Missing argument 'DIR'"),
+]
+
+
+@pytest.fixture(scope="module")
+def petstore(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    commands = Commands(Server(tmp_path_factory.mktemp("wrong") / "data"))
+    files = commands.data.parent
+    (files / "animals.csv").write_text("name,categoryId\nRex,1\n")
+    (files / "animals.xlsx").write_text("x")
+    (files / "empty").mkdir()
+    commands.run("pets", "import", str(files / "animals.csv"))
+    return commands
+
+
+@pytest.fixture(scope="module")
+def key_id(petstore: Commands) -> str:
+    return str(petstore.json("keys", "create", "--plan", "free")["id"])
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG, ids=[words for words, _ in WRONG])
+def test_a_wrong_invocation_is_one_line_that_says_what_to_do(
+    petstore: Commands, key_id: str, words: str, said: str
+) -> None:
+    files = petstore.data.parent
+    done = petstore.run(*({"KEY": key_id, "DIR": "empty"}.get(word, word) for word in shlex.split(words)), cwd=files)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("petstore: ") and done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert sorted(path.name for path in files.iterdir() if path.suffix != ".log") == [
+        "animals.csv", "animals.xlsx", "data", "empty"
+    ]  # fmt: skip
