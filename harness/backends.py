@@ -27,6 +27,14 @@ class Missing(Exception):
     """A program that is not on this machine. A test that needs it is skipped, and says so; in CI it fails."""
 
 
+def program(name: str) -> str:
+    """The path of a program. Raises Missing."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+    if found is None:
+        raise Missing(f"{name} is not installed")
+    return found
+
+
 # Below those that the kernel gives to whoever asks for any, and each process of the tests begins at another: what was
 # found free is still free when its server starts. A node of a Redis Cluster also takes the port 10,000 higher.
 PORTS = range(10_000, 20_000)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import socket
 import ssl
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness.backends import free_port
+from harness.backends import free_port, program
 from harness.certificates import self_signed
 from harness.commands import Commands
 from harness.served import listens, wait_for
@@ -32,17 +31,6 @@ UNITS = [
 ]  # fmt: skip
 PETSTORE = Path(sys.executable).with_name("petstore")
 STOPS_WITHIN = 5.0
-
-
-def program(name: str) -> str:
-    """The path of a program. Without it the test is skipped; in CI it fails."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
-    if found is None:
-        text = f"{name} is not installed"
-        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
-            pytest.fail(text)
-        pytest.skip(text)
-    return found
 
 
 # systemd

@@ -212,6 +212,7 @@ def test_a_request_without_the_scope_counts(server: Server, client: httpx.Client
 # The life of a key
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_a_key_works_until_it_expires_and_not_after(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key(expires=time.time() + 3_600)
     fresh.move_clock(3_500)
@@ -227,6 +228,7 @@ def test_rotation_without_overlap_ends_the_old_secret_at_once(server: Server, ke
     assert client.get(server.url("/pets"), headers=new.headers).status_code == 200
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_rotation_with_overlap_keeps_the_old_secret_for_that_long(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     new = rotated(fresh, key, old_until=time.time() + 600)
@@ -255,6 +257,7 @@ def test_revocation_holds_from_the_next_request_on(server: Server, client: httpx
         assert client.get(server.url("/pets"), headers=key.headers).status_code == 401
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_revocation_holds_in_every_worker(start: Callable[..., Server]) -> None:
     own = start(workers=2)
     key = own.key()

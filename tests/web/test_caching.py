@@ -50,6 +50,7 @@ def test_the_tag_changes_with_the_list(fresh: Server, client: httpx.Client) -> N
     assert response.headers["etag"] != before
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_a_page_that_gains_a_successor_is_not_304(fresh: Server, client: httpx.Client) -> None:
     """Otherwise a client that keeps pages would never learn of the next one."""
     key = fresh.key()

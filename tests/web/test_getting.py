@@ -124,6 +124,7 @@ def test_a_changed_status_is_seen_at_once(server: Server, key: Key, client: http
         assert client.get(url, headers=key.headers).json() == {**pet, "status": status}
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_the_operation_is_gone_from_the_removal_on_and_not_a_second_before(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     path = f"/pets/{created(fresh, client, key)['id']}"

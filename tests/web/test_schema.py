@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import httpx
 import msgspec
+import pytest
 import yaml
 
 from harness.servers import Key, Server
@@ -58,6 +59,7 @@ def test_after_the_sunset_the_document_has_no_get_pet_and_no_location(fresh: Ser
     assert not re.search("getPet|Sunset|Deprecation|gone", json.dumps(document["paths"]))
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_servers_follow_the_public_url(start: Callable[..., Server], client: httpx.Client) -> None:
     server = start("--public-url", "https://api.example.com/shop/")
     document = client.get(server.origin + "/openapi.json").json()
