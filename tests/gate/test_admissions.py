@@ -210,23 +210,6 @@ def test_the_command_counts_what_a_killed_service_left(petstore: Commands) -> No
     assert [row["requests"] for row in petstore.json("usage")] == [8]
 
 
-@pytest.mark.parametrize("host", ["own", "cluster"])
-def test_a_killed_service_has_counted_everything_that_was_answered(tmp_path: Path, host: Any, client: Any) -> None:
-    server = Server(tmp_path / "data", host)
-    with started(server):
-        key = server.key(limits=Limits(12, 10**6))
-        statuses = [client.get(server.url(path), headers=key.headers).status_code for path in ["/pets", "/pets/7"] * 8]
-        assert Counter(statuses) == {200: 6, 404: 6, 429: 4}
-        server.kill()
-        server.start()
-        server.stop()
-    record = server.act(lambda backends: backends.stores["live"].keys.get(key.id))
-    assert record is not None and record.last_used is not None
-    found = usage_by_class(server, key)
-    assert found["ok"] + found.get("client_error", 0) == 12
-    assert usage_by_class(server, key, "getPet")["ok"] + found.get("client_error", 0) == 6
-
-
 def test_errors_are_a_part_of_what_was_admitted(tmp_path: Path, client: Any) -> None:
     with started(Server(tmp_path / "data", workers=2)) as server:
         key = server.key(limits=Limits(12, 10**6))

@@ -199,14 +199,6 @@ def test_rejected_messages_are_not_charged_to_the_address(start: Callable[..., S
         assert answer.values("x-ratelimit-remaining") == ["3"]
 
 
-@pytest.mark.on("sqlite-lmdb")
-def test_an_unfinished_head_is_a_408(start: Callable[..., Server]) -> None:
-    own = start()
-    answer = parse(raw(own.port, b"GET /v1/pets HTTP/1.1\r\nHost: a\r\n", seconds=15))
-    assert (answer.status, _code(answer)) == (408, "request_timeout")
-    check([answer])
-
-
 def test_request_ids_share_nothing(server: Server) -> None:
     ids = [ask(server, "GET /healthz").values("x-request-id")[0] for _ in range(50)]
     assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)

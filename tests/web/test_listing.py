@@ -236,18 +236,6 @@ def test_status_changes_do_not_disturb_a_traversal(fresh: Server, client: httpx.
     assert seen == expected
 
 
-def test_a_cursor_mangled_in_any_position_is_400(stocked: Server, key: Key, client: httpx.Client) -> None:
-    cursor = cursor_of(client.get(stocked.url("/pets?limit=3"), headers=key.headers))
-    mangled = [
-        cursor[:i] + other + cursor[i + 1 :] for i in range(len(cursor)) for other in "AQz09-_~" if other != cursor[i]
-    ]
-    mangled += [cursor[:i] + cursor[i + 1 :] for i in range(len(cursor))]
-    mangled += [cursor + "A", "A" + cursor, cursor + "=", cursor + cursor, cursor + "%20", cursor + "%0A"]
-    for text in mangled:
-        response = client.get(stocked.url(f"/pets?limit=3&cursor={text}"), headers=key.headers)
-        assert "cursor" in message_of(response, "invalid_parameter"), text
-
-
 def test_a_cursor_given_twice_is_400(stocked: Server, key: Key, client: httpx.Client) -> None:
     cursor = cursor_of(client.get(stocked.url("/pets?limit=3"), headers=key.headers))
     response = client.get(stocked.url(f"/pets?cursor={cursor}&cursor={cursor}"), headers=key.headers)

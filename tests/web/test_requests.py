@@ -17,7 +17,7 @@ from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
 from petstore.web.client_address import HOPS_MAX, client_address, networks
 from petstore.web.counters import BANNED_429, ERROR_KEYS_MAX, ERRORS_MAX, ROWS_MAX, RequestCounters
 from petstore.web.cursors import read_cursor, write_cursor
-from petstore.web.replies import common_headers, request_ids, seconds
+from petstore.web.replies import common_headers, seconds
 from petstore.web.requests import (
     BODY_MAX,
     ESCAPES_MAX,
@@ -153,12 +153,6 @@ def test_a_body_has_one_media_type(media_type: str, *, taken: bool) -> None:
     else:
         with pytest.raises(UnsupportedMediaType):
             check_media_type({"content-type": media_type})
-
-
-def test_request_ids_are_random_and_never_the_same() -> None:
-    ids = request_ids()
-    drawn = [next(ids) for _ in range(5_000)]
-    assert len(set(drawn)) == 5_000 and {len(each) for each in drawn} == {32}
 
 
 def test_times_are_rounded_up_to_whole_seconds() -> None:
