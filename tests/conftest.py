@@ -188,7 +188,7 @@ def client() -> Iterator[httpx.Client]:
     """Fails on an answer that the interface document does not have."""
     hooks = {"response": [documented]}
     # Without certificates: to load them would take longer than most tests.
-    with httpx.Client(timeout=15, verify=False, event_hooks=hooks) as opened:
+    with httpx.Client(timeout=60, verify=False, event_hooks=hooks) as opened:
         yield opened
 
 

@@ -267,7 +267,7 @@ def test_a_response_that_never_ends_is_timed_out(kind: Kind) -> None:
         began = time.monotonic()
         with pytest.raises(TimedOut):
             next(client.list_pets())
-        assert 0.15 < time.monotonic() - began < 5
+        assert 0.15 < time.monotonic() - began < 30
 
 
 def test_a_cancelled_task_gives_its_permit_back() -> None:
@@ -279,7 +279,7 @@ def test_a_cancelled_task_gives_its_permit_back() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 return await client.create_pet("Rex", 7)
 
     assert asyncio.run(scenario()).name == "Rex"

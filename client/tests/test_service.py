@@ -117,7 +117,7 @@ def test_a_server_that_does_not_respond_is_timed_out(kind: Kind) -> None:
             began = time.monotonic()
             with pytest.raises(TimedOut):
                 client.create_pet("Rex", 7)
-            assert 0.25 < time.monotonic() - began < 5
+            assert 0.25 < time.monotonic() - began < 30
 
 
 def test_a_closed_client_raises_runtime_error(kind: Kind, server: Server, key: Key) -> None:

@@ -107,7 +107,7 @@ def test_usage_of_all_workers_adds_up_after_a_stop(tmp_path: Path) -> None:
 
 def test_the_sockets_of_the_workers_are_open_only_on_the_chosen_address(many: Server) -> None:
     with pytest.raises(OSError):
-        socket.create_connection(("127.0.0.2", many.port), timeout=2).close()
+        socket.create_connection(("127.0.0.2", many.port), timeout=15).close()
     assert Settings().host == "127.0.0.1"
 
 
@@ -118,26 +118,28 @@ from petstore.server.workers import Supervisor
 
 count = 0
 def second():
-    global count
+    global asked, count
     count += 1
     if count == 2:
+        asked = time.monotonic()
         os.kill(os.getpid(), signal.SIGTERM)
 
 os.register_at_fork(before=second)
-raise SystemExit(Supervisor("127.0.0.1", 0, 2, lambda own, others, ready: time.sleep(60), None).run())
+code = Supervisor("127.0.0.1", 0, 2, lambda own, others, ready: time.sleep(60), None).run()
+print(time.monotonic() - asked)
+raise SystemExit(code)
 """
 
 
 def test_a_stop_that_comes_with_a_fork_misses_no_worker() -> None:
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", _SUPERVISED], capture_output=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", _SUPERVISED], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - began < STOP_TIMEOUT, "a worker had to be killed"
+    assert float(done.stdout) < STOP_TIMEOUT, "a worker had to be killed"
 
 
 def test_workers_that_keep_dying_at_their_start_end_the_service() -> None:
     script = _SUPERVISED.replace("os.kill(os.getpid(), signal.SIGTERM)", "pass").replace("time.sleep(60)", "1 / 0")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
     assert done.returncode == 1
 
 

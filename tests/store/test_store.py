@@ -78,7 +78,7 @@ def test_when_announcing_fails_the_caller_gets_the_error(store_at: StorePlace) -
 
     async def work(store: Store) -> None:
         with pytest.raises(ValueError, match="cannot announce added"):
-            await asyncio.wait_for(store.pets.add(NewPet("Rex", 1), NOW), 5)
+            await asyncio.wait_for(store.pets.add(NewPet("Rex", 1), NOW), 30)
         assert sum((await store.pets.count()).values()) == 1  # it is written nevertheless
 
     store_at.use(work, Broken())
