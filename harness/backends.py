@@ -40,7 +40,6 @@ def program(name: str) -> str:
 # higher.
 PORTS = range(10_000, 20_000)
 BLOCK = 100
-_blocks: list[socket.socket] = []
 _own_ports: deque[int] = deque()
 
 
@@ -64,7 +63,7 @@ def _take_block() -> None:
         except OSError:
             held.close()
             continue
-        _blocks.append(held)
+        atexit.register(held.close)
         _own_ports.extend(range(first, first + BLOCK))
         return
     raise AssertionError(f"all ports from {PORTS[0]} to {PORTS[-1]} are in use")

@@ -108,17 +108,6 @@ def test_of_two_services_on_one_folder_the_last_says_that_the_gate_is_at_rest(
     assert note.read_text() == SYNCED
 
 
-def test_killed_worker_is_replaced(serve: Callable[..., Served]) -> None:
-    own = serve("--access-log")
-    key = own.key()
-    first = worker_of(own)
-    os.kill(first, signal.SIGKILL)
-    assert wait_for(lambda: worker_of(own) not in (0, first))
-    assert own.process is not None
-    assert own.process.poll() is None
-    assert httpx.get(own.url("/pets"), headers=key.headers, verify=False).status_code == 200
-
-
 def test_who_is_connected_when_it_stops_is_answered_though_not_yet_accepted(serve: Callable[..., Served]) -> None:
     own = serve("--access-log")
     worker = worker_of(own)
