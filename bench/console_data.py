@@ -6,12 +6,11 @@ from collections import Counter
 from typing import Any
 
 import msgspec
-from claims import PLENTY
 
 from petstore.backends import Backends
-from petstore.keys import ApiKey, digest_of, mint, new_key
+from petstore.keys import ApiKey, new_key
 from petstore.pets import STATUSES
-from petstore.plans import Plan
+from petstore.plans import Limits, Plan
 from petstore.rate_limits import Windows
 from petstore.settings import Settings
 from petstore.store.schema import PETS, TABLES, key_row
@@ -24,8 +23,8 @@ PLANS: tuple[Plan, ...] = ("enterprise", "free", "pro", "business")
 ACTIONS = ("set status", "update key", "add animal", "update animal")
 
 
-async def fill(settings: Settings) -> tuple[str, str]:
-    """The data of a busy month. Returns the id and the secret of a key that may send any number of requests."""
+async def fill(settings: Settings) -> str:
+    """The data of a busy month. Returns the id of a key that sent requests."""
     random.seed(1)
     now = time.time()
     async with Backends(settings) as backends:
@@ -35,8 +34,7 @@ async def fill(settings: Settings) -> tuple[str, str]:
             rows = [(i + 1, f"{NAMES[i % 10]} {i}", i % 50, STATUSES[i % 3], 0) for i in numbers]
             await store.transfer.put_rows(PETS, rows)
         keys = [_key(number, now) for number in range(KEYS)]
-        secret = mint("live")
-        for name, rows in _history(keys, secret, int(now)).items():
+        for name, rows in _history(keys, int(now)).items():
             table = next(table for table in TABLES if table.name == name)
             for start in range(0, len(rows), 20_000):
                 await store.transfer.put_rows(table, rows[start : start + 20_000])
@@ -45,7 +43,7 @@ async def fill(settings: Settings) -> tuple[str, str]:
         windows = [Windows(at, 3, at, i, 0, at, at + 3_600_000 if i % 20 == 0 else at, 1) for i in range(KEYS)]
         await backends.gate.put_windows(zip((key.id for key in keys), windows, strict=True))
         await backends.gate.lift(keys[0].id)
-    return keys[0].id, secret
+    return keys[0].id
 
 
 def _key(number: int, now: float) -> ApiKey:
@@ -53,7 +51,7 @@ def _key(number: int, now: float) -> ApiKey:
     plan = PLANS[number % len(PLANS)]
     key = new_key(
         "live", plan, now=now - number, name=f"{random.choice(NAMES)} {number}",
-        limits=PLENTY if plan == "enterprise" else None, expires=now - 5 if number % 25 == 9 else None,
+        limits=Limits(10**9, 10**9) if plan == "enterprise" else None, expires=now - 5 if number % 25 == 9 else None,
     )  # fmt: skip
     return msgspec.structs.replace(
         key,
@@ -63,12 +61,11 @@ def _key(number: int, now: float) -> ApiKey:
     )
 
 
-def _history(keys: list[ApiKey], secret: str, now: int) -> dict[str, list[tuple[Any, ...]]]:
+def _history(keys: list[ApiKey], now: int) -> dict[str, list[tuple[Any, ...]]]:
     """Rows by table: a month of days and hours in which some keys were active, an hour of minutes in which all were."""
     ids = sorted(key.id for key in keys)
     history: dict[str, list[tuple[Any, ...]]] = {
         "keys": sorted((key_row(key) for key in keys), key=lambda row: row[0]),
-        "secrets": [(digest_of(secret), keys[0].id, None)],
     }
     totals: Counter[tuple[int, int, str]] = Counter()
     usage: list[tuple[Any, ...]] = []

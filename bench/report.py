@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -116,7 +116,6 @@ def write(file: Path, results: Results, skipped: Mapping[str, str], settings: Ma
                         "requests_per_second": round(result.per_second),
                         "p50_ms": round(result.p50, 3),
                         "p99_ms": round(result.p99, 3),
-                        "rounds": [asdict(sample) for sample in result.rounds],
                     }
                     for name, result in got.items()
                 },

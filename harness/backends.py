@@ -13,13 +13,14 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind", bound="Process")
-STARTS_WITHIN = 20.0
+STARTS_WITHIN = 60.0  # on a machine that other tests keep busy
 ANONYMOUS = "nobody"  # PostgreSQL refuses to run as root
 
 
@@ -27,18 +28,45 @@ class Missing(Exception):
     """A program that is not on this machine. A test that needs it is skipped, and says so; in CI it fails."""
 
 
-# Below those that the kernel gives to whoever asks for any, and each process of the tests begins at another: what was
-# found free is still free when its server starts. A node of a Redis Cluster also takes the port 10,000 higher.
+def program(name: str) -> str:
+    """The path of a program. Raises Missing."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+    if found is None:
+        raise Missing(f"{name} is not installed")
+    return found
+
+
+# Below those that the kernel gives to callers that ask for any. A node of a Redis Cluster also takes the port 10,000
+# higher.
 PORTS = range(10_000, 20_000)
-_tried = itertools.count(os.getpid() * 1_009)
+BLOCK = 100
+_own_ports: deque[int] = deque()
 
 
 def free_port() -> int:
-    while True:
-        port = PORTS[next(_tried) % len(PORTS)]
+    """Of the ports of this process, so that a port that is free now is free when its server starts."""
+    for _ in range(len(_own_ports)):
+        _own_ports.rotate(-1)
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+            probe.bind(("127.0.0.1", _own_ports[0]))
+            return _own_ports[0]
+    _take_block()
+    return free_port()
+
+
+def _take_block() -> None:
+    """Ports that no other process of tests takes: this one holds the UDP port of the first, which no server needs."""
+    for first in PORTS[::BLOCK]:
+        held = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            held.bind(("127.0.0.1", first))
+        except OSError:
+            held.close()
+            continue
+        atexit.register(held.close)
+        _own_ports.extend(range(first, first + BLOCK))
+        return
+    raise AssertionError(f"all ports from {PORTS[0]} to {PORTS[-1]} are in use")
 
 
 class Process:
@@ -211,7 +239,7 @@ class Postgres(Process):
 
         async def work() -> list[Any]:
             try:
-                connection = await asyncpg.connect(url or self.url_of("postgres"), timeout=5)
+                connection = await asyncpg.connect(url or self.url_of("postgres"), timeout=30)
             except asyncpg.CannotConnectNowError as error:
                 raise AssertionError(str(error)) from error
             try:

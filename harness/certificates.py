@@ -1,11 +1,10 @@
 """A certificate for loopback, signed by itself."""
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.backends import Missing
+from harness.backends import program
 
 
 class Certificate(NamedTuple):
@@ -15,12 +14,9 @@ class Certificate(NamedTuple):
 
 def self_signed(directory: Path, days: int = 2) -> Certificate:
     """A chain and a private key that only the owner can read, as openssl writes them."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        raise Missing("openssl is not installed: Debian's package openssl")
     made = Certificate(directory / "cert.pem", directory / "key.pem")
     subprocess.run(
-        [str(openssl), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+        [program("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
          "-days", str(days), "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
          "-keyout", str(made.key), "-out", str(made.chain)],
         check=True, capture_output=True,

@@ -44,7 +44,7 @@ class Console:
         if not takes_connections(self.port):
             return False
         try:
-            return httpx.get(self.origin + "/sign-in", timeout=2, verify=False).status_code == 401
+            return httpx.get(self.origin + "/sign-in", timeout=10, verify=False).status_code == 401
         except httpx.TransportError:
             return False
 
@@ -52,7 +52,7 @@ class Console:
         for client in self.clients:
             client.http.close()
         self.process.terminate()
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=READY_WITHIN)
 
     def add_operator(self, name: str, role: Role = "operator") -> str:
         """The token of a new operator."""

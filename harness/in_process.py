@@ -164,7 +164,7 @@ def connected(server: HttpServer, peer: str = "192.0.2.9") -> tuple[Connection, 
 
 async def until(condition: Callable[[], Any]) -> None:
     """Let the event loop turn until the condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

@@ -43,7 +43,7 @@ def request(
 
 def pipelined(port: int, requests: Iterable[bytes]) -> list[Response]:
     """Send requests on one connection without waiting, the last of which asks to close, and return the responses."""
-    with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"".join(requests))
         return split(receive(connection).data)
 
@@ -59,7 +59,7 @@ class Received(NamedTuple):
     seconds: float
 
 
-def receive(connection: socket.socket, silence: float = 15.0) -> Received:
+def receive(connection: socket.socket, silence: float = 30.0) -> Received:
     """Everything until the server closes the connection or says nothing for a while."""
     began = time.monotonic()
     connection.settimeout(silence)

@@ -5,7 +5,6 @@ import contextlib
 import gc
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,11 +23,7 @@ from harness.servers import HOSTS, Host, Key, Server, empty_store, serving
 from harness.stores import GatePlace, StorePlace
 from tests.interface import documented
 
-OTHER_HOSTS_TAKE_ONE_IN = 24
-OTHER_HOSTS_START_ONE_IN = 12  # for tests that start a server of their own: a second or two for each
-COMMANDS_ON_CLUSTER_ONE_IN = 3  # what differs there is the store, and it has tests of its own
-CLUSTER_TAKES_ALL_OF = 6  # cases of one test, and every second one of the rest
-ONCE = ("test_browser.py", "console/test_browser_actions.py")  # many seconds each
+BACKENDS = ("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")  # as they stand in the name of a test
 
 
 def pytest_configure() -> None:
@@ -46,39 +41,19 @@ def _trust_one_authority() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the many cases of one test the other hosts and backends run some: what differs there is not the case.
+    """A test runs on all backends of its fixtures, or on those that its closest marker `on` names."""
+    left_out = {item for item in items if not _runs_here(item)}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
-    PETSTORE_TEST_ALL_HOSTS=1 runs all of them on all hosts and backends.
-    """
-    if os.environ.get("PETSTORE_TEST_ALL_HOSTS"):
-        return
-    seen: Counter[tuple[str, str]] = Counter()
-    spared = []
-    for item in items:
-        host = "uvicorn-asgi" if "uvicorn-asgi" in item.name else None
-        if (host or "postgres-redis" in item.name) and any(part in item.nodeid for part in ONCE):
-            spared.append(item)  # what a browser shows is the same
-        elif "own-postgres-redis" in item.name:
-            starts_its_own = "start" in getattr(item, "fixturenames", ())
-            case = (item.nodeid.partition("::" if starts_its_own else "[")[0], f"postgres-redis {starts_its_own}")
-            if seen[case] % 2 and (starts_its_own or seen[case] >= CLUSTER_TAKES_ALL_OF):
-                spared.append(item)
-            seen[case] += 1
-        elif "postgres-redis" in item.name and {"petstore", "without_data"} & set(getattr(item, "fixturenames", ())):
-            file = (item.nodeid.partition("::")[0], "commands")
-            if seen[file] % COMMANDS_ON_CLUSTER_ONE_IN:
-                spared.append(item)
-            seen[file] += 1
-        elif host is not None:
-            starts_its_own = "start" in getattr(item, "fixturenames", ())
-            case = (item.nodeid.partition("::" if starts_its_own else "[")[0], host)
-            if seen[case] % (OTHER_HOSTS_START_ONE_IN if starts_its_own else OTHER_HOSTS_TAKE_ONE_IN):
-                spared.append(item)
-            seen[case] += 1
-    if spared:
-        config.hook.pytest_deselected(items=spared)
-        gone = set(spared)
-        items[:] = [item for item in items if item not in gone]
+
+def _runs_here(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("on")
+    if marker is None:
+        return True
+    if unknown := set(marker.args) - set(BACKENDS):
+        raise pytest.UsageError(f"{item.nodeid}: there is no backend {unknown}, but {BACKENDS}")
+    return not any(backend in item.name for backend in BACKENDS if backend not in marker.args)
 
 
 def pytest_collection_finish() -> None:
@@ -213,7 +188,7 @@ def client() -> Iterator[httpx.Client]:
     """Fails on an answer that the interface document does not have."""
     hooks = {"response": [documented]}
     # Without certificates: to load them would take longer than most tests.
-    with httpx.Client(timeout=15, verify=False, event_hooks=hooks) as opened:
+    with httpx.Client(timeout=60, verify=False, event_hooks=hooks) as opened:
         yield opened
 
 

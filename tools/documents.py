@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-READ_BY_PEOPLE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "client/README.md", "docs/**/*.md")
+READ_BY_PEOPLE = (
+    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "client/README.md", "tests/README.md", "docs/**/*.md",
+)  # fmt: skip
 LINKED = (*READ_BY_PEOPLE, "SECURITY.md", "CHANGELOG.md", "client/CHANGELOG.md", "bench/README.md")
 FIGURES = "figures.md"  # what measurements print: lists, not sentences
 CODE = ("src/**/*.py", "client/src/**/*.py")

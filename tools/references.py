@@ -109,9 +109,9 @@ def _events() -> str:
 
 
 def _figures() -> str:
-    race, servers, cluster, scaling, claims, console, console_cluster = (
+    race, servers, cluster, scaling, console, console_cluster = (
         json.loads((ROOT / f"bench/results/{name}.json").read_text())
-        for name in ("race", "servers", "cluster", "scaling", "claims", "console-pages", "console-cluster-pages")
+        for name in ("race", "servers", "cluster", "scaling", "console-pages", "console-cluster-pages")
     )
     proofs = json.loads((ROOT / "prove/results/full.json").read_text())
     hidden = {"outcome", "seconds", "at", "machine"}
@@ -135,7 +135,6 @@ def _figures() -> str:
         )
         + f"\n## Memory and disk\n\n{_scaling_machine(scaling)}\n\n"
         + _table(("measured", "figure"), _memory_and_disk(scaling))
-        + "\n## Start, pages and memory\n\n" + _table(("measured", "figure"), claims.items())
         + f"\n## Pages of the console\n\n{_console_pages(console)}"
         + f"\n## Pages of the console on PostgreSQL and Redis\n\n{_console_pages(console_cluster)}"
         + "\n## Proofs\n\n" + _table(("proof", "outcome", "figures", "run on"), kept)

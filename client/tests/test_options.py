@@ -243,4 +243,4 @@ def test_an_httpx_timeout_ends_the_wait_for_a_server_that_does_not_respond(kind:
             began = time.monotonic()
             with pytest.raises(TimedOut):
                 client.create_pet("Rex", 7)
-            assert 0.25 < time.monotonic() - began < 5
+            assert 0.25 < time.monotonic() - began < 30

@@ -52,6 +52,7 @@ def last_entry(petstore: Commands) -> tuple[str, str]:
     return entry.action, entry.subject
 
 
+@pytest.mark.on("sqlite-lmdb")
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words) or "petstore")
 def test_help_explains_the_command(without_data: Commands, words: list[str]) -> None:
     done = without_data.run(*words, "--help")
@@ -108,6 +109,7 @@ def test_created_key_is_shown_once_with_its_limits(petstore: Commands) -> None:
     assert made["key"] not in petstore.text("keys", "show", made["id"]) + petstore.text("keys", "list")
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_created_key_as_text_has_id_plan_and_secret(petstore: Commands) -> None:
     printed = petstore.text("keys", "create", "--plan", "pro", "--env", "staging")
     (listed,) = petstore.json("keys", "list")
@@ -121,6 +123,7 @@ def test_enterprise_key_has_limits_of_its_own(petstore: Commands) -> None:
     assert (made["per_minute"], made["per_day"]) == (7, 70)
 
 
+@pytest.mark.on("sqlite-lmdb")
 @pytest.mark.parametrize(
     ("options", "names"),
     [
@@ -153,6 +156,7 @@ def test_keys_are_listed_with_their_state(petstore: Commands) -> None:
     assert {line.split()[0] for line in lines[1:]} == set(states)
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_empty_lists_say_so(petstore: Commands) -> None:
     for group in ("keys", "pets", "bans"):
         assert petstore.json(group, "list") == []
@@ -216,6 +220,7 @@ def test_rotation_without_overlap_holds_when_the_service_clock_is_behind(host: H
         assert petstore.json("keys", "show", key.id)["expires"] is None
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_rotated_key_as_text_shows_the_new_secret(petstore: Commands) -> None:
     made = make_key(petstore, "--expires", "90d")
     printed = petstore.text("keys", "rotate", made["id"], "--overlap", "0s")
@@ -311,6 +316,7 @@ def test_added_animal_is_listed(petstore: Commands) -> None:
     assert "pending" in petstore.text("pets", "set-status", "1", "pending")
 
 
+@pytest.mark.on("sqlite-lmdb")
 @pytest.mark.parametrize(
     ("words", "names"),
     [
@@ -332,6 +338,7 @@ def test_bad_command_on_animals_is_refused_in_one_line(petstore: Commands, words
     assert names in petstore.fails_in_one_line("pets", *words)
 
 
+@pytest.mark.on("sqlite-lmdb")
 @pytest.mark.parametrize("words", [["nothing"], ["keys", "nothing"], ["pets", "list", "--nothing"], ["keys", "show"]])
 def test_unknown_commands_and_options_are_refused_in_one_line(petstore: Commands, words: list[str]) -> None:
     petstore.fails_in_one_line(*words)

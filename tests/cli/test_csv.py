@@ -12,6 +12,8 @@ from harness.other_user import as_nobody, folder_of_nobody
 from petstore.admin.pet_files import LINE_MAX
 from tests.cli.test_files import import_fails
 
+pytestmark = pytest.mark.on("sqlite-lmdb")  # the format of a file is read before a store is opened
+
 
 def dry_run(petstore: Commands, file: Path) -> tuple[int, dict[int, str]]:
     """The number of good rows, and the bad ones by their lines."""

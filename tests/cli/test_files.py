@@ -18,6 +18,8 @@ from petstore.admin.pet_files import BATCH, JSON_MAX, LINE_MAX, PetFile, write_p
 from petstore.backends import Backends
 from petstore.errors import OperatorError
 
+pytestmark = pytest.mark.on("sqlite-lmdb")  # the format of a file is read before a store is opened
+
 ODD_NAMES = [
     "Rex", "🐕‍🦺 Ærø", 'the "best" cat', "comma, semicolon; tab-less", " kept spaces ", "'; DROP TABLE pets; --",
     "=1+1", "x" * 255, "🐈" * 255, "\u202eright to left", "line\u2028separator", "next\u0085line", "\\n", "null",
@@ -34,6 +36,7 @@ def import_fails(petstore: Commands, file: Path) -> list[str]:
     return [line.strip() for line in message.splitlines()[1:]]
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_jsonl_is_imported(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.jsonl"
     file.write_text(
@@ -63,6 +66,7 @@ def test_csv_is_imported(petstore: Commands, tmp_path: Path, encoding: str, endi
     ]
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_import_adds_to_the_named_environment(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.jsonl"
     file.write_text('{"name": "Rex", "categoryId": 1}\n')
@@ -71,6 +75,7 @@ def test_import_adds_to_the_named_environment(petstore: Commands, tmp_path: Path
     assert len(petstore.json("pets", "list", "--env", "staging")) == 1
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_bad_jsonl_rows_are_all_named_and_nothing_is_imported(petstore: Commands, tmp_path: Path) -> None:
     rows = {
         1: b'{"name": "Rex", "categoryId": 1}',
@@ -336,6 +341,7 @@ def test_file_that_cannot_be_opened_is_refused_in_one_line(petstore: Commands, w
     petstore.fails_in_one_line("pets", *words)
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
 def test_odd_names_survive_import_and_export(petstore: Commands, tmp_path: Path, suffix: str) -> None:
     source, target, again = (tmp_path / f"{name}{suffix}" for name in ("source", "target", "again"))
@@ -360,11 +366,13 @@ def test_export_to_standard_output_is_json_lines(petstore: Commands) -> None:
     assert [json.loads(line)["name"] for line in lines] == ["🐕", "Mia"]
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_export_of_nothing_is_an_empty_file(petstore: Commands, tmp_path: Path) -> None:
     assert petstore.text("pets", "export", str(tmp_path / "none.jsonl")).startswith("0 ")
     assert (tmp_path / "none.jsonl").read_bytes() == b""
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_30000_rows_are_imported_and_exported(petstore: Commands, tmp_path: Path) -> None:
     source, target = tmp_path / "many.csv", tmp_path / "many.jsonl"
     source.write_text("name,categoryId\n" + "".join(f"Pet {i},{i}\n" for i in range(30_000)))
@@ -384,6 +392,7 @@ def test_one_bad_row_is_written_in_the_singular(petstore: Commands, tmp_path: Pa
     assert "1,000 bad rows" in lines[0] and lines[-1].startswith("  and 900 more") and len(lines) == 102
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_one_bad_row_among_many_imports_nothing(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "many.jsonl"
     row = '{"name": "Rex", "categoryId": 1}\n'
@@ -391,6 +400,7 @@ def test_one_bad_row_among_many_imports_nothing(petstore: Commands, tmp_path: Pa
     assert import_fails(petstore, file) == ["line 5001: categoryId is required."]
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")
 def test_running_service_shows_an_import_from_the_next_request_on(server: Server, key: Key, tmp_path: Path) -> None:
     path = "/v1/pets?limit=1&status=sold"
     before = asking(server.port, 1, key.headers, path)[0]

@@ -7,7 +7,6 @@ service's clock.
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
+from harness.backends import program
 from harness.consoles import Console, running_console
 from harness.served import Served
 
@@ -64,10 +64,7 @@ def assert_prints(line: Line, printed: str) -> None:
 
 @pytest.fixture(params=["docs/tutorial.md", "README.md"])
 def document(request: pytest.FixtureRequest) -> str:
-    if not shutil.which("curl"):
-        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
-            pytest.fail("curl is missing, and here it must not be")
-        pytest.skip("curl is not installed: the examples did not run")
+    program("curl")
     return str(request.param)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import httpx
+import pytest
 from playwright.sync_api import Page, expect
 
 from harness.commands import Commands
@@ -14,6 +15,8 @@ from harness.servers import Server
 from harness.wire import asking
 from petstore.plans import Limits
 from tests.console.browser_steps import add_pet, open_section
+
+pytestmark = pytest.mark.on("sqlite-lmdb")  # many seconds each, and a browser shows the same on all backends
 
 
 def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None:

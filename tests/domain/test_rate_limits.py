@@ -1,7 +1,5 @@
 """The rate limits: against a naive model, and what Retry-After promises."""
 
-import random
-
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -18,12 +16,10 @@ from petstore.rate_limits import (
     Windows,
     admit,
     admit_address,
-    lifted,
     used,
 )
-from tests.naive_limits import EDGES, START, NaiveLimits, random_limits, random_policy, random_times
+from tests.naive_limits import EDGES, START, NaiveLimits
 
-REQUESTS = 50_000
 POLICY = BanPolicy()
 
 gaps_of = st.lists(st.sampled_from(EDGES) | st.integers(0, 2 * MINUTE), max_size=80)
@@ -48,19 +44,6 @@ def test_decisions_equal_the_naive_model(gaps: list[int], plans: list[Limits], p
 def retry_after(wait: int) -> int:
     """The header's whole seconds, in milliseconds."""
     return max(1, -(-wait // SECOND)) * SECOND
-
-
-def test_random_requests_are_decided_as_the_naive_model_decides_them() -> None:
-    """And after each refusal a request that waited for Retry-After would be admitted."""
-    dice = random.Random(20301205)
-    for _ in range(-(-REQUESTS // 60)):
-        limits, policy = random_limits(dice), random_policy(dice)
-        naive, record = NaiveLimits(policy), Windows()
-        for now in random_times(dice, 60):
-            record, decision = admit(record, limits, policy, now)
-            assert decision == naive.ask(limits, now)
-            if decision.outcome is not ADMITTED:
-                assert admit(record, limits, policy, now + retry_after(decision.wait))[1].outcome is ADMITTED
 
 
 moments = st.sampled_from([START, START - 1, START + 1]) | st.integers(START - 3 * DAY, START + 3 * DAY)
@@ -97,52 +80,11 @@ def test_after_every_429_a_request_that_waited_for_retry_after_is_admitted(
     assert admit(after, limits, policy, decision.reset - 1)[1].outcome is not ADMITTED
 
 
-@settings(max_examples=300, deadline=None)
-@given(gaps_of, st.lists(limits_of, min_size=1, max_size=3), policy_of)
-def test_retry_after_is_true_at_every_moment_of_a_key(gaps: list[int], plans: list[Limits], policy: BanPolicy) -> None:
-    record, now = Windows(), START
-    for number, gap in enumerate(gaps):
-        now += gap
-        limits = plans[number * len(plans) // len(gaps)]
-        record, decision = admit(record, limits, policy, now)
-        if decision.outcome is not ADMITTED:
-            assert admit(record, limits, policy, now + retry_after(decision.wait))[1].outcome is ADMITTED
-
-
 @given(st.integers(0, 9), st.integers(1, 9), st.integers(-2 * MINUTE, 2 * MINUTE))
 def test_retry_after_of_an_address_is_true(count: int, per_minute: int, ago: int) -> None:
     start, used_up, decision = admit_address(START - ago, count, per_minute, START)
     assume(decision.outcome is LIMITED)
     assert admit_address(start, used_up, per_minute, START + retry_after(decision.wait))[2].outcome is ADMITTED
-
-
-def test_a_refused_request_consumes_nothing() -> None:
-    record, _ = admit(Windows(), Limits(1, 10), POLICY, START)
-    after, decision = admit(record, Limits(1, 10), POLICY, START + 5)
-    assert decision.outcome is LIMITED
-    assert (after.minute_used, after.day_used) == (record.minute_used, record.day_used)
-
-
-def test_strikes_are_refused_requests_in_a_row() -> None:
-    record, now, limits = Windows(), START, Limits(2, 1_000)
-    for _ in range(5):  # two admitted and two refused in each minute: the strikes never add up
-        outcomes = []
-        for _ in range(4):
-            record, decision = admit(record, limits, POLICY, now)
-            outcomes.append(decision.outcome)
-        assert outcomes == [ADMITTED, ADMITTED, LIMITED, LIMITED]
-        now += MINUTE
-
-
-def test_a_client_that_asks_once_a_second_after_its_day_is_banned() -> None:
-    limits, record, now = Limits(60, 10), Windows(), START
-    outcomes = []
-    for _ in range(10 + 60 + 1):
-        record, decision = admit(record, limits, POLICY, now)
-        outcomes.append(decision.outcome)
-        now += SECOND
-    assert outcomes == [ADMITTED] * 10 + [LIMITED] * 60 + [BANNED]
-    assert decision.reset == START + DAY  # the day ends later than the ban
 
 
 def test_the_threshold_is_the_limit_per_minute_and_at_most_1000() -> None:
@@ -155,29 +97,6 @@ def test_the_threshold_is_the_limit_per_minute_and_at_most_1000() -> None:
         assert (decision.outcome, record.strikes) == (BANNED, 0)
 
 
-def test_requests_during_a_ban_change_nothing() -> None:
-    record = Windows(START, 1, START, 1, 0, START, START + MINUTE, 1)
-    for now in range(START, START + MINUTE, SECOND):
-        after, decision = admit(record, Limits(1, 9), BanPolicy(threshold=1), now)
-        assert after is record
-        assert (decision.outcome, decision.reset) == (BANNED, START + MINUTE)
-
-
-def test_bans_double_up_to_the_ceiling_and_are_forgotten_after_a_day() -> None:
-    limits, record, now, lengths = Limits(1, 1_000_000), Windows(), START, []
-    for _ in range(9):
-        for _ in range(3):  # one admitted, one strike, one strike too many
-            record, decision = admit(record, limits, POLICY, now)
-        assert decision.outcome is BANNED
-        lengths.append(decision.wait // 1_000)
-        now = decision.reset
-    assert lengths == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
-    now += DAY
-    for _ in range(3):
-        record, decision = admit(record, limits, POLICY, now)
-    assert decision.wait == 60_000
-
-
 def test_a_clock_that_is_set_back_does_not_lock_a_key_out() -> None:
     record, _ = admit(Windows(), Limits(1, 1), POLICY, START + 10 * DAY)
     assert admit(record, Limits(1, 1), POLICY, START)[1].outcome is ADMITTED
@@ -185,12 +104,6 @@ def test_a_clock_that_is_set_back_does_not_lock_a_key_out() -> None:
     after, decision = admit(banned, Limits(1, 1), POLICY, START)
     assert decision.outcome is ADMITTED
     assert (after.ban_start, after.ban_end, after.bans) == (0, 0, 0)  # the ban would begin again in nine days
-
-
-def test_lifting_ends_a_ban_at_once() -> None:
-    record = Windows(ban_start=START, ban_end=START + 60_000, bans=3, minute_start=START, minute_used=1)
-    assert admit(record, Limits(5, 5), POLICY, START + 1)[1].outcome is BANNED
-    assert admit(lifted(record), Limits(5, 5), POLICY, START + 1)[1].outcome is ADMITTED
 
 
 @given(records, limits_of)

@@ -49,11 +49,6 @@ def test_a_ban_holds_when_the_clock_is_set_back_by_at_most_a_day() -> None:
     assert decide(banned, now=NOW - DAY - 1)[1].outcome is Outcome.ADMITTED
 
 
-def test_an_admitted_request_clears_the_strikes() -> None:
-    after, _ = decide(Windows(minute_start=NOW, minute_used=1, day_start=NOW, day_used=1, strikes=3))
-    assert (after.minute_used, after.strikes) == (2, 0)
-
-
 def test_a_ban_a_day_after_the_last_is_a_first_one_again() -> None:
     for ago, bans in ((DAY - 1, 3), (DAY, 1)):
         struck = Windows(NOW, 1, NOW, 1, 1, NOW - ago, NOW - ago + 1, 2)

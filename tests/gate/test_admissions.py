@@ -194,6 +194,7 @@ def test_the_usage_of_each_environment_equals_what_the_gate_admitted(petstore: C
     petstore.server.act(work)
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_the_command_counts_what_a_killed_service_left(petstore: Commands) -> None:
     key = petstore.server.key()
 
@@ -206,23 +207,6 @@ def test_the_command_counts_what_a_killed_service_left(petstore: Commands) -> No
     assert sum(interval["ok"] for interval in shown["steps"]) == 4
     petstore.server.act(work)
     assert [row["requests"] for row in petstore.json("usage")] == [8]
-
-
-@pytest.mark.parametrize("host", ["own", "cluster"])
-def test_a_killed_service_has_counted_everything_that_was_answered(tmp_path: Path, host: Any, client: Any) -> None:
-    server = Server(tmp_path / "data", host)
-    with started(server):
-        key = server.key(limits=Limits(12, 10**6))
-        statuses = [client.get(server.url(path), headers=key.headers).status_code for path in ["/pets", "/pets/7"] * 8]
-        assert Counter(statuses) == {200: 6, 404: 6, 429: 4}
-        server.kill()
-        server.start()
-        server.stop()
-    record = server.act(lambda backends: backends.stores["live"].keys.get(key.id))
-    assert record is not None and record.last_used is not None
-    found = usage_by_class(server, key)
-    assert found["ok"] + found.get("client_error", 0) == 12
-    assert usage_by_class(server, key, "getPet")["ok"] + found.get("client_error", 0) == 6
 
 
 def test_errors_are_a_part_of_what_was_admitted(tmp_path: Path, client: Any) -> None:
@@ -243,6 +227,7 @@ def usage_by_class(server: Server, key: Key, operation: OperationName | None = N
     return dict(found)
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_a_copy_goes_on_where_the_usage_of_the_source_ended(petstore: Commands, tmp_path: Path) -> None:
     """What the source's gate admitted and no service collected is in the copy, and nothing twice."""
     key = petstore.server.key()
@@ -262,7 +247,7 @@ def test_a_copy_goes_on_where_the_usage_of_the_source_ended(petstore: Commands, 
     assert sum(interval["ok"] for interval in shown["steps"]) == 7
 
 
-def test_after_a_restore_usage_goes_on_from_what_the_backup_had_collected(tmp_path: Path) -> None:
+def test_after_a_restore_a_new_gate_counts_on_from_the_usage_of_the_backup(tmp_path: Path) -> None:
     old, new = (Commands(Server(tmp_path / name)) for name in ("old", "new"))
     old.server.create()
     key = old.server.key()
@@ -276,6 +261,6 @@ def test_after_a_restore_usage_goes_on_from_what_the_backup_had_collected(tmp_pa
     old.server.act(use)
     old.text("backup", str(tmp_path / "backup.zip"))
     new.run("restore", str(tmp_path / "backup.zip"))
-    assert [row["requests"] for row in new.json("usage")] == [4]
+    assert [row["requests"] for row in new.json("usage")] == [4]  # the fifth is in the gate, and no backup has that
     new.server.act(use)
-    assert [row["requests"] for row in new.json("usage")] == [9]
+    assert [row["requests"] for row in new.json("usage")] == [4 + 5]

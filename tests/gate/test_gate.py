@@ -178,7 +178,7 @@ def test_a_gate_can_be_closed_at_any_time(gate_at: GatePlace) -> None:
         await ask(used, "key_a", PLENTY)
         await used.close()
         with pytest.raises(Unavailable):
-            await asyncio.wait_for(used.keys_version("live"), 5)
+            await asyncio.wait_for(used.keys_version("live"), 30)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(work())

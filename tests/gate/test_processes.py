@@ -4,7 +4,6 @@ import fcntl
 import multiprocessing
 import os
 import random
-import signal
 import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from harness.gates import NOW, PLENTY, ask, use_lmdb
 from petstore.gate import Gate, GatePolicy
 from petstore.gate.lmdb import LmdbGate, size_lock
-from petstore.gate.recovery import readable, recover
+from petstore.gate.recovery import readable
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, SECOND, BanPolicy, Windows
 
@@ -137,33 +136,6 @@ def _fill(data: Path, count: int, go: Event, suffix: str = "") -> None:
                 await ask(gate, f"key_{number}{suffix}", PLENTY)
 
         use_lmdb(data, work, initial_size=SMALL)
-
-
-def _spend_until_killed(data: Path, counting: Event) -> None:
-    async def work(gate: Gate) -> None:
-        while True:
-            await ask(gate, "key_a", PLENTY)
-            counting.set()
-
-    use_lmdb(data, work)
-
-
-def test_a_gate_works_after_processes_were_killed(tmp_path: Path) -> None:
-    dice = random.Random(7)
-    used = []
-    for _ in range(20):
-        counting = multiprocessing.Event()
-        process = multiprocessing.Process(target=_spend_until_killed, args=(tmp_path, counting))
-        process.start()
-        assert counting.wait(timeout=60)
-        time.sleep(dice.uniform(0, 0.02))  # a random moment for the kill
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        assert recover(tmp_path / "gate.mdb") is None
-        remaining = use_lmdb(tmp_path, lambda gate: ask(gate, "key_a", PLENTY)).remaining
-        used.append(PLENTY.per_day - remaining)
-    assert used == sorted(used)
 
 
 def _read_until_killed(path: Path, reading: Event) -> None:

@@ -196,7 +196,7 @@ def test_a_killed_copy_is_neither_served_nor_copied_over_and_says_how_to_empty_i
     if target.store:
         shared(Postgres).execute(command, target.store)
     else:
-        subprocess.run(command, shell=True, check=True, timeout=10)
+        subprocess.run(command, shell=True, check=True, timeout=60)
     copied_to(source, target)
     assert target.act(everything) == source.act(everything)
 

@@ -15,17 +15,15 @@ from hypothesis import strategies as st
 from harness.backends import Postgres, Redis, free_port, shared
 from harness.certificates import self_signed
 from harness.commands import Commands, Processes
-from harness.forged_backups import MEGABYTE, Text, Zeros, forge, manifest_of, seal
+from harness.forged_backups import MEGABYTE, Zeros, forge, manifest_of, seal
 from harness.served import Served, wait_for
 from harness.servers import PETSTORE, Server
-from harness.watched_files import open_directory, watched
 from petstore import data_dir
 from petstore.errors import OperatorError
 from petstore.maintenance import archive
 from petstore.server.tls import tls_context
 from petstore.settings import check_url, without_password
 from tests.findings import faults
-from tests.marks import only_as_root
 
 MEMORY_MAX = 16 * MEGABYTE
 DISK_MAX = 32 * MEGABYTE
@@ -44,31 +42,6 @@ def open_umask() -> object:
     os.umask(before)
 
 
-@pytest.mark.thorough
-@only_as_root
-@pytest.mark.usefixtures("open_umask")
-def test_another_user_can_read_nothing_at_any_moment() -> None:
-    """A service, commands, backups and a restore in a directory that every user can list, with umask 000."""
-    with open_directory() as directory, watched(directory) as watch:
-        petstore = Processes(Server(directory / "data"))
-        server = Served(petstore.data, workers=2)
-        server.output, server.log = (directory.parent / f"{directory.name}{name}" for name in (".out", ".log"))
-        server.start()
-        petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
-        petstore.text("backup", str(directory / "backup.zip"))
-        petstore.text("pets", "export", str(directory / "pets.csv"))
-        server.stop()
-        petstore.text("backup", str(directory / "backup.zip"), "--force")
-        petstore.text("restore", str(directory / "backup.zip"), "--force")
-        petstore.text("restore", str(directory / "backup.zip"), "--data", str(directory / "other"))
-        petstore.text("keys", "list", "--data", str(directory / "other"))
-        server.output.unlink()
-        server.log.unlink()
-    assert watch.read == []
-    assert watch.open_modes == set()
-    assert {"live.db", "live.db-wal", "gate.mdb", "backup.zip", "lock"} <= watch.names
-
-
 @pytest.mark.usefixtures("open_umask")
 def test_every_file_of_a_cluster_node_is_private(tmp_path: Path) -> None:
     petstore = Processes(Server(tmp_path / "data", "cluster"))
@@ -76,7 +49,7 @@ def test_every_file_of_a_cluster_node_is_private(tmp_path: Path) -> None:
     served = subprocess.Popen([*PETSTORE, "serve", "--port", str(free_port())], env=petstore.variables)
     assert wait_for(lambda: (petstore.data / "metrics").exists())
     served.terminate()
-    assert served.wait(timeout=15) == 0
+    assert served.wait(timeout=60) == 0
     assert modes(petstore.data) == {}
 
 
@@ -137,20 +110,6 @@ def refused(*words: str, data: Path) -> str:
         tracemalloc.stop()
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     return message
-
-
-@pytest.mark.parametrize("command", [["restore"], ["backup", "--verify"]], ids=" ".join)
-def test_two_gigabytes_behind_a_small_claim_are_refused(tmp_path: Path, command: list[str]) -> None:
-    file = tmp_path / "forged.zip"
-    forge(file, manifest_of(100), Zeros("live.db", 2048), Zeros("staging.db", 1))
-    assert "live.db differs from the manifest" in refused(*command, str(file), data=tmp_path / "data")
-
-
-@pytest.mark.parametrize("command", [["restore"], ["backup", "--verify"]], ids=" ".join)
-def test_a_manifest_of_one_and_a_half_gigabytes_is_refused(tmp_path: Path, command: list[str]) -> None:
-    file = tmp_path / "forged.zip"
-    forge(file, Zeros("manifest.json", 1536), Text("live.db", b""), Text("staging.db", b""))
-    assert "larger than 1,048,576 bytes" in refused(*command, str(file), data=tmp_path / "data")
 
 
 def test_a_claim_beyond_the_free_space_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness.backends import Missing, Postgres, Process, Redis, running, shared
+from harness.backends import Postgres, Process, Redis, program, running, shared
 from harness.certificates import self_signed
 from harness.nodes import Node, nodes_running
 from harness.served import listens, wait_for
@@ -27,10 +27,7 @@ class HaProxy(Process):
 
     def __init__(self, nodes: Sequence[Server], config: str = "haproxy.cfg") -> None:
         super().__init__("haproxy")
-        program = shutil.which("haproxy")
-        if program is None:
-            raise Missing("HAProxy is not installed: Debian's package haproxy")
-        self._program = str(program)
+        self._program = program("haproxy")
         made = self_signed(self.folder)
         (self.folder / "site.pem").write_bytes(made.chain.read_bytes() + made.key.read_bytes())
         text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{self.port}", (DEPLOY / config).read_text())
@@ -102,14 +99,12 @@ def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -
 
 
 def test_systemd_finds_no_fault_with_the_unit_of_a_node(tmp_path: Path) -> None:
-    program = shutil.which("systemd-analyze")
-    if program is None:
-        raise Missing("systemd is not installed: Debian's package systemd")
+    analyze = program("systemd-analyze")
     # systemd-analyze wants the unit's program to exist.
     here = shutil.which("true")
     unit = tmp_path / "petstore-node.service"
     unit.write_text((DEPLOY / unit.name).read_text().replace("/opt/petstore/.venv/bin/petstore", str(here)))
-    done = subprocess.run([str(program), "verify", str(unit)], capture_output=True, text=True)
+    done = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
 

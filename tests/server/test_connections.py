@@ -47,7 +47,7 @@ def closing(message: bytes) -> bytes:
 @contextlib.asynccontextmanager
 async def over_a_socket(server: HttpServer) -> AsyncIterator[tuple[Connection, asyncio.StreamReader]]:
     """A connection, and what its client can read. The client takes little at a time, and closes at the end."""
-    async with await listen(server) as listening, asyncio.timeout(20):
+    async with await listen(server) as listening, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
         while not server.connections:
             await asyncio.sleep(0)

@@ -55,7 +55,7 @@ def trusting() -> ssl.SSLContext:
 async def listening(server: HttpServer, context: ssl.SSLContext) -> AsyncIterator[int]:
     loop = asyncio.get_running_loop()
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         await loop.create_server(lambda: TlsTransport(server, context), "127.0.0.1") as made,
     ):
         made.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * 1024)  # connections inherit it

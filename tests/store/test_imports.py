@@ -333,18 +333,3 @@ def test_no_transaction_of_an_import_or_of_its_undoing_is_long(tmp_path: Path) -
     asyncio.run(work())
     assert len(sizes) >= 200
     assert max(sizes) <= 13  # animals of a chunk, the import, the chunk and the last id
-
-
-def test_creates_of_others_go_on_during_an_import(store_at: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        async with store_at.open() as other:
-            importing = asyncio.create_task(imported(store, *(NewPet(f"imported {i}", i) for i in range(30_000))))
-            created = 0
-            while not importing.done():
-                await other.pets.add(NewPet("created", 1), NOW)
-                created += 1
-            assert (await importing).added == 30_000
-            assert created > 10
-            assert sum((await store.pets.count()).values()) == 30_000 + created
-
-    store_at.use(work)

@@ -12,7 +12,6 @@ from petstore.keys import ApiKey, KeyChanges, KeyQuery, digest_of, new_key
 from petstore.plans import Limits
 from petstore.store import Store
 from petstore.store.schema import TABLES, key_row
-from petstore.usage import OperationUsage
 
 FIRST, SECOND, THIRD = digest_of("first"), digest_of("second"), digest_of("third")
 
@@ -44,23 +43,6 @@ def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> Non
         assert await entries(store) == [entry("create key")]
 
     store_at.use(work, changes)
-
-
-def test_every_change_of_a_key_is_announced_and_its_use_is_not(store_at: StorePlace) -> None:
-    announced: list[Change] = []
-
-    async def work(store: Store) -> None:
-        await store.keys.add(key(), FIRST, entry("create key"))
-        used = [OperationUsage("key_000", 0, "ok", 3, "listPets")]
-        await store.usage.add(used, {"key_000": NOW})
-        assert announced == []
-        for changes in (KeyChanges(plan="business"), KeyChanges(suspended=NOW), KeyChanges(suspended=None)):
-            await store.keys.update("key_000", changes, entry("update key"))
-        await store.keys.rotate("key_000", SECOND, NOW, entry("rotate key"))
-        await store.keys.revoke("key_000", entry("revoke key"))
-        assert announced == ["keys"] * 5
-
-    store_at.use(work, announced)
 
 
 def test_of_several_first_keys_at_once_one_is_added(store_at: StorePlace) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from harness.backends import ANONYMOUS, Missing, Postgres, Process, running
+from harness.backends import ANONYMOUS, Postgres, Process, program, running
 from harness.stores import ENTRY, NOW, PATIENT, StorePlace, imported
 from petstore.errors import IdempotencyConflict, OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
@@ -203,10 +203,7 @@ class PgBouncer(Process):
 
     def __init__(self, postgres: Postgres) -> None:
         super().__init__("pgbouncer")
-        program = shutil.which("pgbouncer")
-        if program is None:
-            raise Missing("PgBouncer is not installed: Debian's package pgbouncer")
-        self._program = str(program)
+        self._program = program("pgbouncer")
         self._postgres = postgres
         (self.folder / "users").write_text('"pets" ""\n')
         (self.folder / "pgbouncer.ini").write_text(

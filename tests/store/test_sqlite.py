@@ -15,7 +15,6 @@ from petstore.errors import IdempotencyConflict, OperatorError, Unavailable
 from petstore.observability import health
 from petstore.observability.metrics import STORE_DOWN
 from petstore.pets import IdempotencyKey, NewPet
-from petstore.store import Store
 from petstore.store.database import Bounds
 from petstore.store.pets import page_sql
 from petstore.store.schema import NEWEST_SCHEMA
@@ -25,16 +24,6 @@ from petstore.store.sqlite.database import translated
 from petstore.store.sqlite.doctor import FileReport, check_file
 from petstore.store.sqlite.writer import WAL_MAX
 from tests.marks import only_as_root
-
-
-def test_an_id_is_never_reused_even_when_the_newest_animal_is_gone(tmp_path: Path) -> None:
-    async def add(store: Store) -> int:
-        return (await store.pets.add(NewPet("Rex", 1), NOW)).pet.id
-
-    newest = StorePlace(tmp_path).use(add)
-    StorePlace(tmp_path).by_hand("DELETE FROM pets")
-    assert StorePlace(tmp_path).use(add) > newest
-
 
 # Reading
 
@@ -149,16 +138,6 @@ def test_file_that_may_only_be_read_is_refused_with_a_clear_message() -> None:
 
 
 # Idempotency records
-
-
-def test_idempotency_records_are_pruned_after_a_day(tmp_path: Path) -> None:
-    async def work(store: Store) -> None:
-        for i in range(10):
-            await store.pets.add(NewPet("Rex", 1), NOW + i, IdempotencyKey("key_a", f"t{i}", b""))
-        await store.pets.add(NewPet("Rex", 1), NOW + 100_000, IdempotencyKey("key_a", "new", b""))
-
-    StorePlace(tmp_path).use(work)
-    assert StorePlace(tmp_path).by_hand("SELECT token FROM idempotency") == [("new",)]
 
 
 def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(tmp_path: Path) -> None:

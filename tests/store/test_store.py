@@ -14,7 +14,6 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, check_url, close_stores, open_stores
-from petstore.usage import OperationUsage
 
 
 def test_url_without_a_usable_scheme_or_port_is_refused_without_its_password() -> None:
@@ -72,22 +71,6 @@ def test_second_process_writing_at_the_same_time_loses_nothing(store_at: StorePl
 # Commits
 
 
-def test_change_is_announced_before_the_caller_hears_of_it(store_at: StorePlace) -> None:
-    changes: list[Change] = []
-
-    async def work(store: Store) -> None:
-        await store.pets.add(NewPet("Rex", 1), NOW)
-        assert changes == ["added"]
-        key = new_key("live", "free", now=NOW)
-        await store.keys.add(key, digest_of(mint("live")), ENTRY)
-        await store.keys.revoke(key.id, ENTRY)
-        assert changes == ["added", "keys"]
-        await store.usage.add([OperationUsage("key_a", 0, "ok", 3, "listPets")], {"key_a": NOW})
-        assert changes == ["added", "keys"]
-
-    store_at.use(work, changes)
-
-
 def test_when_announcing_fails_the_caller_gets_the_error(store_at: StorePlace) -> None:
     class Broken(list[Change]):
         def append(self, subject: Change) -> None:
@@ -95,7 +78,7 @@ def test_when_announcing_fails_the_caller_gets_the_error(store_at: StorePlace) -
 
     async def work(store: Store) -> None:
         with pytest.raises(ValueError, match="cannot announce added"):
-            await asyncio.wait_for(store.pets.add(NewPet("Rex", 1), NOW), 5)
+            await asyncio.wait_for(store.pets.add(NewPet("Rex", 1), NOW), 30)
         assert sum((await store.pets.count()).values()) == 1  # it is written nevertheless
 
     store_at.use(work, Broken())
@@ -127,18 +110,6 @@ def test_status_outside_the_enumeration_is_refused_by_the_tables(store_at: Store
         assert (await store.pets.page(after=0, limit=9, status=None)).pets == [added.pet]
 
     store_at.use(work)
-
-
-def test_closing_the_store_first_writes_what_waits(store_at: StorePlace) -> None:
-    async def work() -> list[Added]:
-        async with store_at.open() as store:
-            adding = [
-                asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW)) for i in range(1_200)
-            ]  # several batches
-            await asyncio.sleep(0)
-        return await asyncio.gather(*adding)
-
-    assert len({added.pet.id for added in asyncio.run(work())}) == 1_200
 
 
 def test_closing_both_stores_first_writes_what_waits_in_either(store_at: StorePlace) -> None:

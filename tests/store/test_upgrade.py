@@ -25,8 +25,7 @@ from harness.stores import ENTRY, StorePlace
 from petstore.backends import Backends
 from petstore.data_dir import shared_lock
 from petstore.errors import OperatorError, Unavailable
-from petstore.keys import ENVIRONMENTS, Environment, digest_of
-from petstore.operators import Operator
+from petstore.keys import ENVIRONMENTS, Environment
 from petstore.pets import NewPet
 from petstore.store.postgres import migrations as postgres_migrations
 from petstore.store.schema import COUNTERS, NEWEST_SCHEMA, OLDEST_SCHEMA, TABLES, Row
@@ -34,7 +33,7 @@ from petstore.store.schema import migrations as needed_migrations
 from petstore.store.sqlite import connection as sqlite_connection
 from petstore.store.sqlite.connection import connect, migrate
 from petstore.store.sqlite.doctor import check_file
-from petstore.usage import DAY, INTERVALS
+from petstore.usage import DAY
 from tests.release_1_1 import NOW, RELEASE, ROWS, SECRETS, load_postgres, load_redis, pet_ids, unpack
 
 T = TypeVar("T")
@@ -160,26 +159,6 @@ def test_every_row_is_in_its_new_place(released: Installation, environment: Envi
         assert rows or environment == "staging", table
 
 
-def test_usage_has_the_same_totals_as_before(released: Installation) -> None:
-    async def totals(backends: Backends) -> Counter[Row]:
-        found: Counter[Row] = Counter()
-        store = backends.stores["live"]
-        rows = ROWS[released.backend]
-        keys = [row[0] for row in rows["live keys"]]
-        for seconds, table in zip(INTERVALS, ("usage_minutes", "usage", "usage_days"), strict=True):
-            starts = [row[1] for row in rows[f"live {table}"]]
-            for key_id, start, response, count in await store.usage.of_keys(keys, seconds, starts):
-                found[seconds, key_id, start, response] += count
-        return found
-
-    expected = {
-        (seconds, *row[:3]): row[3]
-        for seconds, table in zip(INTERVALS, ("usage_minutes", "usage", "usage_days"), strict=True)
-        for row in ROWS[released.backend][f"live {table}"]
-    }
-    assert released.act(totals) == expected
-
-
 def test_upgraded_data_take_new_rows(released: Installation) -> None:
     async def work(backends: Backends) -> None:
         for environment, store in backends.stores.items():
@@ -190,17 +169,6 @@ def test_upgraded_data_take_new_rows(released: Installation) -> None:
             assert newest > len(ROWS[released.backend][f"{environment} deeds"]) and entry == ENTRY
 
     released.act(work)
-
-
-def test_operators_keep_their_tokens_and_roles(released: Installation) -> None:
-    async def found(backends: Backends) -> dict[str, Operator | None]:
-        operators = backends.stores["live"].operators
-        return {name: await operators.find(digest_of(each["token"])) for name, each in SECRETS["operators"].items()}
-
-    for name, operator in released.act(found).items():
-        known = SECRETS["operators"][name]
-        assert (operator is None) is known["revoked"], name
-        assert operator is None or (operator.name, operator.role) == (name, known["role"])
 
 
 def test_imports_of_the_release_can_be_undone(released: Installation) -> None:
@@ -245,7 +213,7 @@ def test_every_secret_gets_the_answer_of_the_release(released: Installation, met
             code = answer.json()["code"] if answer.status_code >= 400 else None
             expected = each["answers"][f"{method} /pets"]
             if released.restored and expected[0] == 429:  # a restore begins with a new gate
-                expected = [201 if body else 200, None]
+                expected = [200 if method == "GET" else 201, None]
             assert [answer.status_code, code] == expected, name
 
 
@@ -276,7 +244,7 @@ def test_uncollected_admissions_end_in_the_usage_once(released: Installation) ->
                 expected[environment, key_id, operation] += count
     key_ids = {each["key"]: each["key_id"] for each in SECRETS["secrets"].values()}
     for each in SECRETS["admissions"][released.backend]:
-        if each["uncollected"] and not released.restored:  # which a backup does not have
+        if each["uncollected"] and not released.restored:  # the gate has them, and a restore begins with a new one
             expected[each["environment"], key_ids[each["key"]], each["operation"]] += each["uncollected"]
 
     async def usage(backends: Backends) -> Counter[Row]:
@@ -541,11 +509,3 @@ def test_a_database_of_1_0_is_refused(tmp_path: Path) -> None:
     url = load_postgres(OLDER)
     with pytest.raises(OperatorError, match=r"upgrade to 1\.1 first"):
         StorePlace(tmp_path, url).use(lambda store: store.database.ping())
-
-
-def test_newer_data_are_refused(released: Installation) -> None:
-    place = StorePlace(released.server.data, released.server.store)
-    newer = NEWEST_SCHEMA + 1
-    sql = f"PRAGMA user_version = {newer}" if place.url is None else f"INSERT INTO migrations VALUES ({newer})"
-    place.by_hand(sql)
-    assert "upgrade Petstore" in Commands(released.server).fails_in_one_line("pets", "list")

@@ -231,6 +231,7 @@ def test_lifting_what_is_not_banned_fails_in_one_line(timed: Server) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_length_and_ceiling_are_settings(start: Start) -> None:
     own = start("--ban-seconds", "70", "--ban-ceiling", "200")
     key = own.key(limits=Limits(1, 1000))
@@ -242,6 +243,7 @@ def test_length_and_ceiling_are_settings(start: Start) -> None:
     assert lengths == [70, 140, 200, 200]
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_threshold_is_a_setting(start: Start) -> None:
     own = start("--ban-strikes", "1")
     key = own.key(limits=Limits(3, 1000))

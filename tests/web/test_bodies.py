@@ -106,7 +106,7 @@ def test_413_comes_before_the_rest_of_the_body_and_closes_the_connection(
     """The request does not ask for the connection to be closed, and its body never ends."""
     head = f"POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key.secret}\r\n{header}\r\n\r\n".encode()
     received = b""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(head + sent)
         try:
             while chunk := connection.recv(65_536):  # a timeout here is a connection that stays open

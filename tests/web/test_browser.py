@@ -1,7 +1,6 @@
 """The landing page and the reference page in a real Chromium, with no way to the outside."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from harness.backends import program
 from harness.browsers import ALL_LOOKS, look
 from harness.servers import Key, Server
 from petstore.errors import STATUS_OF_CODE
@@ -18,6 +18,8 @@ from petstore.web.documents import as_json, openapi_document
 from petstore.web.pets import SUNSET
 from petstore.web.preferences import CODES
 from tests.interface import DOCUMENTED
+
+pytestmark = pytest.mark.on("sqlite-lmdb")  # many seconds each, and a browser shows the same on all backends
 
 NAMES = [operation.name for operation in OPERATIONS]
 
@@ -313,11 +315,7 @@ def samples(context: BrowserContext, server: Server) -> Iterator[Page]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("language", RUN)
 def test_the_code_samples_work_as_they_stand(server: Server, samples: Page, language: str) -> None:
-    program = {"curl": "curl", "Python": sys.executable, "JavaScript": "node"}[language]
-    if not shutil.which(program):
-        if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
-            pytest.fail(f"{program} is missing, and here it must not be")
-        pytest.skip(f"{program} is not installed: the samples did not run")
+    program({"curl": "curl", "Python": sys.executable, "JavaScript": "node"}[language])
     server.fill(1, "staging")
     secret = samples.input_value("#key")
     samples.fill("#createPet [aria-label=Idempotency-Key]", f"order's {language}".replace(" ", "-"))

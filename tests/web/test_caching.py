@@ -50,6 +50,7 @@ def test_the_tag_changes_with_the_list(fresh: Server, client: httpx.Client) -> N
     assert response.headers["etag"] != before
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_a_page_that_gains_a_successor_is_not_304(fresh: Server, client: httpx.Client) -> None:
     """Otherwise a client that keeps pages would never learn of the next one."""
     key = fresh.key()
@@ -87,13 +88,6 @@ def test_an_unknown_tag_is_200(stocked: Server, key: Key, condition: str) -> Non
     answer = ask(stocked, "GET /v1/pets", header, key=key)
     assert answer.status == 200
     assert answer.body != b""
-
-
-def test_a_304_counts(server: Server, key: Key, client: httpx.Client) -> None:
-    first = client.get(server.url("/pets"), headers=key.headers)
-    second = client.get(server.url("/pets"), headers={**key.headers, "If-None-Match": "*"})
-    counted = [int(response.headers["x-ratelimit-remaining"]) for response in (first, second)]
-    assert counted[0] - counted[1] == 1
 
 
 @pytest.mark.parametrize(

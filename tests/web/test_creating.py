@@ -288,6 +288,7 @@ def test_white_space_around_the_object_is_json(server: Server, key: Key, client:
     assert post(client, server, key, b" \r\n\t" + VALID + b"\r\n\t ").status_code == 201
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_a_refused_body_adds_nothing(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     for body in (*BAD_BODIES.values(), b'{"name":"","categoryId":1}', b'{"name":"Rex","categoryId":1,"status":null}'):

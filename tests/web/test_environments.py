@@ -73,12 +73,14 @@ def test_counters_of_keys_are_separate(server: Server, client: httpx.Client) -> 
     assert (staged.status_code, remaining(staged)) == (200, 4)
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_counters_of_addresses_are_separate(start: Callable[..., Server], client: httpx.Client) -> None:
     own = start("--address-per-minute", "2")
     assert [client.get(own.url("/pets")).status_code for _ in range(3)] == [401, 401, 429]
     assert [client.get(own.url("/pets", "staging")).status_code for _ in range(3)] == [401, 401, 429]
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_tags_change_only_with_their_own_environment(fresh: Server, client: httpx.Client) -> None:
     live, staging = fresh.key(), fresh.key(environment="staging")
     before = client.get(fresh.url("/pets", "staging"), headers=staging.headers).headers["etag"]

@@ -180,9 +180,8 @@ REJECTED: list[tuple[int, str, bytes]] = [
 ]
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")  # another HTTP server rejects these itself
 def test_responses_to_what_never_became_a_request(server: Server) -> None:
-    if server.host == "asgi":
-        pytest.skip("another HTTP server rejects these")
     answers = []
     for status, code, sent in REJECTED:
         answer = parse(raw(server.port, sent))
@@ -192,22 +191,12 @@ def test_responses_to_what_never_became_a_request(server: Server) -> None:
     check(answers)
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")  # another HTTP server rejects these itself
 def test_rejected_messages_are_not_charged_to_the_address(start: Callable[..., Server]) -> None:
     own = start("--address-per-minute", "3")
-    if own.host == "asgi":
-        pytest.skip("another HTTP server rejects these")
     for _ in range(5):
         answer = parse(raw(own.port, b"GET / HTTP/2.0\r\nHost: a\r\n\r\n"))
         assert answer.values("x-ratelimit-remaining") == ["3"]
-
-
-def test_an_unfinished_head_is_a_408(start: Callable[..., Server]) -> None:
-    own = start()
-    if own.host == "asgi":
-        pytest.skip("another HTTP server has its own time limits")
-    answer = parse(raw(own.port, b"GET /v1/pets HTTP/1.1\r\nHost: a\r\n", seconds=15))
-    assert (answer.status, _code(answer)) == (408, "request_timeout")
-    check([answer])
 
 
 def test_request_ids_share_nothing(server: Server) -> None:
@@ -237,6 +226,7 @@ def test_responses_to_a_limited_and_banned_key(server: Server) -> None:
     check(answers)
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_responses_to_a_limited_address(start: Callable[..., Server]) -> None:
     own = start("--address-per-minute", "3")
     answers = [ask(own, "GET /v1/pets") for _ in range(5)]
@@ -245,6 +235,7 @@ def test_responses_to_a_limited_address(start: Callable[..., Server]) -> None:
     check(answers)
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_responses_when_the_store_cannot_be_written(fresh: Server) -> None:
     """Somebody else holds the write lock for longer than a request may wait."""
     key = fresh.key()
@@ -258,6 +249,7 @@ def test_responses_when_the_store_cannot_be_written(fresh: Server) -> None:
     check([answer, healed])
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_responses_to_what_the_service_did_not_foresee(fresh: Server, client: httpx.Client) -> None:
     """A row that no version of the service can have written makes an operation fail in its middle."""
     key: Key = fresh.key()

@@ -44,6 +44,7 @@ def test_a_replay_is_the_original_body_after_the_status_has_changed(
     assert post(client, server, key, "a", {**PET, "status": "pending"}).content == first.content
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_a_replay_after_a_restart_is_the_original_answer(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     first = post(client, fresh, key, "a")
@@ -107,6 +108,7 @@ def test_a_replay_counts_as_a_request(server: Server, key: Key, client: httpx.Cl
     assert counted[0] - counted[1] == 1
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_a_token_is_kept_for_24_hours_and_free_again_after(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     first = post(client, fresh, key, "a")
@@ -137,6 +139,7 @@ def test_concurrent_requests_with_one_token_never_add_two_animals(
             assert client.get(server.url(f"/pets/{ids.pop()}"), headers=key.headers).json()["name"] == name
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_while_the_first_is_running_the_second_is_409(fresh: Server, client: httpx.Client) -> None:
     """Somebody else's write transaction holds the first one up until the second has its answer."""
     key = fresh.key()

@@ -3,13 +3,11 @@
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
 
-from harness.servers import Key, Server, serving
+from harness.servers import Key, Server
 from harness.wire import Response, asking
 from petstore.plans import Limits, Plan
 
@@ -41,15 +39,6 @@ def test_plan_admits_exactly_its_requests_per_minute(server: Server, plan: Plan,
     assert statuses(responses) == [200] * per_minute + [429] * 2
     assert [response.remaining for response in responses] == [*range(per_minute - 1, -1, -1), 0, 0]
     assert {response.headers["x-ratelimit-limit"] for response in responses} == {str(per_minute)}
-
-
-def test_two_workers_share_one_limit(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", workers=2) as own, ThreadPoolExecutor(16) as pool:
-        key = own.key(limits=Limits(200, 1000))
-        answers = [response for batch in pool.map(lambda _: ask(own, key, 20), range(16)) for response in batch]
-    assert sorted(statuses(answers)) == [200] * 200 + [429] * 120
-    admitted = [response.remaining for response in answers if response.status == 200]
-    assert sorted(admitted) == list(range(200))
 
 
 def test_free_plan_admits_exactly_1000_a_day(timed: Server) -> None:
@@ -133,21 +122,6 @@ def test_authenticated_request_counts_whatever_its_answer(
     key = server.key(limits=Limits(10, 100))
     response = send(client, server, key)
     assert (response.status_code, response.headers["X-RateLimit-Remaining"]) == (status, "9")
-    assert answer_200(client, server, key).headers["X-RateLimit-Remaining"] == "8"
-
-
-def test_request_without_write_scope_counts(server: Server, client: httpx.Client) -> None:
-    key = server.key(limits=Limits(10, 100), scopes=["read"])
-    assert client.post(server.url("/pets"), headers=key.headers).status_code == 403
-    assert answer_200(client, server, key).headers["X-RateLimit-Remaining"] == "8"
-
-
-def test_401_never_touches_a_keys_counters(server: Server, client: httpx.Client) -> None:
-    key = server.key(limits=Limits(10, 100))
-    assert answer_200(client, server, key).headers["X-RateLimit-Remaining"] == "9"
-    twice = [("Authorization", key.headers["Authorization"])] * 2
-    assert client.get(server.url("/pets"), headers=twice).status_code == 401
-    assert client.get(server.url("/pets", "staging"), headers=key.headers).status_code == 401
     assert answer_200(client, server, key).headers["X-RateLimit-Remaining"] == "8"
 
 

@@ -79,6 +79,7 @@ def test_status_lists_all_of_that_status_and_no_other(
     assert len(filtered) >= ENOUGH
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_a_changed_status_moves_the_animal_to_the_other_filter_at_once(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     pet = created(fresh, client, key, status="available")
@@ -156,6 +157,7 @@ def test_one_message_names_every_bad_parameter(
 # Pages
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_the_link_is_there_exactly_when_more_animals_exist(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     fresh.fill(20, status="sold")
@@ -191,6 +193,7 @@ def test_the_link_is_never_built_from_what_the_client_says(stocked: Server, key:
     assert answer.values("link")[0].startswith("</v1/pets?")
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_with_a_public_address_links_are_absolute(start: Callable[..., Server], client: httpx.Client) -> None:
     own = start("--public-url", "https://api.example.com/shop/")
     key = own.key()
@@ -201,6 +204,7 @@ def test_with_a_public_address_links_are_absolute(start: Callable[..., Server], 
     assert added.headers["location"] == f"https://api.example.com/shop/v1/pets/{added.json()['id']}"
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 @pytest.mark.parametrize("query", ["limit=7", "limit=100", "limit=9&status=sold"])
 def test_a_traversal_returns_every_animal_exactly_once_while_others_write(
     fresh: Server, client: httpx.Client, query: str
@@ -220,6 +224,7 @@ def _all_of(server: Server, client: httpx.Client, key: Key) -> list[dict[str, An
     return [pet for page in pages(client, server, key, "/v1/pets?limit=100") for pet in page]
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_status_changes_do_not_disturb_a_traversal(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     fresh.fill(30)
@@ -231,24 +236,13 @@ def test_status_changes_do_not_disturb_a_traversal(fresh: Server, client: httpx.
     assert seen == expected
 
 
-def test_a_cursor_mangled_in_any_position_is_400(stocked: Server, key: Key, client: httpx.Client) -> None:
-    cursor = cursor_of(client.get(stocked.url("/pets?limit=3"), headers=key.headers))
-    mangled = [
-        cursor[:i] + other + cursor[i + 1 :] for i in range(len(cursor)) for other in "AQz09-_~" if other != cursor[i]
-    ]
-    mangled += [cursor[:i] + cursor[i + 1 :] for i in range(len(cursor))]
-    mangled += [cursor + "A", "A" + cursor, cursor + "=", cursor + cursor, cursor + "%20", cursor + "%0A"]
-    for text in mangled:
-        response = client.get(stocked.url(f"/pets?limit=3&cursor={text}"), headers=key.headers)
-        assert "cursor" in message_of(response, "invalid_parameter"), text
-
-
 def test_a_cursor_given_twice_is_400(stocked: Server, key: Key, client: httpx.Client) -> None:
     cursor = cursor_of(client.get(stocked.url("/pets?limit=3"), headers=key.headers))
     response = client.get(stocked.url(f"/pets?cursor={cursor}&cursor={cursor}"), headers=key.headers)
     assert "cursor" in message_of(response, "invalid_parameter")
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_a_cursor_stays_valid_for_every_key_and_limit(fresh: Server, client: httpx.Client) -> None:
     fresh.fill(9)
     key = fresh.key()

@@ -117,7 +117,9 @@ def test_an_unknown_path_outside_the_base_addresses_is_404_without_a_key(server:
         assert (answer.status, code_of(answer)) == (404, "not_found"), method
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/livez", "/readyz", "/openapi.json", "/openapi.yaml", "/docs"])
+@pytest.mark.parametrize(
+    "path", ["/", "/healthz", "/livez", "/readyz", "/openapi.json", "/openapi.yaml", "/docs", "/metrics"]
+)
 def test_the_pages_beside_the_interface_answer_get_head_and_options_only(
     server: Server, client: httpx.Client, path: str
 ) -> None:

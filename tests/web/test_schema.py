@@ -3,7 +3,6 @@
 import json
 import re
 import time
-from collections.abc import Callable
 
 import httpx
 import msgspec
@@ -56,15 +55,6 @@ def test_after_the_sunset_the_document_has_no_get_pet_and_no_location(fresh: Ser
             assert ("get" in document["paths"].get("/pets/{petId}", {})) == there
             assert ("Location" in document["paths"]["/pets"]["post"]["responses"]["201"]["headers"]) == there
     assert not re.search("getPet|Sunset|Deprecation|gone", json.dumps(document["paths"]))
-
-
-def test_servers_follow_the_public_url(start: Callable[..., Server], client: httpx.Client) -> None:
-    server = start("--public-url", "https://api.example.com/shop/")
-    document = client.get(server.origin + "/openapi.json").json()
-    assert [entry["url"] for entry in document["servers"]] == [
-        "https://api.example.com/shop/v1",
-        "https://api.example.com/shop/staging/v1",
-    ]
 
 
 def test_a_pet_of_the_service_fits_the_schema_s_types(server: Server, key: Key, client: httpx.Client) -> None:
