@@ -37,7 +37,7 @@ FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_
 ATTACKS = tuple(
     f"attacks.{name}"
     for name in ("targets", "fields", "chunks", "connections", "heads", "unread", "trailers", "memory", "minted_keys",
-                 "backups", "files", "links", "identities", "console", "lockout")
+                 "backups", "metrics", "files", "links", "identities", "console", "lockout")
 )  # fmt: skip
 PROOFS = (
     "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",

@@ -16,7 +16,8 @@ from petstore import data_dir
 from petstore.keys import ApiKey
 from petstore.maintenance import archive
 from petstore.server import bodies, connection, http_server, messages
-from petstore.web import admission, requests, static_files
+from petstore.web import admission, requests, site, static_files
+from petstore.web.client_address import is_in
 
 MEBIBYTE = 1024 * 1024
 _kept: list[bytes] = []
@@ -119,6 +120,14 @@ def links_followed(_: str) -> None:
     _replace(data_dir, "is_directory", Path.is_dir)
 
 
+def metrics_for_anybody(_: str) -> None:
+    _replace(site.Site, "_may_scrape", lambda *_: True)
+
+
+def metrics_for_this_machine(_: str) -> None:
+    _replace(site.Site, "_may_scrape", lambda _, request: is_in(request.peer, site.LOOPBACK))
+
+
 def fields_of_other_requests(_: str) -> None:
     """Every twentieth request has the header fields of the first one, if it has no body."""
     read = messages.HeadReader.read
@@ -159,7 +168,7 @@ ALTERATIONS: dict[str, Callable[[str], None]] = {
         memory_outlives_connections, memory_grows, bodies_at_once, trailers_kept, fields_of_any_length, any_memory,
         memory_max, targets_of_any_length, any_number_of_lookups, slow_chunks,
         backups_of_any_size, files_that_others_can_read, links_after_the_look, links_followed,
-        fields_of_other_requests, lookups,
+        metrics_for_anybody, metrics_for_this_machine, fields_of_other_requests, lookups,
     )
 }  # fmt: skip
 

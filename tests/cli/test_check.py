@@ -149,6 +149,13 @@ def test_an_old_last_backup_is_a_warning(embedded: Commands, tmp_path: Path) -> 
     assert "WARN   last backup" in embedded.text("check")
 
 
+def test_a_public_url_without_a_trusted_proxy_is_a_warning(embedded: Commands) -> None:
+    public = ("--public-url", "https://api.example.com")
+    (warning,) = embedded.json("check", *public)["warnings"]["settings"]
+    assert warning.startswith("--public-url without --trusted-proxy") and "/metrics" in warning
+    assert embedded.json("check", *public, "--trusted-proxy", "127.0.0.1")["warnings"] == {}
+
+
 def test_an_interrupted_restore_is_found(embedded: Commands) -> None:
     ready = embedded.data / data_dir.READY
     for name in (data_dir.NEW, data_dir.OLD):

@@ -33,6 +33,16 @@ class Finding(NamedTuple):
     warnings: Sequence[str] = ()  # not faults: the service can run with them
 
 
+def warnings_of(settings: Settings) -> list[str]:
+    """What the settings allow, and an operator seldom wants."""
+    if settings.public_url and not settings.trusted_proxies and not settings.tls_cert:
+        return [
+            "--public-url without --trusted-proxy: if a proxy is in front, its clients share one address and one limit,"
+            " and may be taken for this machine; name the proxy, and let it refuse /metrics"
+        ]
+    return []
+
+
 async def findings(
     settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, free_files: int = FREE_FILES_MIN, mounts: Path = MOUNTS
 ) -> list[Finding]:
