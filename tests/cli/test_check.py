@@ -156,6 +156,12 @@ def test_a_public_url_without_a_trusted_proxy_is_a_warning(embedded: Commands) -
     assert embedded.json("check", *public, "--trusted-proxy", "127.0.0.1")["warnings"] == {}
 
 
+def test_a_trusted_network_of_all_addresses_is_a_warning(embedded: Commands) -> None:
+    for network in ("0.0.0.0/0", "::/0"):
+        (warning,) = embedded.json("check", "--trusted-proxy", network)["warnings"]["settings"]
+        assert warning.startswith(f"--trusted-proxy {network}: every client can claim any address")
+
+
 def test_an_interrupted_restore_is_found(embedded: Commands) -> None:
     ready = embedded.data / data_dir.READY
     for name in (data_dir.NEW, data_dir.OLD):

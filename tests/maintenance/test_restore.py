@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 import httpx
+import msgspec
 import pytest
 
 from harness.commands import Commands
@@ -235,6 +236,25 @@ def _refuses(old: Commands, source: Path, sql: str) -> None:
     before = state(old.data)
     for words in (["restore", str(forged), "--force"], ["backup", "--verify", str(forged)]):
         assert "which Petstore has not made" in old.fails_in_one_line(*words)
+    assert state(old.data) == before
+
+
+@pytest.mark.parametrize(
+    "change", [{"format": 99, "petstore": "\x1b]0;x\x07\x9b2J"}, {"began": "\x1b[2J\u202enow"}], ids=str
+)
+def test_a_forged_manifest_sends_no_commands_to_the_terminal(old: Commands, file: Path, change: dict[str, Any]) -> None:
+    rewritten(file, lambda work, manifest: msgspec.structs.replace(manifest, **change))
+    said = old.run("restore", str(file), "--force")
+    assert "\N{REPLACEMENT CHARACTER}" in said.stdout + said.stderr
+    assert not set("\x07\x1b\x9b\u202e") & set(said.stdout + said.stderr)
+
+
+def test_a_backup_whose_ids_are_used_up_is_refused(old: Commands, file: Path) -> None:
+    """Its last id would be taken over by every later restore."""
+    forged = old.data.with_name("forged.zip")
+    rewrite(file, forged, f"UPDATE sqlite_sequence SET seq = {2**63 - 1}")
+    before = state(old.data)
+    assert "the ids of pets are used up" in old.fails_in_one_line("restore", str(forged), "--force")
     assert state(old.data) == before
 
 
