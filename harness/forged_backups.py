@@ -16,6 +16,19 @@ from petstore.maintenance import archive
 from petstore.store.schema import NEWEST_SCHEMA
 
 MEGABYTE = 1024 * 1024
+# What a forged file would run or read while it is restored.
+FORGED_SQL = {
+    "a view": "CREATE VIEW extra AS SELECT 1",
+    "a view in place of a table": "ALTER TABLE pets RENAME TO old; CREATE VIEW pets AS SELECT * FROM old",
+    "a table": "CREATE TABLE extra (id INTEGER)",
+    "a virtual table": "DROP TABLE copying; CREATE VIRTUAL TABLE copying USING fts5(source)",
+    "an index": "CREATE INDEX extra ON pets (length(hex(zeroblob(1000))))",
+    "an index with a condition": "CREATE INDEX extra ON pets (id) WHERE \"hex\" (name) <> 'x'",
+    "a constraint": "DROP TABLE copying; CREATE TABLE copying (source TEXT CHECK (hex/**/(source) <> 'x'))",
+    "a computed column": "DROP TABLE copying; CREATE TABLE copying (source TEXT, x AS (hex(source)))",
+    "a trigger": "CREATE TRIGGER forged AFTER INSERT ON audit BEGIN"
+    " UPDATE keys SET per_minute = 1000000; DELETE FROM audit; END",
+}
 
 
 class Zeros(NamedTuple):

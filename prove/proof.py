@@ -1,7 +1,10 @@
 """What a proof is: a function of a scale that returns its figures, or raises Broken or Skipped."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+from harness.claims import Broken
 
 
 class Scale(NamedTuple):
@@ -37,12 +40,35 @@ FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_
 ATTACKS = tuple(
     f"attacks.{name}"
     for name in ("targets", "fields", "chunks", "connections", "heads", "unread", "trailers", "memory", "minted_keys",
-                 "backups", "files", "links", "identities", "console", "lockout")
+                 "backups", "metrics", "files", "links", "identities", "console", "lockout")
 )  # fmt: skip
 PROOFS = (
     "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",
     "usage_kills", "imports", "reloads", "upgrades", "soak",
 )  # fmt: skip
+
+
+class Parts:
+    """The parts of a proof. A planted fault must be found in each of them: one that finds none shows nothing."""
+
+    def __init__(self, scale: Scale) -> None:
+        self._plant = scale.plant
+        self._count = 0
+        self._broken: list[str] = []
+
+    @contextlib.contextmanager
+    def part(self) -> Iterator[None]:
+        self._count += 1
+        try:
+            yield
+        except Broken as broken:
+            self._broken.append(str(broken))
+
+    def judge(self) -> None:
+        """Raises Broken if a part is broken and no fault is planted, or if one is planted and every part is broken."""
+        if self._broken and (not self._plant or len(self._broken) == self._count):
+            raise Broken(self._broken[0])
+
 
 Figures = dict[str, float | int | str]
 Proof = Callable[[Scale], Figures]

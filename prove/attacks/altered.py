@@ -16,7 +16,8 @@ from petstore import data_dir
 from petstore.keys import ApiKey
 from petstore.maintenance import archive
 from petstore.server import bodies, connection, http_server, messages
-from petstore.web import admission, requests, static_files
+from petstore.web import admission, requests, site, static_files
+from petstore.web.client_address import is_in
 
 MEBIBYTE = 1024 * 1024
 _kept: list[bytes] = []
@@ -48,6 +49,7 @@ def targets_of_any_length(_: str) -> None:
 
 def bodies_at_once(_: str) -> None:
     _replace(connection, "PART_MAX", 10**9)
+    _replace(connection, "LARGE", 10**9)  # otherwise all responses over plain TCP share the bytes of one file
 
 
 def trailers_kept(_: str) -> None:
@@ -92,10 +94,39 @@ def slow_chunks(_: str) -> None:
     _replace(bodies.ChunkedDecoder, "decode", slow)
 
 
+def slow_bodies(_: str) -> None:
+    received = connection.Connection.data_received
+
+    def slow(self: connection.Connection, data: bytes) -> None:
+        if data.startswith(b"POST "):
+            until = time.process_time() + 0.03
+            while time.process_time() < until:
+                pass
+        received(self, data)
+
+    _replace(connection.Connection, "data_received", slow)
+
+
+def all_received_kept(_: str) -> None:
+    received = connection.Connection.data_received
+
+    def keep(self: connection.Connection, data: bytes) -> None:
+        _kept.append(data + b" ")
+        received(self, data)
+
+    _replace(connection.Connection, "data_received", keep)
+
+
 def backups_of_any_size(_: str) -> None:
     copy = archive._copy  # its bound has no name of its own
     _replace(archive, "MANIFEST_MAX", 10**12)
     _replace(archive, "_copy", lambda source, target, _, progress: copy(source, target, 10**12, progress))
+
+
+def backups_with_any_schema(_: str) -> None:
+    from petstore.store.sqlite import doctor
+
+    _replace(doctor, "_foreign", lambda *_: [])
 
 
 def files_that_others_can_read(_: str) -> None:
@@ -117,6 +148,14 @@ def links_followed(_: str) -> None:
     links_after_the_look("")
     _replace(os, "O_NOFOLLOW", 0)
     _replace(data_dir, "is_directory", Path.is_dir)
+
+
+def metrics_for_anybody(_: str) -> None:
+    _replace(site.Site, "_may_scrape", lambda *_: True)
+
+
+def metrics_for_this_machine(_: str) -> None:
+    _replace(site.Site, "_may_scrape", lambda _, request: is_in(request.peer, site.LOOPBACK))
 
 
 def fields_of_other_requests(_: str) -> None:
@@ -157,9 +196,9 @@ ALTERATIONS: dict[str, Callable[[str], None]] = {
     each.__name__: each
     for each in (
         memory_outlives_connections, memory_grows, bodies_at_once, trailers_kept, fields_of_any_length, any_memory,
-        memory_max, targets_of_any_length, any_number_of_lookups, slow_chunks,
-        backups_of_any_size, files_that_others_can_read, links_after_the_look, links_followed,
-        fields_of_other_requests, lookups,
+        memory_max, targets_of_any_length, any_number_of_lookups, slow_chunks, slow_bodies, all_received_kept,
+        backups_of_any_size, backups_with_any_schema, files_that_others_can_read, links_after_the_look, links_followed,
+        metrics_for_anybody, metrics_for_this_machine, fields_of_other_requests, lookups,
     )
 }  # fmt: skip
 

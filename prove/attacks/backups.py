@@ -1,4 +1,4 @@
-"""Forged backups with a true checksum: far more behind a manifest than it claims, and a manifest that is too large.
+"""Forged backups with a true checksum: too much behind a manifest, too large a manifest, SQL that runs by itself.
 
 Figures: the most memory and disk that restoring or verifying one takes before it is refused.
 """
@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 from harness.claims import folder, hold
-from harness.forged_backups import Text, Zeros, forge, manifest_of
+from harness.commands import Commands
+from harness.forged_backups import FORGED_SQL, Text, Zeros, forge, manifest_of, rewrite
+from harness.servers import Server
 from prove.attacks.altered import program
 from prove.attacks.processes import MEBIBYTE, megabytes
-from prove.proof import Figures, Scale
+from prove.proof import Figures, Parts, Scale
 
 MEMORY_MAX = DISK_MAX = 32 * MEBIBYTE  # beyond what the command takes to refuse a text file
 TIMEOUT = 120
@@ -24,8 +26,9 @@ TIMEOUT = 120
 def prove(scale: Scale) -> Figures:
     # A planted fault takes what the file says: little enough for any machine, and more than the bounds.
     behind, manifest = (2048, 1536) if scale.full and not scale.plant else (96, 96)
-    words = program("backups_of_any_size") if scale.plant else program()
+    words = program("backups_of_any_size", "backups_with_any_schema") if scale.plant else program()
     memory = disk = refused = 0
+    parts = Parts(scale)
     with folder() as data:
         no_backup = data / "text.zip"
         no_backup.write_text("no backup" * 20)
@@ -33,16 +36,31 @@ def prove(scale: Scale) -> Figures:
         behind_file, manifest_file = data / "behind.zip", data / "manifest.zip"
         forge(behind_file, manifest_of(100), Zeros("live.db", behind), Zeros("staging.db", 1))
         forge(manifest_file, Zeros("manifest.json", manifest), Text("live.db", b""), Text("staging.db", b""))
-        for file in (behind_file, manifest_file):
+        forged = _with_forged_sql(data)
+        for file in (behind_file, manifest_file, *forged):
             for command in (["restore", str(file)], ["backup", "--verify", str(file)])[: 2 if scale.full else 1]:
-                used, written, said = _run(words, command, data / "work")
-                memory, disk = max(memory, used - base), max(disk, written)
-                refused += 1
-                hold(said.count("\n") == 1, f"{command[0]} of {file.name} is refused in one line, not {said[-300:]}")
-    hold(memory <= MEMORY_MAX, f"{megabytes(memory)} MiB of memory were taken")
-    hold(disk <= DISK_MAX, f"{megabytes(disk)} MiB of disk were taken")
-    return {"MiB behind a manifest that claims 100 bytes": behind, "MiB of a manifest": manifest, "refused": refused,
+                with parts.part():
+                    used, written, said = _run(words, command, data / file.stem)
+                    memory, disk = max(memory, used - base), max(disk, written)
+                    refused += 1
+                    hold(said.count("\n") == 1, f"{command[0]} of {file.name} is refused in one line: {said[-300:]}")
+                    hold(used - base <= MEMORY_MAX, f"{megabytes(used - base)} MiB of memory were taken")
+                    hold(written <= DISK_MAX, f"{megabytes(written)} MiB of disk were taken")
+    parts.judge()
+    return {"MiB behind a manifest that claims 100 bytes": behind, "MiB of a manifest": manifest,
+            "with SQL that Petstore has not made": len(forged), "refused": refused,
             "most memory MiB": megabytes(max(0, memory)), "most disk MiB": megabytes(disk)}  # fmt: skip
+
+
+def _with_forged_sql(data: Path) -> list[Path]:
+    """Backups that are good but for a trigger, a view or a table."""
+    commands = Commands(Server(data / "good"))
+    commands.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    commands.text("backup", str(data / "good.zip"))
+    made = [data / f"forged-{number}.zip" for number in range(len(FORGED_SQL))]
+    for file, sql in zip(made, FORGED_SQL.values(), strict=True):
+        rewrite(data / "good.zip", file, sql)
+    return made
 
 
 def _run(words: list[str], command: list[str], work: Path) -> tuple[int, int, str]:

@@ -5,7 +5,7 @@ import time
 
 from harness.claims import folder, hold
 from prove.attacks.listeners import KINDS, Listener, listening, send
-from prove.proof import Figures, Scale
+from prove.proof import Figures, Parts, Scale
 
 TRAILERS = b"a:\r\n" * 95_000
 KEPT_MAX = 512 * 1024  # bytes for each connection: no more than what was sent
@@ -14,11 +14,13 @@ KEPT_MAX = 512 * 1024  # bytes for each connection: no more than what was sent
 def prove(scale: Scale) -> Figures:
     count = 200 if scale.full else 20
     figures: Figures = {"connections": count, "bytes of trailers": len(TRAILERS)}
+    parts = Parts(scale)
     with folder() as data:
         for name, scheme in KINDS:
             alterations = ["trailers_kept"] if scale.plant else []
-            with listening(data / f"{name}-{scheme}", name, scheme, *alterations) as listener:
+            with parts.part(), listening(data / f"{name}-{scheme}", name, scheme, *alterations) as listener:
                 figures[f"KiB of each, {listener.name}"] = _kept(listener, count) // 1024
+    parts.judge()
     return figures
 
 

@@ -103,7 +103,7 @@ def create(data: Path) -> None:
 
 
 def check_safe(data: Path) -> None:
-    """Raises OperatorError if a user who is not trusted could change the directory, or has left a link there.
+    """Raises OperatorError if a user who is not trusted could change the directory, or if it has a link or a pipe.
 
     Trusted are root, the user of this process and, for root, the owner of the data files. The owner and root can take
     the permission to write away from others, which `create` does. A directory that does not exist is safe.
@@ -116,8 +116,8 @@ def check_safe(data: Path) -> None:
                 raise _of_another_user(data, found.st_uid)
         if found.st_mode & WRITABLE_BY_OTHERS and me not in (0, found.st_uid):
             raise _writable_by_others(data)
-        if link := _find_link(data):
-            raise OperatorError(f"{link}: is a link, and no link in the data directory is followed; type rm {link}")
+        if odd := _find_odd_file(data):
+            raise OperatorError(f"{odd}: a link, pipe or device in the data directory is never opened; type rm {odd}")
 
 
 def _owners_of_data(data: Path) -> Iterator[int]:
@@ -138,15 +138,16 @@ def _writable_by_others(data: Path) -> OperatorError:
     return OperatorError(f"--data {data}: other users can write there; as its owner or root, type chmod go-w {data}")
 
 
-def _find_link(directory: Path) -> Path | None:
-    """A link anywhere below the directory. LMDB and prometheus-client would follow it."""
+def _find_odd_file(directory: Path) -> Path | None:
+    """A link, pipe or device anywhere below. LMDB and prometheus-client would follow a link, and wait for a pipe."""
     # lost+found may be closed to this user, and a running command creates and removes files.
     with contextlib.suppress(PermissionError, FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
         for entry in entries:
-            if entry.is_symlink():
+            if entry.is_dir(follow_symlinks=False):
+                if found := _find_odd_file(Path(entry.path)):
+                    return found
+            elif entry.is_symlink() or not (entry.is_file() or Path(entry.path).is_socket()):
                 return Path(entry.path)
-            if entry.is_dir(follow_symlinks=False) and (found := _find_link(Path(entry.path))):
-                return found
     return None
 
 
@@ -162,7 +163,12 @@ def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
 
     Raises OSError, also for a link, a directory, a pipe or a device.
     """
-    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # NONBLOCK: a pipe would wait
+    return open_regular(path, flags | os.O_NOFOLLOW)
+
+
+def open_regular(path: Path | str, flags: int) -> int:
+    """Raises OSError, also for what is no regular file."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # NONBLOCK: a pipe would wait
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))

@@ -149,6 +149,19 @@ def test_an_old_last_backup_is_a_warning(embedded: Commands, tmp_path: Path) -> 
     assert "WARN   last backup" in embedded.text("check")
 
 
+def test_a_public_url_without_a_trusted_proxy_is_a_warning(embedded: Commands) -> None:
+    public = ("--public-url", "https://api.example.com")
+    (warning,) = embedded.json("check", *public)["warnings"]["settings"]
+    assert warning.startswith("--public-url without --trusted-proxy") and "/metrics" in warning
+    assert embedded.json("check", *public, "--trusted-proxy", "127.0.0.1")["warnings"] == {}
+
+
+def test_a_trusted_network_of_all_addresses_is_a_warning(embedded: Commands) -> None:
+    for network in ("0.0.0.0/0", "::/0"):
+        (warning,) = embedded.json("check", "--trusted-proxy", network)["warnings"]["settings"]
+        assert warning.startswith(f"--trusted-proxy {network}: every client can claim any address")
+
+
 def test_an_interrupted_restore_is_found(embedded: Commands) -> None:
     ready = embedded.data / data_dir.READY
     for name in (data_dir.NEW, data_dir.OLD):

@@ -12,7 +12,8 @@ from harness.commands import Commands
 from harness.consoles import Console, ConsoleClient, is_sign_in_page, running_console, text_of
 from harness.servers import Server, serving
 from petstore.audit import AuditEntry
-from petstore.operators import mint_token
+from petstore.console.sessions import SESSIONS_MAX, Sessions
+from petstore.operators import Operator, mint_token
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,14 @@ def test_signing_out_everywhere_ends_all_sessions_of_the_operator_and_no_other(o
     newest = Commands(own_console.server).entries()[0]
     assert (newest.actor, newest.action, newest.detail) == ("ada", "sign out everywhere", "2 sessions")
     assert laptop.post("/sign-in", token=token).status_code == 303
+
+
+def test_an_operator_who_signs_in_again_and_again_ends_no_session_of_others() -> None:
+    sessions = Sessions(lambda: 0.0)
+    viewer, other = Operator("vic", 1.0, role="viewer"), Operator("ada", 2.0)
+    cookies = [sessions.begin(other), *(sessions.begin(viewer) for _ in range(SESSIONS_MAX + 1))]
+    open_ones = [sessions.find(cookie) is not None for cookie in cookies]
+    assert open_ones == [True, False, *[True] * SESSIONS_MAX]
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])

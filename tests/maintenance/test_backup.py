@@ -175,6 +175,29 @@ def test_backup_to_an_impossible_path_is_refused(embedded: Commands, tmp_path: P
 
 
 @only_as_root
+def test_a_backup_never_replaces_the_data_or_what_is_no_file(embedded: Commands, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.zip")
+    for target, fault in (
+        (tmp_path / "pipe.zip", "is not a regular file"),
+        (Path("/dev/null"), "is not a regular file"),
+        (embedded.data / "live.db", "is in the data directory"),
+        (embedded.data / "new.zip", "is in the data directory"),
+    ):
+        assert fault in embedded.fails_in_one_line("backup", str(target), "--force")
+    assert "is in the data directory" in embedded.fails_in_one_line("backup", str(embedded.data), "--keep", "2")
+    assert (tmp_path / "pipe.zip").is_fifo() and Path("/dev/null").is_char_device()
+    embedded.text("pets", "list")
+
+
+def test_a_pipe_is_no_backup_and_is_not_waited_for(embedded: Commands, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.zip")
+    for words in (
+        ["restore", str(tmp_path / "pipe.zip"), "--force"],
+        ["backup", "--verify", str(tmp_path / "pipe.zip")],
+    ):
+        assert "is not a regular file" in embedded.fails_in_one_line(*words)
+
+
 def test_backup_without_permission_is_one_line(embedded: Commands, tmp_path: Path) -> None:
     def attempt(data: Path, target: Path) -> str:
         words = [str(target), "--data", str(data)]

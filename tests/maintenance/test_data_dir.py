@@ -31,6 +31,16 @@ def used(tmp_path: Path) -> Commands:
     return commands
 
 
+@pytest.mark.parametrize("name", ["gate.mdb", "live.db", "metrics/counter_0.db"])
+def test_a_pipe_in_the_data_directory_is_refused_and_not_waited_for(used: Commands, name: str) -> None:
+    pipe = used.data / name
+    pipe.parent.mkdir(exist_ok=True)
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    for words in (["keys", "list"], ["serve", "--port", str(free_port())], ["check"]):
+        assert "is never opened; type rm" in used.fails_in_one_line(*words)
+
+
 def test_restore_is_refused_while_a_process_has_the_shared_lock(tmp_path: Path) -> None:
     with serving(tmp_path / "data", workers=2) as server:
         commands = Commands(server)
@@ -122,7 +132,7 @@ def test_a_command_of_root_leaves_the_lock_to_the_owner(used: Commands) -> None:
 
 COMMANDS = [
     ["serve"], ["console"], ["keys", "list"], ["keys", "create", "--plan", "free"], ["pets", "export", "pets.csv"],
-    ["backup", "new.zip"], ["restore", "backup.zip", "--force"], ["check"],
+    ["backup", "made.zip"], ["restore", "backup.zip", "--force"], ["check"],
 ]  # fmt: skip
 
 

@@ -211,6 +211,11 @@ def test_a_file_without_exactly_one_url_is_refused(tmp_path: Path, content: str 
     assert message.startswith(f"--store-file {file}: ") and "postgresql" not in message
 
 
+def test_a_file_without_an_end_is_no_url(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    assert "--store without a scheme" in petstore.fails_in_one_line("serve", "--store-file", "/dev/zero")
+
+
 PASSWORDS = ["s3cr/et", "s3cr@et", "s3cr?et", "s3cr#et", "77/s3cret", "77?a=s3cret", "p@77/s3cret", "[s3cret"]
 URLS = [
     ("--store", "postgresql://ada:{}@127.0.0.1:1/db"),

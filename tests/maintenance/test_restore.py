@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 from harness.commands import Commands
-from harness.forged_backups import rewrite
+from harness.forged_backups import FORGED_SQL, rewrite
 from harness.servers import ENTRY, Server
 from harness.stores import GatePlace
 from petstore import data_dir
@@ -204,30 +205,20 @@ def test_a_backup_with_bad_members_is_refused_and_changes_nothing(
     assert state(old.data) == before
 
 
-# What a forged file would run or read while it is restored.
-FORGED = {
-    "a view": "CREATE VIEW extra AS SELECT 1",
-    "a view in place of a table": "ALTER TABLE pets RENAME TO old; CREATE VIEW pets AS SELECT * FROM old",
-    "a table": "CREATE TABLE extra (id INTEGER)",
-    "a virtual table": "DROP TABLE copying; CREATE VIRTUAL TABLE copying USING fts5(source)",
-}
-A_TRIGGER = (
-    "CREATE TRIGGER forged AFTER INSERT ON audit BEGIN UPDATE keys SET per_minute = 1000000; DELETE FROM audit; END"
-)
 OLD_TRIGGERS = "".join(
     f"CREATE TRIGGER forged_{table} AFTER {event} ON {table} BEGIN UPDATE keys SET name = 'forged'; END;"
     for table, event in (("pets", "INSERT"), ("keys", "UPDATE"), ("deeds", "INSERT"), ("usage_days", "DELETE"))
 )
 
 
-@pytest.mark.parametrize("sql", [*FORGED.values(), A_TRIGGER], ids=[*FORGED, "a trigger"])
+@pytest.mark.parametrize("sql", FORGED_SQL.values(), ids=FORGED_SQL)
 def test_a_forged_schema_is_refused(old: Commands, file: Path, sql: str) -> None:
     _refuses(old, file, sql)
 
 
-@pytest.mark.parametrize("sql", FORGED.values(), ids=FORGED)
-def test_a_forged_schema_of_1_1_is_refused(old: Commands, sql: str) -> None:
-    _refuses(old, RELEASE / "backup.zip", sql)
+@pytest.mark.parametrize("name", FORGED_SQL.keys() - {"a trigger"})
+def test_a_forged_schema_of_1_1_is_refused(old: Commands, name: str) -> None:
+    _refuses(old, RELEASE / "backup.zip", FORGED_SQL[name])
 
 
 def _refuses(old: Commands, source: Path, sql: str) -> None:
@@ -236,6 +227,25 @@ def _refuses(old: Commands, source: Path, sql: str) -> None:
     before = state(old.data)
     for words in (["restore", str(forged), "--force"], ["backup", "--verify", str(forged)]):
         assert "which Petstore has not made" in old.fails_in_one_line(*words)
+    assert state(old.data) == before
+
+
+@pytest.mark.parametrize(
+    "change", [{"format": 99, "petstore": "\x1b]0;x\x07\x9b2J"}, {"began": "\x1b[2J\u202enow"}], ids=str
+)
+def test_a_forged_manifest_sends_no_commands_to_the_terminal(old: Commands, file: Path, change: dict[str, Any]) -> None:
+    rewritten(file, lambda work, manifest: msgspec.structs.replace(manifest, **change))
+    said = old.run("restore", str(file), "--force")
+    assert "\N{REPLACEMENT CHARACTER}" in said.stdout + said.stderr
+    assert not set("\x07\x1b\x9b\u202e") & set(said.stdout + said.stderr)
+
+
+def test_a_backup_whose_ids_are_used_up_is_refused(old: Commands, file: Path) -> None:
+    """Its last id would be taken over by every later restore."""
+    forged = old.data.with_name("forged.zip")
+    rewrite(file, forged, f"UPDATE sqlite_sequence SET seq = {2**63 - 1}")
+    before = state(old.data)
+    assert "the ids of pets are used up" in old.fails_in_one_line("restore", str(forged), "--force")
     assert state(old.data) == before
 
 

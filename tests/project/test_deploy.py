@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness.backends import free_port, program
-from harness.certificates import self_signed
+from harness.backends import free_port, program, running
 from harness.commands import Commands
+from harness.proxies import Nginx
 from harness.served import listens, wait_for
 from harness.servers import Server, serving
 from harness.wire import request
@@ -170,48 +170,15 @@ def test_the_wrapper_runs_a_command_with_the_services_settings(tmp_path: Path) -
 # nginx
 
 
-class Nginx:
-    def __init__(self, folder: Path, upstream: int, names: str = "api.example.com") -> None:
-        self.port = free_port()
-        self.errors = folder / "error.log"
-        certificate, key = self_signed(folder)
-        site = (DEPLOY / "nginx.conf").read_text()
-        for before, after in (
-            ("127.0.0.1:8080", f"127.0.0.1:{upstream}"), ("listen 443", f"listen 127.0.0.1:{self.port}"),
-            ("/etc/ssl/api.example.com/fullchain.pem", str(certificate)),
-            ("/etc/ssl/api.example.com/key.pem", str(key)), ("server_name api.example.com;", f"server_name {names};"),
-        ):  # fmt: skip
-            assert before in site
-            site = site.replace(before, after)
-        kinds = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi"))
-        (folder / "nginx.conf").write_text(
-            f"{'user root; ' if os.geteuid() == 0 else ''}daemon off; pid {folder}/pid; error_log {self.errors};"
-            " worker_processes 1;"
-            f" events {{ worker_connections 512; }}"
-            f" http {{ access_log off; client_body_temp_path {folder}/body; {kinds}\n{site}\n}}"
-        )
-        self.process = subprocess.Popen(
-            [program("nginx"), "-e", str(self.errors), "-p", str(folder), "-c", str(folder / "nginx.conf")],
-            start_new_session=True,
-        )
-        assert wait_for(lambda: listens(self.port)), self.errors.read_text()
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(timeout=60)
-
-
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Nginx]]:
-    program("nginx")
     folder = tmp_path_factory.mktemp("nginx")
     options = ["--trusted-proxy", "127.0.0.1", "--public-url", "https://api.example.com", "--address-per-minute", "50"]
-    with serving(folder / "data", "own", *options, "--access-log") as server:
-        nginx = Nginx(folder, server.port)
-        try:
-            yield server, nginx
-        finally:
-            nginx.stop()
+    with (
+        serving(folder / "data", "own", *options, "--access-log") as server,
+        running(Nginx(server.port)) as nginx,
+    ):
+        yield server, nginx
 
 
 @pytest.fixture
@@ -240,6 +207,7 @@ def test_nginx_keeps_its_connections_to_the_service_open(proxied: tuple[Server, 
     key = server.key()
     for _ in range(20):
         assert outside.get("/v1/pets", headers=key.headers).status_code == 200
+    assert nginx.process is not None
     pid = Path(f"/proc/{nginx.process.pid}/task/{nginx.process.pid}/children").read_text().split()[0]
     sockets = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -328,10 +296,8 @@ def assert_staging_has_two_addresses(server: Server, port: int) -> None:
 
 
 def test_behind_nginx_staging_can_have_a_host_of_its_own(tmp_path: Path) -> None:
-    program("nginx")
-    with serving(tmp_path / "data", "own", *TWO_HOSTS) as server:
-        nginx = Nginx(tmp_path, server.port, "api.example.com staging.example.com")
-        try:
-            assert_staging_has_two_addresses(server, nginx.port)
-        finally:
-            nginx.stop()
+    with (
+        serving(tmp_path / "data", "own", *TWO_HOSTS) as server,
+        running(Nginx(server.port, "api.example.com staging.example.com")) as nginx,
+    ):
+        assert_staging_has_two_addresses(server, nginx.port)

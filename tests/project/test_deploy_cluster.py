@@ -4,45 +4,19 @@ import re
 import shutil
 import ssl
 import subprocess
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from harness.backends import Postgres, Process, Redis, program, running, shared
-from harness.certificates import self_signed
+from harness.backends import Postgres, Redis, program, running, shared
 from harness.nodes import Node, nodes_running
-from harness.served import listens, wait_for
-from harness.servers import Server, serving
+from harness.proxies import DEPLOY, HaProxy
+from harness.served import wait_for
+from harness.servers import serving
 from petstore.plans import Limits
 from tests.project.test_deploy import TWO_HOSTS, assert_staging_has_two_addresses
-
-DEPLOY = Path(__file__).parents[2] / "deploy"
-
-
-class HaProxy(Process):
-    """With a configuration of deploy/ and the addresses of this machine."""
-
-    def __init__(self, nodes: Sequence[Server], config: str = "haproxy.cfg") -> None:
-        super().__init__("haproxy")
-        self._program = program("haproxy")
-        made = self_signed(self.folder)
-        (self.folder / "site.pem").write_bytes(made.chain.read_bytes() + made.key.read_bytes())
-        text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{self.port}", (DEPLOY / config).read_text())
-        text = text.replace("/run/secrets", str(self.folder / "secrets"))
-        text = text.replace("/etc/haproxy/site.pem", str(self.folder / "site.pem"))
-        for number, node in enumerate(nodes, 1):
-            text, replaced = re.subn(rf"(server node{number}) \S+", rf"\1 127.0.0.1:{node.port}", text)
-            assert replaced == 1
-        (self.folder / "haproxy.cfg").write_text(text)
-
-    def command(self) -> list[str]:
-        return [self._program, "-db", "-f", str(self.folder / "haproxy.cfg")]
-
-    def answers(self) -> bool:
-        return listens(self.port)
 
 
 def node_of(nodes: list[Node], request_id: str) -> int:
@@ -87,7 +61,6 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
 def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -> None:
     with nodes_running(tmp_path, shared(Postgres), shared(Redis), "--access-log", skews=(0.0,) * 2, workers=1) as nodes:
         proxy = HaProxy(nodes, "container/haproxy.cfg")
-        subprocess.run([DEPLOY / "container/make-secrets.sh"], cwd=proxy.folder, check=True)
         trust = ssl.create_default_context(cafile=proxy.folder / "secrets/proxy.pem")
         with running(proxy), httpx.Client(base_url=f"https://localhost:{proxy.port}", verify=trust) as client:
             assert wait_for(lambda: client.get("/readyz").status_code == 200)

@@ -162,7 +162,7 @@ def test_openmetrics_is_sent_on_request(server: Server, client: httpx.Client) ->
     "sent",
     [
         {"X-Forwarded-For": "192.0.2.7"}, {"X-Forwarded-For": "127.0.0.1"}, {"Forwarded": "for=127.0.0.1"},
-        {"X-Real-IP": "127.0.0.1"}, {"Via": "1.1 proxy"}, {"X-Forwarded-Proto": "https"},
+        {"X-Real-IP": "127.0.0.1"}, {"Via": "1.1 proxy"}, {"X-Forwarded-Proto": "https"}, {"X-Forwarded-Any": "x"},
         {"X-Forwarded-Host": "localhost"}, {"Host": "api.example.com"}, {"Host": "api.example.com:80"},
         {"Host": "127.0.0.1.example.com"}, {"Host": "localhost.example.com"},
     ],
@@ -182,6 +182,20 @@ def test_metrics_through_a_proxy_are_an_unknown_path(
 def test_this_machine_may_read_metrics_under_its_own_names(server: Server, client: httpx.Client) -> None:
     for name in ("127.0.0.1", "localhost", "127.0.0.1:8080", "localhost:9", "[::1]:8080", "[::1]"):
         assert client.get(server.origin + "/metrics", headers={"Host": name}).status_code == 200, name
+
+
+def test_the_name_that_the_service_listens_on_is_this_machines_unless_clients_use_it(
+    start: Callable[..., Server], client: httpx.Client
+) -> None:
+    for options, name, status in (
+        (("--host", "0.0.0.0"), "0.0.0.0", 200),
+        (("--host", "0.0.0.0", "--public-url", "https://0.0.0.0"), "0.0.0.0", 404),
+        (("--host", "0.0.0.0", "--public-url", "https://api.example.com"), "api.example.com", 404),
+        (("--host", "0.0.0.0", "--public-url", "https://api.example.com"), "LOCALHOST", 200),
+    ):
+        server = start(*options)
+        found = client.get(f"{server.origin}/metrics", headers={"Host": name}).status_code
+        assert found == status, (options, name)
 
 
 def test_behind_a_trusted_proxy_the_clients_address_counts(start: Callable[..., Server], client: httpx.Client) -> None:

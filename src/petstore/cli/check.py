@@ -11,7 +11,7 @@ from petstore.cli.options import Command, check_settings, json_option, settings_
 from petstore.cli.output import Output
 from petstore.cli.serve import serve
 from petstore.errors import OperatorError
-from petstore.maintenance.doctor import Finding, findings
+from petstore.maintenance.doctor import Finding, findings, warnings_of
 from petstore.settings import Settings
 
 _settings_options = [param for param in serve.params if param.name != "demo"]
@@ -50,7 +50,8 @@ def check(as_json: bool, **options: Any) -> None:
         check_settings(settings)
     except OperatorError as error:
         faults_of_settings.append(str(error))
-    found = [Finding("settings", faults_of_settings), *asyncio.run(findings(settings))]
+    of_settings = Finding("settings", faults_of_settings, warnings=warnings_of(settings))
+    found = [of_settings, *asyncio.run(findings(settings))]
     ok = not any(finding.faults for finding in found)
     data = {
         "ok": ok,

@@ -20,6 +20,7 @@ from petstore.settings import Settings, check_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+URL_FILE_MAX = 64 * 1024  # bytes
 BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
 
 
@@ -192,7 +193,8 @@ def _url_in(file: Path, subject: str) -> str:
     """The only line of a file. No message repeats it: it may contain a password."""
     with os_errors_of(subject):
         try:
-            lines = file.read_text().split("\n")
+            with file.open("rb") as source:  # of a wrong name, /dev/zero say, no more is read
+                lines = source.read(URL_FILE_MAX).decode().split("\n")
         except UnicodeDecodeError:
             raise OperatorError(f"{subject}: is not UTF-8") from None
     if not lines[0].strip() or any(line.strip() for line in lines[1:]):

@@ -85,7 +85,7 @@ class Output:
                 elif isinstance(part, dict):
                     _print_fields(part)
                 else:
-                    click.echo(part)
+                    click.echo(printable_lines(part))
         if self._more:  # on standard error: standard output has only data
             click.echo(f"There is more: add {self._more} to the same command.", err=True)
 
@@ -97,6 +97,10 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 def printable(text: str) -> str:
     """The text without characters that a terminal would take for commands."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whole: Sequence[str]) -> None:

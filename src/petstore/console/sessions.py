@@ -16,7 +16,7 @@ from petstore.rate_limits import ADMITTED, SECOND, admit_address
 SESSION_SECONDS = 12 * 3600
 IDLE_SECONDS = 30 * 60
 LINK_SECONDS = 3600
-SESSIONS_MAX = 1_000
+SESSIONS_MAX = 100  # of each operator: no operator can end the sessions of others by signing in
 FAILURES_PER_MINUTE = 10
 ENTRIES_PER_MINUTE = 10
 COUNTERS_MAX = 10_000
@@ -80,11 +80,12 @@ class Sessions:
         """A new session; returns the value of its cookie. The session of the link has the role operator."""
         now = self._clock()
         self._sessions = {cookie: each for cookie, each in self._sessions.items() if each.is_open(now)}
-        while len(self._sessions) >= SESSIONS_MAX:
-            del self._sessions[next(iter(self._sessions))]
         owner: tuple[str | None, float, Role] = (None, 0.0, "operator")
         if operator is not None:
             owner = (operator.name, operator.created, operator.role)
+        own = self._cookies_of(*owner[:2])
+        if len(own) >= SESSIONS_MAX:
+            del self._sessions[own[0]]
         cookie = secrets.token_urlsafe(32)
         self._sessions[_digest(cookie)] = Session(*owner, now + SESSION_SECONDS, now)
         return cookie
@@ -103,11 +104,15 @@ class Sessions:
 
     def end_all_of(self, session: Session) -> int:
         """End every session of the same operator, this one included. Returns their number."""
-        owner = (session.name, session.operator_created)
-        ended = [cookie for cookie, each in self._sessions.items() if (each.name, each.operator_created) == owner]
+        ended = self._cookies_of(session.name, session.operator_created)
         for cookie in ended:
             del self._sessions[cookie]
         return len(ended)
+
+    def _cookies_of(self, name: str | None, created: float) -> list[bytes]:
+        """The oldest session first."""
+        owner = (name, created)
+        return [cookie for cookie, each in self._sessions.items() if (each.name, each.operator_created) == owner]
 
 
 def _digest(token: str) -> bytes:

@@ -15,7 +15,7 @@ from typing import IO, Annotated
 
 import msgspec
 
-from petstore.data_dir import os_errors_of, sync
+from petstore.data_dir import open_regular, os_errors_of, sync
 from petstore.errors import OperatorError
 
 FORMAT = 1
@@ -139,7 +139,7 @@ def sha256_of(path: Path) -> str:
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """The zip file, after its checksum was compared. Raises OperatorError."""
     try:
-        with os_errors_of(path), _BoundedFile(path) as file:
+        with os_errors_of(path), _BoundedFile(path, opener=open_regular) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - CHECKSUM))
             checksum = file.read(CHECKSUM)

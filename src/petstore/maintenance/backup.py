@@ -113,7 +113,7 @@ def back_up(
     Raises OperatorError and Unavailable, and then leaves `target` as it was.
     """
     _check_source(settings, target)
-    _check_target(target, force)
+    _check_target(target, settings.data, force)
     with data_dir.shared_lock(settings.data):
         began = datetime.datetime.now(datetime.UTC)
         with _work_directory(target) as work, contextlib.ExitStack() as stack:
@@ -199,12 +199,16 @@ def _check_source(settings: Settings, target: Path) -> None:
     data_dir.check_data(settings.data)
 
 
-def _check_target(target: Path, force: bool) -> None:
-    """Raises OperatorError."""
+def _check_target(target: Path, data: Path, force: bool) -> None:
+    """Raises OperatorError. What `force` replaces is a file, and never the data or a device."""
     data_dir.check_encoding(target)
     with data_dir.os_errors_of(target):
         if target.is_dir():
             raise OperatorError(f"{target}: is a directory; name a file, or keep several there with --keep N")
+        if target.exists() and not target.is_file():
+            raise OperatorError(f"{target}: is not a regular file; choose another name")
+        if target.parent.resolve() == data.resolve():
+            raise OperatorError(f"{target}: is in the data directory; choose another directory")
         if target.exists() and not force:
             raise OperatorError(f"{target}: exists; choose another name, or replace it with --force")
 

@@ -34,6 +34,21 @@ class Finding(NamedTuple):
     warnings: Sequence[str] = ()  # not faults: the service can run with them
 
 
+def warnings_of(settings: Settings) -> list[str]:
+    """What the settings allow, and an operator seldom wants."""
+    found = [
+        f"--trusted-proxy {network}: every client can claim any address, and has no limit per address; name the proxy"
+        for network in settings.trusted_proxies
+        if network.endswith("/0")
+    ]
+    if settings.public_url and not settings.trusted_proxies and not settings.tls_cert:
+        found.append(
+            "--public-url without --trusted-proxy: if a proxy is in front, its clients share one address and one limit,"
+            " and may be taken for this machine; name the proxy, and let it refuse /metrics"
+        )
+    return found
+
+
 async def findings(
     settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, free_files: int = FREE_FILES_MIN, mounts: Path = MOUNTS
 ) -> list[Finding]:

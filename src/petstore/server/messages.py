@@ -65,13 +65,14 @@ class FieldNames:
     """
 
     def __init__(self, wanted: frozenset[str] | None) -> None:
-        """`wanted` None: the application reads all fields."""
+        """`wanted` None: the application reads all fields. A name that ends in a hyphen: all that begin with it."""
         self._wanted = None if wanted is None else wanted | FRAMING_FIELDS
+        self._prefixes = tuple(name for name in wanted or () if name.endswith("-"))
         self.known: dict[bytes, str] = {}
 
     def learn(self, raw: bytes) -> str:
         name = raw.decode("latin-1").lower()
-        if self._wanted is not None and name not in self._wanted:
+        if self._wanted is not None and name not in self._wanted and not name.startswith(self._prefixes):
             name = ""
         if len(raw) <= SPELLING_LENGTH_MAX and len(self.known) < SPELLINGS_MAX:
             self.known[raw] = name

@@ -6,7 +6,7 @@ from typing import Any
 
 from petstore.web.app import App
 from petstore.web.replies import pairs
-from petstore.web.requests import FIELDS, Body
+from petstore.web.requests import FIELDS, FORWARDED_PREFIX, Body
 
 TARGET_MAX = 8 * 1024
 
@@ -29,7 +29,7 @@ class AsgiRequest:
         self.fields: dict[str, str] = {}
         for raw, value in scope["headers"]:
             name = raw.decode("latin-1")
-            if name in FIELDS:
+            if name in FIELDS or name.startswith(FORWARDED_PREFIX):
                 text = value.decode("latin-1").strip(" \t")
                 self.fields[name] = f"{self.fields[name]}, {text}" if name in self.fields else text
         self._receive = receive

@@ -18,12 +18,13 @@ DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 FIELD_PARSED_MAX = 512  # characters: a longer header field is not parsed, and counts as one that was not sent
 ESCAPES_MAX = 128  # %XX in a query: names of parameters in a query with more are not decoded
 
+FORWARDED_PREFIX = "x-forwarded-"
 # The header fields that the service reads. The server skips all others.
 FIELDS = frozenset(
     {
         "accept", "accept-encoding", "access-control-request-method", "authorization", "content-encoding",
         "content-length", "content-type", "forwarded", "host", "idempotency-key", "if-none-match", "origin", "prefer",
-        "via", "x-api-key", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip",
+        "via", "x-api-key", "x-real-ip", FORWARDED_PREFIX,
     }
 )  # fmt: skip
 

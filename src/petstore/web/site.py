@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 from petstore.errors import MethodNotAllowed
 from petstore.gate import Gate
@@ -11,13 +12,13 @@ from petstore.store import Store
 from petstore.web.client_address import client_address, is_in, networks
 from petstore.web.documents import Documents
 from petstore.web.replies import JSON, NO_STORE, Reply, line
-from petstore.web.requests import FIELD_PARSED_MAX, Request
+from petstore.web.requests import FIELD_PARSED_MAX, FORWARDED_PREFIX, Request
 from petstore.web.routes import not_found
 
 METHODS = "GET, HEAD, OPTIONS"
 PROBES = ("/healthz", "/livez", "/readyz")
-# A request that has one of these came through a proxy, whatever the address of the connection is.
-FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+# A request that has one of these, or any X-Forwarded-…, came through a proxy, whatever address it comes from.
+FORWARDED = ("forwarded", "via", "x-real-ip")
 LOOPBACK = networks(("127.0.0.0/8", "::1"))
 
 # The metrics in the form that an Accept header asks for: the media type and the body.
@@ -40,6 +41,9 @@ class Site:
         self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
+        # The name that the service listens on is this machine's, unless clients use it too.
+        public = {urlsplit(url or "").hostname for url in (settings.public_url, settings.staging_url)}
+        self._own_names = {"localhost", *({settings.host.lower()} - public)}
         self._documents = Documents(settings.base_url("live"), settings.base_url("staging"))
 
     def is_exempt(self, request: Request) -> bool:
@@ -85,22 +89,19 @@ class Site:
         """Whether the metrics are for this client: from this machine and not through a proxy on it, or by setting."""
         if self._scrape is None:
             return False
-        forwarded = any(name in request.fields for name in FORWARDED)
+        forwarded = any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in request.fields)
         known = "x-forwarded-for" in request.fields and is_in(request.peer, self._trusted)
         if forwarded and not known:
             return False  # a proxy that is not trusted: the address of the client is unknown
         address = client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
         if is_in(address, self._scrapers):
             return True
-        return not forwarded and is_in(address, LOOPBACK) and _names_this_machine(request.fields.get("host"))
+        return not forwarded and is_in(address, LOOPBACK) and self._is_own_name(request.fields.get("host", ""))
 
-
-def _names_this_machine(host: str | None) -> bool:
-    """A proxy that adds no header still passes on, more often than not, the name that its client asked for."""
-    if host is None:
-        return False
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    return name == "localhost" or is_in(name.strip("[]"), LOOPBACK)
+    def _is_own_name(self, host: str) -> bool:
+        """A proxy that adds no field may still pass on the name that its client asked for."""
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        return name.lower() in self._own_names or is_in(name.strip("[]"), LOOPBACK)
 
 
 def _probe(body: bytes) -> Reply:

@@ -1,5 +1,6 @@
 """Checks a SQLite file without changing anything: whether it is sound, the version of its schema, what is in it."""
 
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,9 @@ _NEWEST = (
 
 
 _OF_SQLITE = ("sqlite_sequence", "sqlite_stat1", "sqlite_stat4")
+_BEFORE_PARENTHESIS = re.compile(r"(\w+|\W)\s*\(").findall
+_OF_DEFINITIONS = {"CHECK", "IN", "KEY", "keys"}  # what our tables and indexes have before a parenthesis
+_ID_MAX = 2**62  # no service gets so far: beyond it, a forged file would soon have no id left to give out
 
 
 class FileReport(NamedTuple):
@@ -74,7 +78,13 @@ def _foreign(connection: apsw.Connection, schema: int) -> list[str]:
         if kind not in kinds
         or (kind == "table" and name not in names and name not in _OF_SQLITE)
         or str(sql).upper().startswith("CREATE VIRTUAL")
+        or _calls_function(str(sql))
     ]
+
+
+def _calls_function(sql: str) -> bool:
+    """In a constraint, a default or an index: each write would run it, and it can take any time and memory."""
+    return not _OF_DEFINITIONS.issuperset(_BEFORE_PARENTHESIS(sql.partition("(")[2]))
 
 
 def _damage(connection: apsw.Connection) -> list[str]:
@@ -83,6 +93,8 @@ def _damage(connection: apsw.Connection) -> list[str]:
         found += [
             f"a row of {row[0]} refers to a missing row" for row in connection.execute("PRAGMA foreign_key_check")
         ]
+        used_up = connection.execute("SELECT name FROM sqlite_sequence WHERE seq > ?", (_ID_MAX,))
+        found += [f"the ids of {row[0]} are used up" for row in used_up]
     except apsw.CorruptError as error:
         found = [str(error)]
     return [f"{text}; {RESTORE}" for text in found if text != "ok"]

@@ -1,0 +1,76 @@
+"""nginx and HAProxy with the files of deploy/, in front of services on this machine."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.backends import Missing, Process
+from harness.certificates import self_signed
+from harness.served import listens
+from harness.servers import Server
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+
+
+class Proxy(Process):
+    """`folder/NAME` has the configuration, which a test may change before the start."""
+
+    def __init__(self, name: str, package: str) -> None:
+        super().__init__(name)
+        found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+        if found is None:
+            raise Missing(f"{name} is not installed: Debian's package {package}")
+        self._program = found
+        self.config = self.folder / "config"
+
+    def answers(self) -> bool:
+        return listens(self.port)
+
+
+class Nginx(Proxy):
+    def __init__(self, upstream: int, names: str = "api.example.com") -> None:
+        super().__init__("nginx", "nginx")
+        self._errors = self.folder / "error.log"
+        certificate, key = self_signed(self.folder)
+        site = (DEPLOY / "nginx.conf").read_text()
+        for before, after in (
+            ("127.0.0.1:8080", f"127.0.0.1:{upstream}"), ("listen 443", f"listen 127.0.0.1:{self.port}"),
+            ("/etc/ssl/api.example.com/fullchain.pem", str(certificate)),
+            ("/etc/ssl/api.example.com/key.pem", str(key)), ("server_name api.example.com;", f"server_name {names};"),
+        ):  # fmt: skip
+            assert before in site
+            site = site.replace(before, after)
+        kinds = " ".join(f"{kind}_temp_path {self.folder}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi"))
+        self.config.write_text(
+            f"{'user root; ' if os.geteuid() == 0 else ''}daemon off; pid {self.folder}/pid; error_log {self._errors};"
+            " worker_processes 1;"
+            f" events {{ worker_connections 512; }}"
+            f" http {{ access_log off; client_body_temp_path {self.folder}/body; {kinds}\n{site}\n}}"
+        )
+
+    def command(self) -> list[str]:
+        return [self._program, "-e", str(self._errors), "-p", str(self.folder), "-c", str(self.config)]
+
+
+class HaProxy(Proxy):
+    def __init__(self, nodes: Sequence[Server], config: str = "haproxy.cfg") -> None:
+        """With the configuration of deploy/ that has this name."""
+        super().__init__("haproxy", "haproxy")
+        text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{self.port}", (DEPLOY / config).read_text())
+        if "/run/secrets" in text:
+            subprocess.run([DEPLOY / "container/make-secrets.sh"], cwd=self.folder, check=True)
+            text = text.replace("/run/secrets", str(self.folder / "secrets"))
+        else:
+            made = self_signed(self.folder)
+            (self.folder / "site.pem").write_bytes(made.chain.read_bytes() + made.key.read_bytes())
+            text = text.replace("/etc/haproxy/site.pem", str(self.folder / "site.pem"))
+        for number, node in enumerate(nodes, 1):
+            text, replaced = re.subn(rf"(server node{number}) \S+", rf"\1 127.0.0.1:{node.port}", text)
+            assert replaced == 1
+        self.config.write_text(text)
+
+    def command(self) -> list[str]:
+        return [self._program, "-db", "-f", str(self.config)]
