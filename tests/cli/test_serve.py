@@ -30,6 +30,7 @@ from petstore.settings import Settings
 from petstore.store import schema
 from petstore.store.database import Bounds
 from petstore.store.postgres import migrations
+from petstore.store.schema import UNFINISHED_COPY
 
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
 CURL = Path("/usr/bin/curl")
@@ -164,9 +165,7 @@ def test_half_a_copy_is_not_served_by_another_asgi_server(tmp_path: Path, call: 
     environment = {**os.environ, **server.where}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
     assert done.returncode == 1
-    assert done.stderr == (
-        "petstore: the copy of elsewhere to this store is not finished: empty the store, and run petstore copy again\n"
-    )
+    assert done.stderr == f"petstore: {UNFINISHED_COPY.format('elsewhere')}\n"
 
 
 def test_another_asgi_server_starts_while_the_store_is_away(tmp_path: Path) -> None:

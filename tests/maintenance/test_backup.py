@@ -216,7 +216,7 @@ def test_a_file_name_that_is_not_utf_8_can_be_restored_but_not_written(embedded:
     assert "not UTF-8" in embedded.fails_in_one_line("backup", str(odd))
     embedded.text("backup", str(tmp_path / "backup.zip"))
     (tmp_path / "backup.zip").rename(odd)
-    assert "odd\ufffd.zip: is complete" in embedded.text("backup", "--verify", str(odd))
+    assert "odd\ufffd.zip is complete" in embedded.text("backup", "--verify", str(odd))
     embedded.text("restore", str(odd), "--force")
     assert (embedded.entries()[0].action, embedded.entries()[0].subject) == ("restore", "odd\ufffd.zip")
 

@@ -67,7 +67,7 @@ class Admin:
         """Refuse the key until it is resumed."""
         key = await self._not_revoked(key_id)
         if key.suspended is not None:
-            raise OperatorError(f"{key_id} is suspended already; keys resume accepts it again")
+            raise OperatorError(f"{key_id} is suspended already, so there is nothing to do")
         before = key.state(self._clock())
         return await self._change_key(
             key_id, KeyChanges(suspended=self._clock()), "suspend key", f"{before} → suspended"

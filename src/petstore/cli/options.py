@@ -173,9 +173,13 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_parent(file: Path) -> None:
-    """Raises OperatorError when the directory of a new file does not exist."""
-    if not file.parent.is_dir():
-        raise OperatorError(f"{file.parent}: there is no such directory; create it first")
+    """Raises OperatorError when the directory of a new file does not exist. Other faults show when the file is made."""
+    try:
+        file.parent.stat()
+    except FileNotFoundError:
+        raise OperatorError(f"{file.parent}: there is no such directory; create it first") from None
+    except OSError:
+        pass
 
 
 def _overrides(file_option: str, url_option: str, url: str | None) -> bool:
