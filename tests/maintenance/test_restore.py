@@ -216,7 +216,7 @@ def test_a_forged_schema_is_refused(old: Commands, file: Path, sql: str) -> None
     _refuses(old, file, sql)
 
 
-@pytest.mark.parametrize("name", FORGED_SQL.keys() - {"a trigger"})
+@pytest.mark.parametrize("name", [name for name in FORGED_SQL if name != "a trigger"])
 def test_a_forged_schema_of_1_1_is_refused(old: Commands, name: str) -> None:
     _refuses(old, RELEASE / "backup.zip", FORGED_SQL[name])
 

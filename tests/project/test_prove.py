@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.claims import Broken
+from harness.claims import Broken, hold
 from harness.servers import Server, started
 from prove.__main__ import run
 from prove.cases import all_cases
 from prove.load import Answer
 from prove.obeyed import Removal
-from prove.proof import PROOFS, SHORT
+from prove.proof import PROOFS, SHORT, Parts
 from prove.soak import Watch
 
 
@@ -50,6 +50,24 @@ def test_a_traversal_during_removals_is_judged(gone: set[int], seen: list[int], 
     removal = Removal(1, 6)  # 1, 3 and 5 are removed
     with pytest.raises(Broken, match=claim) if claim else contextlib.nullcontext():
         removal.judge(gone, seen)
+
+
+@pytest.mark.parametrize(
+    ("plant", "holds", "fails"),
+    [
+        (False, [True, True], False),
+        (False, [True, False], True),
+        (True, [False, False], True),
+        (True, [True, False], False),
+    ],
+)
+def test_a_planted_fault_must_be_found_in_every_part(plant: bool, holds: list[bool], fails: bool) -> None:
+    parts = Parts(SHORT._replace(plant=plant))
+    for each in holds:
+        with parts.part():
+            hold(each, "a claim")
+    with pytest.raises(Broken, match="a claim") if fails else contextlib.nullcontext():
+        parts.judge()
 
 
 def test_every_proof_and_every_deviation_is_documented() -> None:

@@ -59,6 +59,9 @@ def _report(connection: apsw.Connection) -> FileReport:
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if faults or not tables:
         return FileReport(faults or ["it has no tables"], schema)
+    used_up = connection.execute("SELECT name FROM sqlite_sequence WHERE seq > ?", (_ID_MAX,)).fetchall()
+    if used_up:
+        return FileReport([f"the ids of {name} are used up; {RESTORE}" for (name,) in used_up], schema)
     unfinished = connection.execute("SELECT source FROM copying").fetchall() if "copying" in tables else []
     faults = [UNFINISHED_COPY.format(source) for (source,) in unfinished]
     rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in tables}
@@ -93,8 +96,6 @@ def _damage(connection: apsw.Connection) -> list[str]:
         found += [
             f"a row of {row[0]} refers to a missing row" for row in connection.execute("PRAGMA foreign_key_check")
         ]
-        used_up = connection.execute("SELECT name FROM sqlite_sequence WHERE seq > ?", (_ID_MAX,))
-        found += [f"the ids of {row[0]} are used up" for row in used_up]
     except apsw.CorruptError as error:
         found = [str(error)]
     return [f"{text}; {RESTORE}" for text in found if text != "ok"]
