@@ -12,9 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.backends import Redis, running
 from harness.commands import Commands
 from harness.servers import PETSTORE, Key, Server
 from harness.wire import asking
+from petstore.keys import well_formed
 from petstore.plans import Limits
 from petstore.usage import OperationUsage
 from petstore.wording import when
@@ -359,3 +361,22 @@ def test_list_sorts_by_use_of_the_day(server: Server) -> None:
     done = petstore.run("keys", "list", "--sort", "usage", "--limit", "1", "--json")
     assert len(json.loads(done.stdout)) == 1 and "add a higher --limit" in done.stderr
     assert "--sort created" in petstore.fails_in_one_line("keys", "list", "--sort", "usage", "--before", busy.id)
+
+
+def test_while_redis_is_away_commands_succeed_and_print_new_secrets(tmp_path: Path) -> None:
+    with running(Redis()) as redis:
+        server = Server(tmp_path / "data", "cluster")
+        server.gate = redis.url()
+        server.create()
+        key = server.key()
+        commands = Commands(server)
+        redis.kill()
+        made = commands.json("keys", "create", "--plan", "free")
+        assert well_formed(made["key"], "live") and (made["state"], made["day_used"]) == ("active", None)
+        rotated = commands.json("keys", "rotate", key.id, "--yes")
+        assert well_formed(rotated["key"], "live")
+        assert commands.json("keys", "suspend", key.id)["state"] == "suspended"
+        assert "Redis does not respond" in commands.text("keys", "resume", key.id)
+        assert "? of" in commands.text("keys", "show", key.id)
+        assert commands.json("usage", key.id)["day_used"] is None
+        assert commands.json("keys", "revoke", key.id, "--yes")["state"] == "revoked"

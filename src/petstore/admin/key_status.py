@@ -1,8 +1,10 @@
 """The state of keys at a moment: what the store and the gate together say of them."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+from petstore.errors import Unavailable
 from petstore.gate import Ban, Gate, bans_in_force
 from petstore.keys import ApiKey, KeyQuery, KeySort
 from petstore.pets import INT64_MAX
@@ -47,6 +49,14 @@ async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeySt
             state = "banned"
         found.append(KeyStatus(key, state, banned_until, seen.minute, seen.day))
     return found
+
+
+async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
+    """None while the gate does not respond. What the store says of the key is known all the same."""
+    with contextlib.suppress(Unavailable):
+        (status,) = await statuses(gate, [key], now)
+        return status
+    return None
 
 
 async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> list[tuple[Ban, ApiKey | None]]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.admin.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, KeyStatus, list_keys, statuses
+from petstore.admin.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, KeyStatus, list_keys, status_of
 from petstore.backends import Backends
 from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
@@ -113,7 +113,7 @@ async def list_(
     found = await list_keys(stores, backends.gate, text, plan, state, sort, limit + 1, last, time.time())
     shown = found[:limit]
     rows = [
-        [s.key.id, s.key.environment, s.key.plan, ",".join(s.key.scopes), _state_text(s),
+        [s.key.id, s.key.environment, s.key.plan, ",".join(s.key.scopes), _state_text(s.key, s),
          f"{s.day_used:,} of {s.key.per_day:,}", when(s.key.last_used), s.key.name]
         for s in shown
     ]  # fmt: skip
@@ -124,7 +124,7 @@ async def list_(
     if len(found) > limit:
         more = f"--before {shown[-1].key.id}" if sort == "created" else "a higher --limit"
     columns = ["id", "env", "plan", "scopes", "state", "today", "last used", "name"]
-    return Output([_key_values(status) for status in shown], Table(columns, rows, empty), more=more)
+    return Output([_key_values(status.key, status) for status in shown], Table(columns, rows, empty), more=more)
 
 
 @keys.command()
@@ -202,9 +202,9 @@ async def update(
     key = await (await admin_of_key(backends, key_id)).update_key(key_id, KeyChanges(**changes))
     status = await _status(backends, key)
     return Output(
-        _key_values(status),
+        _key_values(key, status),
         f"{key.id}: {key.plan}, {key.per_minute:,} a minute, {key.per_day:,} a day, {'+'.join(key.scopes)}.",
-        f"State: {_state_text(status)}; expires: {when(key.expires)}.",
+        f"State: {_state_text(key, status)}; expires: {when(key.expires)}.",
     )
 
 
@@ -213,8 +213,9 @@ async def update(
 @on_data
 async def suspend(backends: Backends, key_id: str) -> Output:
     """Refuse a key until it is resumed. ID is the key's id, as keys list shows it."""
-    status = await _status(backends, await (await admin_of_key(backends, key_id)).suspend_key(key_id))
-    return Output(_key_values(status), f"{key_id} is suspended: the service refuses it until it is resumed.")
+    key = await (await admin_of_key(backends, key_id)).suspend_key(key_id)
+    values = _key_values(key, await _status(backends, key))
+    return Output(values, f"{key_id} is suspended: the service refuses it until it is resumed.")
 
 
 @keys.command()
@@ -222,8 +223,9 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 @on_data
 async def resume(backends: Backends, key_id: str) -> Output:
     """Accept a suspended key again. ID is the key's id, as keys list shows it."""
-    status = await _status(backends, await (await admin_of_key(backends, key_id)).resume_key(key_id))
-    return Output(_key_values(status), f"{key_id} is resumed, and {_state_text(status)}.")
+    key = await (await admin_of_key(backends, key_id)).resume_key(key_id)
+    status = await _status(backends, key)
+    return Output(_key_values(key, status), f"{key_id} is resumed, and {_state_text(key, status)}.")
 
 
 @keys.command()
@@ -271,25 +273,31 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         confirm(f"{named} ends for good; its client needs a new key. Revoke it?", yes)
 
     async def work(backends: Backends) -> Output:
-        status = await _status(backends, await admin(backends, key.environment).revoke_key(key_id))
-        return Output(_key_values(status), f"{key_id} is revoked: the service refuses it from the next request on.")
+        revoked = await admin(backends, key.environment).revoke_key(key_id)
+        values = _key_values(revoked, await _status(backends, revoked))
+        return Output(values, f"{key_id} is revoked: the service refuses it from the next request on.")
 
     act(where, work).print(as_json)
 
 
-async def _status(backends: Backends, key: ApiKey) -> KeyStatus:
-    (status,) = await statuses(backends.gate, [key], time.time())
-    return status
+async def _status(backends: Backends, key: ApiKey) -> KeyStatus | None:
+    """None while the gate does not respond: a change is made all the same, and a new secret must be printed."""
+    return await status_of(backends.gate, key, time.time())
 
 
-def _state_text(status: KeyStatus) -> str:
+def _state_text(key: ApiKey, status: KeyStatus | None) -> str:
     """The state, with the end of a ban."""
+    if status is None:
+        return f"{key.state(time.time())}, if it is not banned: Redis does not respond"
     return f"banned until {when(status.banned_until)}" if status.state == "banned" else status.state
 
 
-def _key_values(status: KeyStatus) -> dict[str, Any]:
+def _key_values(key: ApiKey, status: KeyStatus | None) -> dict[str, Any]:
+    if status is None:
+        unknown = dict.fromkeys(KeyStatus._fields[2:])
+        return {**msgspec.structs.asdict(key), "state": key.state(time.time()), **unknown}
     more = {name: value for name, value in status._asdict().items() if name != "key"}
-    return {**msgspec.structs.asdict(status.key), **more}
+    return {**msgspec.structs.asdict(key), **more}
 
 
 async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
@@ -297,17 +305,18 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     status = await _status(backends, key)
     history = await admin(backends, key.environment).key_history(key.id)
     rotation = next((entry for _, entry in history if entry.action == "rotate key"), None)
+    minute, day = (f"{status.minute_used:,}", f"{status.day_used:,}") if status else ("?", "?")
     fields = {
-        "id": key.id, "name": key.name, **secret, "state": _state_text(status),
+        "id": key.id, "name": key.name, **secret, "state": _state_text(key, status),
         "environment": key.environment, "plan": key.plan,
-        "this minute": f"{status.minute_used:,} of {key.per_minute:,}",
-        "today": f"{status.day_used:,} of {key.per_day:,}", "last used": when(key.last_used),
+        "this minute": f"{minute} of {key.per_minute:,}",
+        "today": f"{day} of {key.per_day:,}", "last used": when(key.last_used),
         "scopes": ", ".join(key.scopes), "created": when(key.created), "expires": when(key.expires),
         "rotated": f"{when(rotation.at)}, {rotation.detail}" if rotation else "never",
         "suspended": when(key.suspended), "revoked": when(key.revoked),
     }  # fmt: skip
     data = {
-        **_key_values(status), "rotated": rotation.at if rotation else None, **secret,
+        **_key_values(key, status), "rotated": rotation.at if rotation else None, **secret,
         "history": [{"number": number, **msgspec.structs.asdict(entry)} for number, entry in history],
     }  # fmt: skip
     rows = [[when(entry.at), entry.actor, entry.action, entry.detail] for _, entry in history[:HISTORY_MAX]]
@@ -318,7 +327,7 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
 
 async def _new_secret(backends: Backends, key: ApiKey, secret: str, *sentences: str, **more: float) -> Output:
     return Output(
-        {**_key_values(await _status(backends, key)), "key": secret, **more},
+        {**_key_values(key, await _status(backends, key)), "key": secret, **more},
         f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)",
         f"\n  {secret}\n\nKeep it safe: it is not shown again.",
         *sentences,

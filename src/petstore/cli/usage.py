@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from petstore.admin.charts import key_bars
-from petstore.admin.key_status import statuses
+from petstore.admin.key_status import status_of
 from petstore.backends import Backends
 from petstore.cli.admin import key_of, on_data
 from petstore.cli.completion import key_ids
@@ -163,20 +163,20 @@ async def _one(backends: Backends, key_id: str, period: Period, operation: Opera
     key = await key_of(backends, key_id)
     await _collect(backends, [key_id])
     bars = (await key_bars(backends.stores[key.environment].usage, [key_id], span, end, operation))[key_id]
-    (status,) = await statuses(backends.gate, [key], time.time())
+    status = await status_of(backends.gate, key, time.time())
     admitted = bars.sum_of("ok", "client_error", "server_error")
     steps = [
         {"start": start, **{answer: bars.requests[answer][bar] for answer in KEY_ANSWERS}}
         for bar, start in enumerate(bars.starts)
     ]
     data = {
-        "key_id": key.id, "name": key.name, "day_used": status.day_used, "admitted": admitted,
+        "key_id": key.id, "name": key.name, "day_used": status.day_used if status else None, "admitted": admitted,
         "seconds": bars.seconds, "steps": steps,
     }  # fmt: skip
     fields = {
         "key": f"{key.id} ({key.environment}, {key.plan})",
         "name": key.name,
-        "today": f"{status.day_used:,} of {key.per_day:,}",
+        "today": f"{f'{status.day_used:,}' if status else '?'} of {key.per_day:,}",
         name: sparkline(bars.totals()),
         "admitted": f"{admitted:,}",
     }
