@@ -20,8 +20,8 @@ def deploy_files(directory: Path, force: bool) -> None:
     """Write systemd units, proxy configurations, a Kubernetes manifest and files for monitoring to DIR.
 
     The units start the petstore command that wrote them. Each of these files says at its top where it belongs.
-    prometheus.yml, petstore-alerts.yml and grafana-dashboard.json are for Prometheus and Grafana. at-3-am.md says what
-    to do when an alert fires, and settings.md lists the variables of petstore.env.
+    Prometheus and Grafana read prometheus.yml, petstore-alerts.yml and grafana-dashboard.json. When an alert fires,
+    at-3-am.md says what to do. The variables of petstore.env are listed in settings.md.
 
     \b
     Examples:
