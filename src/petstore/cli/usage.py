@@ -20,6 +20,7 @@ from petstore.errors import Unavailable
 from petstore.keys import Environment, KeyQuery
 from petstore.operations import COUNTED, OPERATIONS, OTHER, OperationName
 from petstore.pets import INT64_MAX
+from petstore.store import Store
 from petstore.usage import SPANS, ResponseClass, Span, SpanName, calendar_month
 from petstore.wording import as_cell, when
 
@@ -71,15 +72,16 @@ async def usage(
     "admitted" is what to bill: all requests but those answered 429. They are counted up to now. A running service adds
     429s and errors every five seconds.
 
-    --csv has a row for each key, also for one without requests, unless it was revoked before the month or created after
-    it. The columns of the operations add up to "admitted"; "other" are requests for a wrong path or method.
+    --csv has a row for every key, also for one without requests, and of both environments unless --env chooses one. The
+    columns of the operations add up to "admitted"; "other" are requests for a wrong path or method.
     """
     if span and month:
         raise click.UsageError("choose --span or --month, not both.")
     period = _period(span or "day", month)
     if as_csv:
         _check_all_keys()
-        return await _bill(backends, environment, period)
+        chosen = _is_given("environment")
+        return await _bill([backends.stores[environment]] if chosen else [*backends.stores.values()], backends, period)
     if key_id:
         return await _one(backends, key_id, period, operation)
     return await _busiest(backends, environment, period, limit, operation, after)
@@ -127,35 +129,35 @@ async def _busiest(
 
 def _check_all_keys() -> None:
     """Raises UsageError when --csv was given with an option that chooses some keys or another form."""
-    context = click.get_current_context()
-    for param in context.command.params:
-        is_given = context.get_parameter_source(param.name or "") == ParameterSource.COMMANDLINE
-        if is_given and param.name in ("key_id", "limit", "operation", "after", "as_json"):
+    for param in click.get_current_context().command.params:
+        if param.name in ("key_id", "limit", "operation", "after", "as_json") and _is_given(param.name):
             shown = param.opts[0] if isinstance(param, click.Option) else "KEY_ID"
             raise click.UsageError(f"--csv prints every key and every operation; leave {shown} out.")
 
 
-async def _bill(backends: Backends, environment: Environment, period: Period) -> Output:
-    """The most admissions first. The columns of the operations add up to `admitted`."""
+def _is_given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) == ParameterSource.COMMANDLINE
+
+
+async def _bill(stores: Sequence[Store], backends: Backends, period: Period) -> Output:
+    """Of each environment the most admissions first. The columns of the operations add up to `admitted`."""
     span, end, _, _ = period
-    store, since = backends.stores[environment], span.since(end)
     await _collect(backends)
-    keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
-    admitted: dict[str, dict[OperationName, int]] = {
-        key.id: {} for key in keys.values() if key.created <= end and (key.revoked or end) >= since
-    }
-    for operation in COUNTED:
-        for total in await store.usage.busiest(
-            interval=span.interval, since=since, until=int(end) + 1, limit=INT64_MAX, operation=operation
-        ):
-            admitted.setdefault(total.key_id, {})[operation] = total.admitted
     columns = [*OPERATION_NAMES, OTHER]
     rows: list[list[str | int]] = []
-    for key_id, counts in sorted(admitted.items(), key=lambda each: (-sum(each[1].values()), each[0])):
-        key = keys.get(key_id)  # unknown again after a restore
-        name, plan = (as_cell(key.name), key.plan) if key else ("", "")
-        rows.append([key_id, name, plan, sum(counts.values()), *(counts.get(each, 0) for each in columns)])
-    return Output(None, Csv(["key", "name", "plan", "admitted", *columns], rows))
+    for store in stores:
+        keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
+        admitted: dict[str, dict[OperationName, int]] = {key_id: {} for key_id in keys}
+        for operation in COUNTED:
+            for total in await store.usage.busiest(
+                interval=span.interval, since=span.since(end), until=int(end) + 1, limit=INT64_MAX, operation=operation
+            ):
+                admitted.setdefault(total.key_id, {})[operation] = total.admitted
+        for key_id, counts in sorted(admitted.items(), key=lambda each: (-sum(each[1].values()), each[0])):
+            key = keys.get(key_id)  # unknown again after a restore
+            about = (as_cell(key.name), store.environment, key.plan) if key else ("", store.environment, "")
+            rows.append([key_id, *about, sum(counts.values()), *(counts.get(each, 0) for each in columns)])
+    return Output(None, Csv(["key", "name", "environment", "plan", "admitted", *columns], rows))
 
 
 async def _one(backends: Backends, key_id: str, period: Period, operation: OperationName | None) -> Output:
