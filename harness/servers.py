@@ -21,7 +21,7 @@ from harness.processes import Running, launched
 from harness.stores import imported
 from petstore.audit import AuditEntry
 from petstore.backends import Backends
-from petstore.cli.admin import OPERATOR_BOUNDS
+from petstore.cli.data import OPERATOR_BOUNDS
 from petstore.data_dir import UMASK
 from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet

@@ -17,7 +17,7 @@ from harness.nodes import nodes_running
 from harness.servers import Server, started
 from petstore.admin.actions import Admin
 from petstore.backends import Backends, open_stores_for
-from petstore.cli.admin import OPERATOR_BOUNDS
+from petstore.cli.data import OPERATOR_BOUNDS
 from petstore.keys import KeyChanges
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits

@@ -5,7 +5,7 @@ import msgspec
 
 from petstore.audit import ACTIONS, AuditEntry
 from petstore.backends import Backends
-from petstore.cli.admin import on_data
+from petstore.cli.data import on_data
 from petstore.cli.options import Command, Int64, env_option, limit_option
 from petstore.cli.output import Output, Table
 from petstore.keys import Environment

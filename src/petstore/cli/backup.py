@@ -13,7 +13,7 @@ import click
 
 from petstore.backends import Backends
 from petstore.changes import CHANGES
-from petstore.cli.admin import entry
+from petstore.cli.data import entry
 from petstore.cli.options import Command, WholeNumber, check_parent, data_options, settings_from
 from petstore.cli.output import Output, progress
 from petstore.errors import OperatorError

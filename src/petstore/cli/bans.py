@@ -6,8 +6,8 @@ import click
 
 from petstore.admin.key_status import bans_with_keys
 from petstore.backends import Backends
-from petstore.cli.admin import admin_of_key, on_data
 from petstore.cli.completion import key_ids
+from petstore.cli.data import admin_of_key, on_data
 from petstore.cli.options import Group
 from petstore.cli.output import Output, Table
 from petstore.wording import when

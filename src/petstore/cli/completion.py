@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from petstore.backends import Backends
-from petstore.cli.admin import act
+from petstore.cli.data import act
 from petstore.cli.options import BACKEND_OPTIONS
 from petstore.errors import PetstoreError
 from petstore.keys import KeyQuery

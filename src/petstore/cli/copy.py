@@ -22,7 +22,7 @@ from petstore.backends import (
     prepare,
     recover_gate,
 )
-from petstore.cli.admin import OPERATOR_BOUNDS, check_data, entry
+from petstore.cli.data import OPERATOR_BOUNDS, check_data, entry
 from petstore.cli.options import Command, data_options, settings_from
 from petstore.cli.output import Output, Table, program, progress
 from petstore.errors import OperatorError

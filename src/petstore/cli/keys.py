@@ -10,8 +10,8 @@ import msgspec
 
 from petstore.admin.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, KeyStatus, list_keys, status_of
 from petstore.backends import Backends
-from petstore.cli.admin import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.completion import key_ids
+from petstore.cli.data import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.options import (
     Duration,
     Group,

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from petstore.backends import Backends
-from petstore.cli.admin import admin, on_data
+from petstore.cli.data import admin, on_data
 from petstore.cli.options import Group
 from petstore.cli.output import Output, Table, program
 from petstore.operators import ROLES, Role

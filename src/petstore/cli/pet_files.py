@@ -16,7 +16,7 @@ import click
 from petstore import data_dir
 from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, Checked, Format, PetFile, format_of, write_pets
 from petstore.backends import Backends
-from petstore.cli.admin import act, admin, check_data, on_data
+from petstore.cli.data import act, admin, check_data, on_data
 from petstore.cli.options import (
     Command,
     check_parent,

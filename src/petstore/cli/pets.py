@@ -7,7 +7,7 @@ import click
 
 from petstore.admin.pet_files import COLUMNS
 from petstore.backends import Backends
-from petstore.cli.admin import act, admin, on_data
+from petstore.cli.data import act, admin, on_data
 from petstore.cli.options import Group, Int64, confirm, data_options, env_option, limit_option, yes_option
 from petstore.cli.output import Output, Table, printable, program
 from petstore.cli.pet_files import export, import_, imports, undo_import

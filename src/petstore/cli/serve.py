@@ -18,8 +18,8 @@ from petstore import data_dir, service
 from petstore.admin import demo as demo_data
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
-from petstore.cli.admin import OPERATOR_BOUNDS
 from petstore.cli.banner import print_banner
+from petstore.cli.data import OPERATOR_BOUNDS
 from petstore.cli.options import Command, F, WholeNumber, backend_options, check_settings, settings_from
 from petstore.cli.output import printing_secret, program
 from petstore.errors import OperatorError, PetstoreError, Unavailable

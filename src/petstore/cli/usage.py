@@ -12,8 +12,8 @@ from click.core import ParameterSource
 from petstore.admin.charts import key_bars
 from petstore.admin.key_status import status_of
 from petstore.backends import Backends
-from petstore.cli.admin import key_of, on_data
 from petstore.cli.completion import key_ids
+from petstore.cli.data import key_of, on_data
 from petstore.cli.options import Command, Month, env_option, limit_option
 from petstore.cli.output import Csv, Output, Table
 from petstore.errors import Unavailable
