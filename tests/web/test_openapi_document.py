@@ -2,12 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from petstore import __version__
+from petstore.admin.pet_files import COLUMNS
 from petstore.errors import STATUS_OF_CODE
 from petstore.operations import OPERATIONS, Operation
 from petstore.pets import NAME_MAX, NAME_PATTERN, STATUSES, Name, NewPet, Pet, PetStatus
@@ -20,6 +22,7 @@ from petstore.web.replies import REJECTIONS, Error
 from petstore.web.requests import BODY_MAX, BODY_TIMEOUT, DEFAULT_LIMIT, MAX_LIMIT
 from tests.interface import AFTER_SUNSET, DOCUMENT, DOCUMENTED, resolved
 
+ROOT = Path(__file__).parents[2]
 GUIDE: str = DOCUMENT["info"]["description"]
 SCHEMAS: Json = DOCUMENT["components"]["schemas"]
 TEXT = json.dumps(DOCUMENT, ensure_ascii=False)
@@ -145,6 +148,21 @@ def test_a_schema_is_that_of_the_type(kind: type) -> None:
     assert bare(written) == bare(resolved(schemas[kind.__name__], {}))
     assert list(written["properties"]) == list(schemas[kind.__name__]["properties"])
     assert all(member["description"] for member in written["properties"].values())
+
+
+@pytest.mark.parametrize("field", msgspec.structs.fields(Pet), ids=lambda field: field.name)
+def test_a_member_of_an_animal_is_where_people_look_for_it(field: msgspec.structs.FieldInfo) -> None:
+    source = ROOT / "src/petstore"
+    shown = {
+        ROOT / "docs/api.md": f"| `{field.encode_name}` |",
+        source / "console/templates/pets/row.html": f"pet.{field.name}",
+        source / "console/templates/pets/show.html": f"pet.{field.name}",
+        source / "cli/pets.py": f"p.{field.name}",
+    }
+    if field.name in NewPet.__struct_fields__:
+        shown[source / "web/static/samples.js"] = field.encode_name
+    assert [file.name for file, text in shown.items() if text not in file.read_text()] == []
+    assert field.encode_name in COLUMNS
 
 
 def test_the_default_of_a_new_animal_is_in_words() -> None:
