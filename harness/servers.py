@@ -240,14 +240,14 @@ class Server:
                 yield
 
     def spoil(self) -> None:
-        """Put a row into the live catalogue, with id 1, that no version of the service can have written."""
+        """Add an animal to the live catalogue, and give it a name that no version of the service can have written."""
+        self.fill(1)
         if self.store is None:
             with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as by_hand:
-                by_hand.execute("INSERT INTO pets VALUES (1, CAST(x'ff' AS TEXT), 1, 'sold', 0)")  # is no UTF-8
+                by_hand.execute("UPDATE pets SET name = CAST(x'ff' AS TEXT)")  # is no UTF-8
         else:
-            postgres = shared(Postgres)
-            postgres.execute("ALTER TABLE petstore_live.pets ALTER name TYPE inet USING name::inet", self.store)
-            postgres.execute("INSERT INTO petstore_live.pets VALUES (1, '::1', 1, 'sold')", self.store)  # is no name
+            address = "ALTER TABLE petstore_live.pets ALTER name TYPE inet USING '::1'"
+            shared(Postgres).execute(address, self.store)  # is no text
 
 
 _empty_stores: dict[Postgres, str] = {}

@@ -221,15 +221,23 @@ def last_release() -> Path:
     return max(others, key=lambda file: [int(part) for part in file.stem.split(".")])
 
 
+def kept_document() -> Path:
+    """Where the document of this version is kept at its release."""
+    return RELEASED / f"{__version__}.json"
+
+
+def present_document() -> bytes:
+    return as_json(openapi_document("/v1", "/staging/v1", 0)) + b"\n"
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.breaking_changes")
     parser.add_argument("--against", type=Path, default=last_release(), help="a document to compare with")
     parser.add_argument("--keep", action="store_true", help="keep the present document as that of this release")
     options = parser.parse_args(arguments)
     if options.keep:
-        kept = RELEASED / f"{__version__}.json"
-        kept.write_bytes(as_json(openapi_document("/v1", "/staging/v1", 0)) + b"\n")
-        print(f"kept as {kept}")
+        kept_document().write_bytes(present_document())
+        print(f"kept as {kept_document()}")
         return 0
     released = json.loads(options.against.read_bytes())
     after_sunset = breaking_changes(released, openapi_document("/v1", "/staging/v1", SUNSET))

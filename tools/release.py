@@ -16,10 +16,13 @@ from urllib.parse import urljoin
 from urllib.request import HTTPCookieProcessor, build_opener
 
 from harness.claims import Broken, folder, hold
+from petstore import __version__
+from tools.breaking_changes import kept_document, present_document
 from tools.dist import DIST, build, source_date_epoch
 
 INSTALLED_WITHIN = 60.0  # seconds, with all that is tried in between
 STARTS_WITHIN = 20.0
+CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
 CURL = r"(?m)^  (curl .*)$"
 # What pip reads to reach its index stays. What could lead back into the checkout does not.
 VARIABLES = {
@@ -68,6 +71,7 @@ def main() -> int:
     python = parser.parse_args().python
     wheel, client = (next(DIST.glob(f"{name}-*.whl")) for name in ("petstore", "petstore_client"))
     try:
+        check_kept(CHANGELOG.read_text())
         with folder() as at:
             began = time.monotonic()
             here = Installation(at, python)
@@ -87,6 +91,19 @@ def main() -> int:
         f"release-check: installed and used on {version} in {took:.0f} s; every archive made again has the same bytes"
     )
     return 0
+
+
+def check_kept(changelog: str) -> None:
+    """The next version must not break the OpenAPI document of this one, so a release keeps it. Raises Broken."""
+    if f"## [{__version__}] - Unreleased" in changelog:
+        print(f"release-check: {__version__} is not dated in CHANGELOG.md; its OpenAPI document is NOT COMPARED")
+        return
+    kept = kept_document()
+    hold(
+        kept.is_file() and kept.read_bytes() == present_document(),
+        f"docs/openapi/{kept.name} is the OpenAPI document of this version. Before the release, run"
+        " .venv/bin/python -m tools.breaking_changes --keep; after it, raise the version first",
+    )
 
 
 def first_steps(here: Installation, wheel: Path) -> None:

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import petstore_client
@@ -16,11 +17,18 @@ from examples import CLIENT, EXAMPLES, README, REFERENCE
 from harness.servers import Server, serving
 from petstore.keys import Environment
 from petstore.operations import OPERATIONS
-from petstore_client import AsyncPetstore, Attempt, Page, Pet, Petstore, PetstoreError, RateLimit, Wait
+from petstore.web.documents import openapi_document
+from petstore_client import AsyncPetstore, Attempt, Page, Pet, PetStatus, Petstore, PetstoreError, RateLimit, Wait
 from petstore_client._errors import CLASSES
 
 ROOT = CLIENT.parent
-METHODS = [re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", each.name) for each in OPERATIONS]
+
+
+def snake_case(name: str) -> str:
+    return re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name)
+
+
+METHODS = [snake_case(each.name) for each in OPERATIONS]
 PUBLIC = [name for name in petstore_client.__all__ if not name.startswith("__")]
 
 
@@ -82,6 +90,15 @@ def test_every_method_is_in_the_reference_with_its_signature_and_is_the_same_in_
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in sync.parameters.values()]
     shown = str(inspect.Signature(bare[1:]))
     assert f"`{name}{shown}`" in REFERENCE
+
+
+def test_the_members_of_an_animal_are_those_of_the_interface() -> None:
+    schemas = openapi_document("/v1", "/staging/v1", 0)["components"]["schemas"]
+    members = [field.encode_name for field in msgspec.structs.fields(Pet)]
+    assert members == list(schemas["Pet"]["properties"]), "the client's Pet has other members than the service's"
+    arguments = inspect.signature(Petstore.create_pet).parameters
+    assert [name for name in schemas["NewPet"]["properties"] if snake_case(name) not in arguments] == []
+    assert [status.value for status in PetStatus] == schemas["PetStatus"]["enum"]
 
 
 @pytest.mark.parametrize("code", CLASSES)

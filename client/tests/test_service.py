@@ -1,4 +1,4 @@
-"""Both clients against the real service: the three operations, the errors, both environments."""
+"""Both clients against the real service: the operations, the errors, both environments."""
 
 import socket
 import time

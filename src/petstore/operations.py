@@ -25,5 +25,8 @@ OPERATIONS = (
 OTHER: OperationName = "other"  # a request of a key that is none of them: a wrong path or method, OPTIONS. Number 0
 # The name that a request is counted under, by number.
 COUNTED: tuple[OperationName, ...] = (OTHER, *(each.name for each in sorted(OPERATIONS, key=lambda each: each.number)))
-# The console shows which keys still call it. A second deprecated operation needs a second page there.
-(DEPRECATED,) = (each.name for each in OPERATIONS if each.deprecated)
+_deprecated = [each.name for each in OPERATIONS if each.deprecated]
+if len(_deprecated) != 1:
+    named = ", ".join(_deprecated) or "none"
+    raise NotImplementedError(f"the console has a page for one deprecated operation; the table has: {named}")
+DEPRECATED: OperationName = _deprecated[0]  # the console shows which keys still call it

@@ -67,6 +67,7 @@ def test_an_older_or_newer_schema_of_postgresql_is_reported(tmp_path: Path) -> N
 
     assert about() == f"schema {NEWEST_SCHEMA}"
     postgres = shared(Postgres)
+    postgres.execute(f"DELETE FROM petstore_live.migrations WHERE number < {NEWEST_SCHEMA}", commands.server.store)
     postgres.execute(f"UPDATE petstore_live.migrations SET number = {OLDEST_SCHEMA}", commands.server.store)
     assert about() == f"schema {OLDEST_SCHEMA}; the next start brings it to {NEWEST_SCHEMA}, with every node stopped"
     postgres.execute("INSERT INTO petstore_live.migrations VALUES (1000)", commands.server.store)

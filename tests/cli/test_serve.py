@@ -189,9 +189,9 @@ def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
 ) -> None:
     slow = tmp_path / "slow.sql"
     seconds = 0.6 * Bounds().request_timeout  # for each of the two schemas
-    (initial,) = schema.migrations("postgres", 0)
-    slow.write_text(f"{initial.file.read_text()}; SELECT pg_sleep({seconds})")
-    monkeypatch.setattr(migrations, "migrations", lambda *_: [initial._replace(file=slow)])
+    *earlier, last = schema.migrations("postgres", 0)
+    slow.write_text(f"{last.file.read_text()}; SELECT pg_sleep({seconds})")
+    monkeypatch.setattr(migrations, "migrations", lambda *_: [*earlier, last._replace(file=slow)])
     monkeypatch.setattr(serve_command, "OPENING_LOGGED_AFTER", 0.1)
     with caplog.at_level("INFO", "petstore"):
         secrets = asyncio.run(serve_command._first_key(Settings(data=place.data, store=place.url)))

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from harness.claims import Broken
+from petstore import __version__
 from petstore.web.documents import openapi_document
 from petstore.web.pets import SUNSET
+from tools import breaking_changes as tool
 from tools.breaking_changes import ANNOUNCED, REWORDED, breaking_changes, last_release, main
+from tools.release import check_kept
 
 Json = dict[str, Any]
 Change = Callable[[Json], object]
@@ -177,3 +181,17 @@ def test_the_check_fails_and_names_what_breaks(tmp_path: Path, capsys: pytest.Ca
 def test_make_check_runs_the_check() -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     assert "-m tools.breaking_changes" in makefile.partition("\ncheck:")[2].partition("\n\n")[0]
+
+
+def test_a_release_keeps_its_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Until its date is in the changelog, the document of a version may change."""
+    monkeypatch.setattr(tool, "RELEASED", tmp_path)
+    check_kept(f"## [{__version__}] - Unreleased")
+    dated = f"## [{__version__}] - 2026-12-01"
+    with pytest.raises(Broken, match=r"tools\.breaking_changes --keep"):
+        check_kept(dated)
+    tool.kept_document().write_bytes(b"{}")
+    with pytest.raises(Broken, match=r"tools\.breaking_changes --keep"):
+        check_kept(dated)
+    tool.kept_document().write_bytes(tool.present_document())
+    check_kept(dated)

@@ -19,8 +19,7 @@ from petstore.cli.serve import serve
 from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE
 from petstore.observability.events import EVENTS
 from petstore.settings import Settings
-from petstore.web.documents import as_json, openapi_document
-from tools import breaking_changes, references
+from tools import references
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs/api.md").read_text()
@@ -185,11 +184,9 @@ def test_the_sizing_is_calculated_from_the_last_measurement() -> None:
         assert figure in " ".join(section.split()), figure
 
 
-def test_the_interface_document_of_this_version_is_kept() -> None:
-    """For the next version, which must not break it."""
-    kept = breaking_changes.RELEASED / f"{__version__}.json"
-    present = as_json(openapi_document("/v1", "/staging/v1", 0)) + b"\n"
-    assert kept.read_bytes() == present, "run: python -m tools.breaking_changes --keep"
+@pytest.mark.parametrize("name", ["deploy/kubernetes.yaml", "docs/operating.md"])
+def test_archives_and_images_are_named_with_this_version(name: str) -> None:
+    assert set(re.findall(r"petstore[-:](\d+\.\d+\.\d+)", (ROOT / name).read_text())) == {__version__}
 
 
 def test_this_version_gets_security_fixes() -> None:

@@ -116,9 +116,9 @@ def test_migration_may_take_longer_than_a_request_waits(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = tmp_path / "slow.sql"
-    (initial,) = schema.migrations("postgres", 0)
-    slow.write_text(f"{initial.file.read_text()}; SELECT pg_sleep(1)")
-    monkeypatch.setattr(migrations, "migrations", lambda *_: [initial._replace(file=slow)])
+    *earlier, last = schema.migrations("postgres", 0)
+    slow.write_text(f"{last.file.read_text()}; SELECT pg_sleep(1)")
+    monkeypatch.setattr(migrations, "migrations", lambda *_: [*earlier, last._replace(file=slow)])
 
     async def work() -> None:
         assert place.url is not None

@@ -417,14 +417,14 @@ def test_a_connection_that_ends_in_the_middle_leaves_a_database_as_before(
     upgraded = cluster(tmp_path / "data")
     assert upgraded.server.store is not None
     before = asyncio.run(postgres_schema(upgraded.server.store, f"petstore_{environment}"))
-    (needed,) = needed_migrations("postgres", OLDEST_SCHEMA)
+    *earlier, last = needed_migrations("postgres", OLDEST_SCHEMA)
     ending = tmp_path / "ending.sql"
     ending.write_text(
-        f"{needed.file.read_text()}; SELECT pg_terminate_backend(pg_backend_pid())"
+        f"{last.file.read_text()}; SELECT pg_terminate_backend(pg_backend_pid())"
         f" WHERE current_schema() = 'petstore_{environment}'"
     )
     with monkeypatch.context() as patched:
-        patched.setattr(postgres_migrations, "migrations", lambda *_: [needed._replace(file=ending)])
+        patched.setattr(postgres_migrations, "migrations", lambda *_: [*earlier, last._replace(file=ending)])
         with pytest.raises(Unavailable):
             ping(upgraded)
     assert asyncio.run(postgres_schema(upgraded.server.store, f"petstore_{environment}")) == before

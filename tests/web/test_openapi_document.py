@@ -2,15 +2,17 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from petstore import __version__
+from petstore.admin.pet_files import COLUMNS
 from petstore.errors import STATUS_OF_CODE
 from petstore.operations import OPERATIONS, Operation
-from petstore.pets import STATUSES, NewPet, Pet
+from petstore.pets import NAME_MAX, NAME_PATTERN, STATUSES, Name, NewPet, Pet, PetStatus
 from petstore.plans import PLANS
 from petstore.settings import Settings
 from petstore.store.database import IDEMPOTENCY_LIFETIME
@@ -20,6 +22,7 @@ from petstore.web.replies import REJECTIONS, Error
 from petstore.web.requests import BODY_MAX, BODY_TIMEOUT, DEFAULT_LIMIT, MAX_LIMIT
 from tests.interface import AFTER_SUNSET, DOCUMENT, DOCUMENTED, resolved
 
+ROOT = Path(__file__).parents[2]
 GUIDE: str = DOCUMENT["info"]["description"]
 SCHEMAS: Json = DOCUMENT["components"]["schemas"]
 TEXT = json.dumps(DOCUMENT, ensure_ascii=False)
@@ -101,13 +104,41 @@ def test_responses_are_open_for_growth() -> None:
 
 
 def bare(schema: Any) -> Any:
-    """What a schema demands, without its words. The type of an enumeration follows from its values."""
+    """What a schema demands, without its words. The type of an enumeration follows from its values.
+
+    The order of a list has no meaning. A member that may be null is one of two schemas, as msgspec describes it; the
+    document may write a list of two types instead.
+    """
+    if isinstance(schema, list):
+        return sorted((bare(each) for each in schema), key=json.dumps)
     if not isinstance(schema, dict):
-        return sorted(schema) if isinstance(schema, list) else schema
+        return schema
+    if isinstance(schema.get("type"), list):
+        return bare({"anyOf": [_only(schema, kind) for kind in schema["type"]]})
     words = {"title", "description", "examples", "default", *(["type"] if "enum" in schema else [])}
     return {
         name: bare(value) for name, value in schema.items() if name not in words or isinstance(value, dict)
     }  # a dictionary is a member that is called like one of the words
+
+
+def _only(schema: Json, kind: str) -> Json:
+    """One of several types of a schema."""
+    if kind == "null":
+        return {"type": "null"}
+    values = {"enum": [value for value in schema["enum"] if value is not None]} if "enum" in schema else {}
+    return {**schema, "type": kind, **values}
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        (Name | None, {"type": ["string", "null"], "minLength": 1, "maxLength": NAME_MAX, "pattern": NAME_PATTERN}),
+        (PetStatus | None, {"type": ["string", "null"], "enum": [*STATUSES, None]}),
+        (PetStatus | None, {"anyOf": [{"type": "string", "enum": [*STATUSES]}, {"type": "null"}]}),
+    ],
+)
+def test_a_member_that_may_be_null_can_be_compared(kind: Any, written: Json) -> None:
+    assert bare({"description": "A member.", **written}) == bare(msgspec.json.schema(kind))
 
 
 @pytest.mark.parametrize("kind", [Pet, NewPet, Error], ids=lambda kind: str(kind.__name__))
@@ -117,6 +148,21 @@ def test_a_schema_is_that_of_the_type(kind: type) -> None:
     assert bare(written) == bare(resolved(schemas[kind.__name__], {}))
     assert list(written["properties"]) == list(schemas[kind.__name__]["properties"])
     assert all(member["description"] for member in written["properties"].values())
+
+
+@pytest.mark.parametrize("field", msgspec.structs.fields(Pet), ids=lambda field: field.name)
+def test_a_member_of_an_animal_is_where_people_look_for_it(field: msgspec.structs.FieldInfo) -> None:
+    source = ROOT / "src/petstore"
+    shown = {
+        ROOT / "docs/api.md": f"| `{field.encode_name}` |",
+        source / "console/templates/pets/row.html": f"pet.{field.name}",
+        source / "console/templates/pets/show.html": f"pet.{field.name}",
+        source / "cli/pets.py": f"p.{field.name}",
+    }
+    if field.name in NewPet.__struct_fields__:
+        shown[source / "web/static/samples.js"] = field.encode_name
+    assert [file.name for file, text in shown.items() if text not in file.read_text()] == []
+    assert field.encode_name in COLUMNS
 
 
 def test_the_default_of_a_new_animal_is_in_words() -> None:

@@ -19,23 +19,37 @@ from petstore.cli.usage import usage
 from petstore.keys import SCOPES, ApiKey, Scope, digest_of, mint, new_key
 from petstore.observability import metrics
 from petstore.operations import COUNTED, OPERATIONS, OTHER, Operation
+from petstore.pets import NewPet
 from petstore.plans import Limits
 from petstore.usage import MINUTE
 from petstore.web.counters import SITE
 from petstore.web.pets import HANDLERS
 from petstore.web.replies import Reply, pairs
+from petstore.web.requests import BODY_MAX
 from petstore_client import AsyncPetstore, Petstore
-from tests.interface import sample
+from tests.interface import DOCUMENTED, sample
 
 ROOT = Path(__file__).parents[2]
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 
 
-async def ask(running: Running, operation: Operation, secret: str | None = None, method: str | None = None) -> Reply:
-    """The answer to the request that the interface document shows."""
-    shown, path, body = sample(operation.name)
+with_a_body = [operation for operation in OPERATIONS if "requestBody" in DOCUMENTED.get(operation.name, {})]
+each_with_a_body = pytest.mark.parametrize("operation", with_a_body, ids=lambda operation: operation.name)
+
+
+async def ask(
+    running: Running,
+    operation: Operation,
+    secret: str | None = None,
+    method: str | None = None,
+    body: bytes | None = None,
+    **more: Any,
+) -> Reply:
+    """The answer to the request that the interface document shows, with another method, body or fields if given."""
+    shown, path, example = sample(operation.name)
     fields: dict[str, Any] = {"authorization": f"Bearer {secret}"} if secret else {}
-    return await running.app.answer(request(f"/v1{path}", method=method or shown, body=body, **fields))
+    sent = request(f"/v1{path}", method=method or shown, body=example if body is None else body, **fields, **more)
+    return await running.app.answer(sent)
 
 
 async def key_with(running: Running, *scopes: Scope, limit: int = 100) -> tuple[ApiKey, str]:
@@ -46,6 +60,12 @@ async def key_with(running: Running, *scopes: Scope, limit: int = 100) -> tuple[
 
 
 # What follows from a row
+
+
+@pytest.mark.parametrize(("name", "number"), [("listPets", 1), ("createPet", 2), ("getPet", 3)])
+def test_a_published_operation_keeps_its_number(name: str, number: int) -> None:
+    """Gates and backups count by the number. A release adds its new operations here."""
+    assert COUNTED.index(name) == number, f"{name} has the number {number} since 2.0"
 
 
 def test_names_and_numbers_are_unique_and_numbers_have_no_gap() -> None:
@@ -67,6 +87,16 @@ def test_an_operation_without_a_handler_and_a_handler_without_an_operation_fail_
     done = subprocess.run([sys.executable, "-c", spoiled], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert re.search("one handler for each operation: (getPet|movePet)", done.stderr)
+
+
+@pytest.mark.parametrize(("deprecated", "named"), [("True", "listPets, createPet, getPet"), ("False", "none")])
+def test_another_number_of_deprecated_operations_than_one_fails_at_import(deprecated: str, named: str) -> None:
+    source = resources.files("petstore").joinpath("operations.py").read_text()
+    spoiled = re.sub(r"(number=\d)(, deprecated=True)?\)", rf"\1, deprecated={deprecated})", source)
+    assert spoiled != source
+    done = subprocess.run([sys.executable, "-c", spoiled], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"one deprecated operation; the table has: {named}" in done.stderr
 
 
 @each_operation
@@ -115,10 +145,30 @@ def test_every_answer_has_the_headers_of_deprecation_exactly_if_it_is_deprecated
 ) -> None:
     async def work(running: Running) -> None:
         _, other = await key_with(running, *(scope for scope in SCOPES if scope != operation.scope))
-        for secret in (running.secret, other, None):
-            names = {name for name, _ in pairs((await ask(running, operation, secret)).headers)}
-            assert ({"deprecation", "sunset"} <= names) == operation.deprecated
-            assert bool({"deprecation", "sunset"} & names) == operation.deprecated
+        replies = [await ask(running, operation, secret) for secret in (running.secret, other, None)]
+        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+        replies.append(await ask(running, operation, running.secret))
+        assert replies[-1].status in (200, 201)
+        for reply in replies:
+            names = {name for name, _ in pairs(reply.headers)}
+            assert ({"deprecation", "sunset"} <= names) == operation.deprecated, reply.status
+            assert bool({"deprecation", "sunset"} & names) == operation.deprecated, reply.status
+
+    use_app(tmp_path, work)
+
+
+@each_with_a_body
+def test_a_body_that_cannot_be_read_is_refused_with_a_documented_status(operation: Operation, tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+        refused = {
+            "another media type": (await ask(running, operation, running.secret, content_type="text/plain")).status,
+            "a large body": (await ask(running, operation, running.secret, body=b" " * (BODY_MAX + 1))).status,
+            "no JSON": (await ask(running, operation, running.secret, body=b"{")).status,
+            "no object": (await ask(running, operation, running.secret, body=b"[]")).status,
+        }
+        assert refused == {"another media type": 415, "a large body": 413, "no JSON": 400, "no object": 400}
+        assert {str(status) for status in refused.values()} <= DOCUMENTED[operation.name]["responses"].keys()
 
     use_app(tmp_path, work)
 
@@ -199,23 +249,38 @@ def test_the_alert_on_slow_answers_includes_it(operation: Operation) -> None:
     assert not {OTHER, SITE} & included
 
 
+@pytest.mark.parametrize("file", ["grafana-dashboard.json", "petstore-alerts.yml"])
+def test_operations_that_monitoring_names_exist(file: str) -> None:
+    text = (ROOT / "docs/monitoring" / file).read_text()
+    named = re.findall(r'\boperation[=!]~?\\?"([^"\\]+)\\?"', text)
+    assert named
+    assert {name for names in named for name in names.split("|")} <= {*COUNTED, SITE}
+
+
 @each_operation
-def test_the_description_of_the_interface_has_a_heading_for_it(operation: Operation) -> None:
+def test_the_description_of_the_interface_has_a_heading_and_an_example_for_it(operation: Operation) -> None:
     title = re.escape(f"`{operation.method} {operation.path}`")
     suffix = r" \(deprecated\)" if operation.deprecated else ""
     text = (ROOT / "docs/api.md").read_text()
-    assert re.search(rf"^### .+: {title}{suffix}$", text, re.MULTILINE), f"docs/api.md has no heading with {title}"
+    section = re.search(rf"^### .+: {title}{suffix}$(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)
+    assert section, f"docs/api.md has no heading with {title}"
+    path = re.sub(r"\{\w+\}", r"[^/ ]+", operation.path)
+    assert re.search(rf"^\$ curl .*\$BASE{path}[ ?\"]", section[1], re.MULTILINE), f"{title} has no example with curl"
 
 
 def snake_case(name: str) -> str:
     return re.sub("([A-Z])", lambda match: f"_{match[1].lower()}", name)
 
 
+_CLIENTS = (Petstore("pets_live_x"), AsyncPetstore("pets_live_x"))
+CLIENTS = [each for client in _CLIENTS for each in (client, client.with_raw_response)]
+
+
 @each_operation
-@pytest.mark.parametrize("client", [Petstore, AsyncPetstore], ids=lambda client: str(client.__name__))
-def test_the_client_has_a_method_for_it(operation: Operation, client: type) -> None:
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: type(client).__name__)
+def test_the_client_has_a_method_for_it(operation: Operation, client: object) -> None:
     method: Callable[..., Any] | None = getattr(client, snake_case(operation.name), None)
-    assert method is not None, f"{client.__name__} has no {snake_case(operation.name)}"
+    assert method is not None, f"{type(client).__name__} has no {snake_case(operation.name)}"
     assert method.__doc__
     reference = (ROOT / "docs/client.md").read_text()
     assert f"| `{snake_case(operation.name)}(" in reference, f"docs/client.md has no {snake_case(operation.name)}"

@@ -1,5 +1,6 @@
 """The rules of the settings, without a command line: what is refused, and that the message names the option."""
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import click
 import msgspec
 import pytest
 
+import petstore
 from petstore.cli.serve import serve
 from petstore.errors import OperatorError
 from petstore.settings import RANGES, Settings
@@ -54,6 +56,23 @@ def test_a_number_has_the_range_of_its_option(name: str) -> None:
 
 def test_every_number_has_a_range() -> None:
     assert {field.name for field in msgspec.structs.fields(Settings) if field.type is int} == set(RANGES)
+
+
+def _settings_read() -> set[str]:
+    """The NAME of each `settings.NAME`, in all modules but that of the settings."""
+    sources = [file for file in Path(petstore.__file__).parent.rglob("*.py") if file.name != "settings.py"]
+    found = (node for file in sources for node in ast.walk(ast.parse(file.read_text())))
+    return {
+        node.attr for node in found if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("settings")
+    }
+
+
+READ = _settings_read()
+
+
+@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(Settings)])
+def test_a_setting_is_used(name: str) -> None:
+    assert name in READ, f"no module reads settings.{name}"
 
 
 def test_the_defaults_and_what_the_documents_show_are_valid() -> None:

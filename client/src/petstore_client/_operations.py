@@ -1,4 +1,4 @@
-"""The three operations, without I/O: what to send, whether to send it again, how long to wait.
+"""The operations, without I/O: what to send, whether to send it again, how long to wait.
 
 The operations are coroutines that await a `Sender`. The async client awaits them. The sender of the sync client blocks,
 so that these coroutines run to their end in one step.
@@ -48,7 +48,7 @@ class _NewPet(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Operations:
-    """The three operations, with raw responses. Copies made by `with_options` share the rate limiter."""
+    """The operations, with raw responses. Copies made by `with_options` share the rate limiter."""
 
     def __init__(
         self,

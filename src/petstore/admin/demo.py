@@ -17,7 +17,7 @@ from petstore.admin.actions import Admin, newest_entry
 from petstore.admin.pet_files import IMPORTED, PetFile, format_of
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
-from petstore.operations import OperationName
+from petstore.operations import DEPRECATED, OPERATIONS, OperationName
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import SECOND, Windows
@@ -43,12 +43,17 @@ NAMES = {
 CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # repeated: more dogs and cats than turtles
 
 Mix = Mapping[tuple[OperationName, ResponseClass], float]
+_OTHERS = [each.name for each in OPERATIONS if each.name not in ("listPets", DEPRECATED)]
 READS: Mix = {("listPets", "ok"): 1.0}
 SHOP: Mix = {("listPets", "ok"): 0.8, ("createPet", "ok"): 0.15, ("createPet", "client_error"): 0.05}
-OLD_CLIENT: Mix = {("getPet", "ok"): 0.5, ("getPet", "client_error"): 0.02, ("listPets", "ok"): 0.48}
-BUSY: Mix = {("listPets", "ok"): 0.85, ("createPet", "ok"): 0.149, ("listPets", "server_error"): 0.001}
+OLD_CLIENT: Mix = {(DEPRECATED, "ok"): 0.5, (DEPRECATED, "client_error"): 0.02, ("listPets", "ok"): 0.48}
+BUSY: Mix = {
+    ("listPets", "ok"): 0.85,
+    **{(name, "ok"): 0.149 / len(_OTHERS) for name in _OTHERS},
+    ("listPets", "server_error"): 0.001,
+}
 ABUSIVE: Mix = {("listPets", "ok"): 0.5, ("listPets", "refused"): 0.4, ("listPets", "banned"): 0.1}
-TOO_FAST: Mix = {("listPets", "ok"): 0.7, ("getPet", "ok"): 0.2, ("listPets", "refused"): 0.1}
+TOO_FAST: Mix = {("listPets", "ok"): 0.7, (DEPRECATED, "ok"): 0.2, ("listPets", "refused"): 0.1}
 
 
 class _Key(NamedTuple):

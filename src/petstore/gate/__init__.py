@@ -1,7 +1,7 @@
 """The gate: the one small, atomic, shared step per request, and its protocol.
 
 `admit` decides ban, minute and day limits. In the same step it compares the version of the keys, and returns the
-versions of the catalogue. Under a new version a worker asks the store what has changed before it uses its page cache.
+versions of the catalogue. A worker uses a page from its cache only if the page is valid under these versions.
 """
 
 import ipaddress

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from petstore import data_dir
 from petstore.observability.metrics import METRICS, Gauge, Labels, Metric
+from petstore.operations import COUNTED
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 # The files of a slot and their bytes, enough for all values of all labels. They are allocated at the start:
 # prometheus-client maps them into memory, and a write to a page that a full disk cannot store would kill the worker.
-SIZES = {"counter": 512 << 10, "histogram": 64 << 10,
+# Counters take some 100 KiB for each operation, histograms some 6, each with what has no operation.
+_OPERATIONS = len(COUNTED) + 1  # and `site`
+SIZES = {"counter": _OPERATIONS * (112 << 10), "histogram": _OPERATIONS * (12 << 10),
          "gauge_livesum": 16 << 10, "gauge_livemax": 16 << 10, "gauge_livemin": 16 << 10}  # fmt: skip
 LOCK = "lock"  # shared by all living workers
 
