@@ -41,9 +41,9 @@ def load_postgres(release: Path = RELEASE) -> str:
     return url
 
 
-def load_redis() -> str:
-    """The URL of a Redis database with the gate of the second installation."""
-    url = shared(Redis).url()
+def load_redis(url: str | None = None) -> str:
+    """The URL of a Redis database, an empty one unless it is given, with the gate of the second installation."""
+    url = url or shared(Redis).url()
     with redis.Redis.from_url(url) as client:
         for name, stored in json.loads((RELEASE / "redis.json").read_text()).items():
             if stored["type"] == "hash":

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import httpx
 import pytest
+import redis
 
 from harness.backends import Postgres
 from harness.commands import Commands, Processes
@@ -20,6 +21,7 @@ from harness.servers import PETSTORE, Key, Server, serving
 from petstore.cli import cli
 from petstore.gate.redis_script import VERSIONS_RECORD, key_record
 from petstore.plans import Limits
+from tests.release_1_1 import load_postgres, load_redis
 
 ROOT = Path(__file__).parents[2]
 # Their commands run in another test, all of them, in order.
@@ -33,7 +35,7 @@ DOCUMENTS = sorted(
 
 # A command, as a regular expression that its beginning matches, and the test that runs it.
 RUN_BY = {
-    r"curl .*(?:\$BASE|\$STAGING)|etag=|export BASE": (
+    r"curl .*(?:\$BASE|\$STAGING)|etag=|export (?:BASE|STAGING)": (
         "tests/web/test_api_document.py::test_every_curl_of_the_document_answers_what_it_shows"
     ),
     r"openapi-python-client": "client/tests/test_generated.py::test_a_generated_python_client_works",
@@ -53,7 +55,9 @@ RUN_BY = {
     r"PETSTORE_DATA=\S+ uvicorn --factory": (
         "tests/cli/test_serve.py::test_another_asgi_server_starts_while_the_store_is_away"
     ),
-    r"pg_dump|pg_restore": "tests/project/test_document_commands.py::test_a_dump_is_made_and_restored_word_by_word",
+    r"pg_dump|pg_restore|psql": (
+        "tests/project/test_document_commands.py::test_a_dump_is_made_and_restored_word_by_word"
+    ),
     r"PGDATA=|mv \$PGDATA|cat >> \$PGDATA|touch \$PGDATA|cd / && runuser -u postgres -- pg_basebackup": (
         "tests/maintenance/test_point_in_time.py::test_the_database_returns_to_a_moment_before_a_mistake"
     ),
@@ -183,23 +187,84 @@ def test_every_petstore_command_works(document: str, installation: Installation)
         installation.run(line.command)
 
 
+class Dump:
+    """A dump of a database, made and restored with the commands of the document, word by word."""
+
+    def __init__(self, store: str, postgres: Postgres, folder: Path) -> None:
+        self.variables = {"STORE": store, "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
+        self.file = folder / "petstore.dump"
+        lines = [line.command for line in commands("docs/scaling.md") if re.match(r"pg_|psql ", line.command)]
+        assert [line.split()[0] for line in lines] == ["pg_dump", "pg_restore", "psql", "pg_restore"]
+        self._make, *self._restore = lines
+
+    def make(self) -> None:
+        self.run(self._make)
+
+    def restore(self) -> None:
+        for line in self._restore:
+            self.run(line)
+
+    def run(self, line: str) -> str:
+        command = re.sub(r"petstore-(?:\$\(.*?\)|\S+)\.dump", str(self.file), line)
+        shell = ["bash", "-euc", command]
+        return subprocess.run(
+            shell, env=os.environ | self.variables, check=True, timeout=60, stdout=subprocess.PIPE, text=True
+        ).stdout
+
+    def content(self) -> list[str]:
+        """Every table and row of the database, without the random words that protect the text from psql."""
+        text = self.run("pg_dump --schema='petstore_*' \"${STORE:?}\"")
+        return [line for line in text.splitlines() if not re.match(r"\\(?:un)?restrict ", line)]
+
+
 def test_a_dump_is_made_and_restored_word_by_word(postgres: Postgres, tmp_path: Path) -> None:
     petstore = Commands(Server(tmp_path / "data", "cluster"))
+    dump = Dump(str(petstore.server.store), postgres, tmp_path)
     petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
-    variables = {"STORE": str(petstore.server.store), "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
-    lines = [line.command for line in commands("docs/scaling.md") if line.command.startswith("pg_")]
-    assert [line.split()[0] for line in lines] == ["pg_dump", "pg_restore", "pg_restore"]
-    for line in lines:
-        command = re.sub(r"petstore-(?:\$\(.*?\)|\S+)\.dump", str(tmp_path / "petstore.dump"), line)
-        subprocess.run(["bash", "-euc", command], env=os.environ | variables, check=True, timeout=60)
-        petstore.text("pets", "add", "--name", "Ada", "--category-id", "1")
-    assert [pet["name"] for pet in petstore.json("pets", "list")] == ["Rex", "Ada"]
+    dump.make()
+    petstore.text("pets", "add", "--name", "Ada", "--category-id", "1")
+    dump.restore()
+    petstore.text("pets", "add", "--name", "Bo", "--category-id", "1")
+    assert [pet["name"] for pet in petstore.json("pets", "list")] == ["Rex", "Bo"]
 
 
-def test_the_pattern_for_records_of_keys_matches_their_names() -> None:
+def pattern_of_records() -> str:
+    """The pattern of the document for the records that version 2 keeps in Redis."""
     (pattern,) = re.findall(r"--pattern '(.+?)'", (ROOT / "docs/scaling.md").read_text())
-    assert fnmatch.fnmatchcase(key_record("key_1"), pattern)
-    assert not fnmatch.fnmatchcase(VERSIONS_RECORD, pattern)
+    return str(pattern)
+
+
+def test_the_way_back_to_1_1_restores_every_row_and_a_second_upgrade_carries_all_over(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    store, gate = petstore.server.store, petstore.server.gate = load_postgres(), load_redis()
+    dump = Dump(store, postgres, tmp_path)
+    dump.make()
+    of_the_release = dump.content()
+
+    keys = petstore.json("keys", "list")
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    assert dump.content() != of_the_release, "the commands have upgraded the tables"
+    dump.restore()
+    assert dump.content() == of_the_release
+
+    with redis.Redis.from_url(gate) as client:
+        upgraded = records_of_keys(client)
+        assert upgraded and client.exists(VERSIONS_RECORD)  # the upgrade has ended, and is not made again
+        client.delete(*client.scan_iter(match=pattern_of_records(), count=1000))
+        load_redis(gate)  # what the nodes of 1.1 count
+        assert petstore.json("keys", "list") == keys
+        assert records_of_keys(client) == upgraded
+
+
+def records_of_keys(client: "redis.Redis") -> dict[Any, Any]:
+    return {name: client.get(name) for name in client.scan_iter(match=key_record("*"), count=1000)}
+
+
+def test_the_pattern_for_records_matches_their_names() -> None:
+    assert fnmatch.fnmatchcase(key_record("key_1"), pattern_of_records())
+    assert fnmatch.fnmatchcase(VERSIONS_RECORD, pattern_of_records())
 
 
 # Commands within a sentence: every name and every option exists.

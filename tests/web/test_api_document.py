@@ -2,25 +2,26 @@
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from harness.backends import program
-from harness.servers import serving
+from harness.servers import PETSTORE, serving
 from tests.interface import DOCUMENT, DOCUMENTED
 
 API = (Path(__file__).parents[2] / "docs/api.md").read_text()
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Each `$ curl …` of the document, in order, with the lines that it is shown to answer."""
+    """Each `$ curl …` of the document, in order, with the lines that it is shown to answer; and what makes a key."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```console\n(.*?)^```", API, re.MULTILINE | re.DOTALL):
         for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
             found.append((command, shown.splitlines()))
-    return [(command, shown) for command, shown in found if "curl" in command]
+    return [(command, shown) for command, shown in found if "curl" in command or "keys create" in command]
 
 
 def test_every_curl_of_the_document_answers_what_it_shows(tmp_path: Path) -> None:
@@ -28,15 +29,19 @@ def test_every_curl_of_the_document_answers_what_it_shows(tmp_path: Path) -> Non
     assert len(commands()) >= 14
     with serving(tmp_path / "data") as server:
         variables = {
-            "BASE": server.url(""), "KEY": server.key("business").secret,
-            "STAGING": server.url("", "staging"), "STAGING_KEY": server.key(environment="staging").secret,
+            "BASE": server.url(""), "KEY": server.key("business").secret, "STAGING": server.url("", "staging"),
         }  # fmt: skip
         for command, shown in commands():
+            if name := re.match(r"export (\w+)=", command):
+                command = command.replace(".venv/bin/petstore", shlex.join(PETSTORE))
+                command = command.replace("/tmp/empty", str(server.data)) + f"printenv {name[1]}"
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", command],
                 env=os.environ | variables, cwd=tmp_path, capture_output=True, text=True, timeout=30,
             )  # fmt: skip
             assert done.returncode == 0, command + done.stderr
+            if name:
+                variables[name[1]] = done.stdout.strip()
             answered = [line.rstrip() for line in done.stdout.splitlines()]
             for line in shown:
                 pattern = re.escape(line).replace("…", ".+")
