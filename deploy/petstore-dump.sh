@@ -9,9 +9,11 @@ file=$1/petstore-$(date -u +%Y%m%dT%H%M%SZ).dump
 
 umask 077
 pg_dump --format=custom --schema='petstore_*' --file="$file.part" "$store"
-pg_restore --clean --if-exists --no-owner --single-transaction --dbname="$tried" "$file.part"
-count() { psql --no-psqlrc --quiet --tuples-only --no-align --command='SELECT count(*) FROM petstore_live.keys' "$1"; }
-[ "$(count "$tried")" -gt 0 ] || { echo "petstore-dump: the restored dump has no keys" >&2; exit 1; }
+ask() { psql --no-psqlrc --quiet --tuples-only --no-align --command="$1" "$tried"; }
+# Not pg_restore --clean: it fails where an earlier version of Petstore has left other tables.
+ask 'DROP SCHEMA IF EXISTS petstore_live, petstore_staging CASCADE'
+pg_restore --no-owner --single-transaction --dbname="$tried" "$file.part"
+[ "$(ask 'SELECT count(*) FROM petstore_live.keys')" -gt 0 ] || { echo "petstore-dump: the restored dump has no keys" >&2; exit 1; }
 # Only a dump that could be restored gets its name, and lets the oldest go.
 mv "$file.part" "$file"
 ls -1 "$1"/petstore-*.dump | head -n "-$keep" | xargs -r rm --

@@ -31,8 +31,7 @@ from tests.store.test_imports import SMALL_CHUNKS
 COUNT = 20_000
 # One animal per transaction, so that an import takes long enough to be interrupted.
 ONE_BY_ONE = (
-    "from petstore.cli import data, main;"
-    "data.OPERATOR_BOUNDS = data.OPERATOR_BOUNDS._replace(import_chunk=1); main()"
+    "from petstore.cli import data, main;data.OPERATOR_BOUNDS = data.OPERATOR_BOUNDS._replace(import_chunk=1); main()"
 )
 
 

@@ -310,8 +310,7 @@ def test_ctrl_c_while_a_pipe_is_read_adds_nothing(petstore: Commands, tmp_path: 
 
 
 ONE_BY_ONE = (
-    "from petstore.cli import data, main;"
-    "data.OPERATOR_BOUNDS = data.OPERATOR_BOUNDS._replace(import_chunk=1); main()"
+    "from petstore.cli import data, main;data.OPERATOR_BOUNDS = data.OPERATOR_BOUNDS._replace(import_chunk=1); main()"
 )
 
 

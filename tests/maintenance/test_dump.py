@@ -34,6 +34,9 @@ def dump(petstore: Commands, postgres: Postgres, folder: Path) -> "subprocess.Co
 def test_a_dump_is_restored_before_it_is_kept(cluster: Commands, postgres: Postgres, tmp_path: Path) -> None:
     cluster.json("keys", "create", "--plan", "free")
     cluster.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    tried = postgres.url_of("petstore_dump_test")
+    postgres.execute("CREATE SCHEMA petstore_live", tried)
+    postgres.execute("CREATE TABLE petstore_live.of_another_version (id int)", tried)
     for number in range(20):
         (tmp_path / "dumps").mkdir(exist_ok=True)
         (tmp_path / f"dumps/petstore-20260101T0000{number:02}Z.dump").touch()
@@ -42,7 +45,7 @@ def test_a_dump_is_restored_before_it_is_kept(cluster: Commands, postgres: Postg
     kept = sorted(path.name for path in (tmp_path / "dumps").iterdir())
     assert len(kept) == 14 and kept[-1] > "petstore-2026010" and not any(name.endswith(".part") for name in kept)
     assert (tmp_path / "dumps" / kept[-1]).stat().st_mode & 0o077 == 0
-    cluster.server.store = postgres.url_of("petstore_dump_test")
+    cluster.server.store = tried
     assert [pet["name"] for pet in cluster.json("pets", "list")] == ["Rex"]
 
 

@@ -43,6 +43,8 @@ from petstore.wording import counted
 def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
+    Quotas are what each key has used of its limits, and bans.
+
     Stop the service first. The target must be empty. Every row is compared after the copy. After an interruption empty
     the target, and give the same command again.
 

@@ -281,9 +281,10 @@ def how_to_back_up_postgresql(url: str, target: Path) -> str:
 
 
 def how_to_restore_postgresql(url: str, source: Path) -> str:
+    database = without_password(url)
     return (
         "the store is in PostgreSQL, which has tools of its own for a restore; stop every node first:\n"
-        "  pg_restore --clean --if-exists --single-transaction"
-        f" {shlex.join([f'--dbname={without_password(url)}', str(source)])}\n"
+        f"  psql {shlex.quote(database)} -c 'DROP SCHEMA IF EXISTS petstore_live, petstore_staging CASCADE'\n"
+        f"  pg_restore --single-transaction {shlex.join([f'--dbname={database}', str(source)])}\n"
         "A node that starts reads everything again."
     )
