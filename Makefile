@@ -74,7 +74,7 @@ check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, types, the direction of i
 docs: $(VENV)/.installed-dev ## Write docs/reference/ from the code
 	@$(BIN)/python -m tools.references
 
-prove: $(VENV)/.installed-dev ## Try the claims where others break (two hours; about a minute with ARGS="--scale short")
+prove: $(VENV)/.installed-dev ## Try the claims where others break (three hours; about a minute with ARGS="--scale short")
 	$(BIN)/python -m prove $(ARGS)
 
 bench: $(VENV)/.installed-dev ## Race the service against Go and FastAPI doing the same work (needs wrk)
