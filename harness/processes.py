@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,11 @@ def fork_from_now_on() -> None:
          "petstore.store.postgres.pool", "petstore.gate.lmdb", "petstore.gate.redis_url",
          "uvicorn", "uvloop"]
     )  # fmt: skip
+
+
+def let_ctrl_c_through() -> None:
+    """A shell starts what it runs in the background with SIGINT ignored, and every child would inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Forked:

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser
 from harness.backends import Missing, Postgres, Redis, remove_shared, running, shared
 from harness.browsers import browser_running
 from harness.commands import Commands
-from harness.processes import fork_from_now_on
+from harness.processes import fork_from_now_on, let_ctrl_c_through
 from harness.redis_topologies import RedisCluster, cluster_running
 from harness.served import Served
 from harness.servers import HOSTS, Host, Key, Server, empty_store, serving
@@ -29,6 +29,7 @@ BACKENDS = ("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")  # as they stand in
 def pytest_configure() -> None:
     _trust_one_authority()
     fork_from_now_on()
+    let_ctrl_c_through()
 
 
 def _trust_one_authority() -> None:

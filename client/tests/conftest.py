@@ -5,7 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from fakes import Kind
+from harness.processes import let_ctrl_c_through
 from harness.servers import Key, Server, serving
+
+
+def pytest_configure() -> None:
+    let_ctrl_c_through()
 
 
 @pytest.fixture(params=["sync", "async"])
