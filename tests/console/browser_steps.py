@@ -2,7 +2,9 @@
 
 import re
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
+
+TABS_MAX = 150
 
 
 def open_section(page: Page, title: str) -> None:
@@ -20,3 +22,19 @@ def add_pet(page: Page, name: str) -> int:
     found = re.search(r"\d+", message.inner_text())
     assert found is not None
     return int(found[0])
+
+
+def press(page: Page, target: Locator, key: str = "Enter") -> None:
+    """Move the focus to an element with the tab key, and press a key there."""
+    expect(target).to_be_visible()
+    element = target.element_handle()
+    for _ in range(TABS_MAX):
+        focused, replaced = element.evaluate("element => [element === document.activeElement, !element.isConnected]")
+        if focused:
+            page.keyboard.press(key)
+            return
+        if replaced:  # to find it takes long; only when the page has been refreshed it must be found again
+            element = target.element_handle()
+            continue
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{target} cannot be reached by the tab key")

@@ -5,17 +5,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
 from harness.commands import Commands
 from harness.consoles import Console, running_console
 from harness.servers import Server
 from petstore.plans import Limits
 from petstore.rate_limits import Windows
+from tests.console.browser_steps import press
 
 pytestmark = pytest.mark.thorough
-
-TABS_MAX = 150
 
 
 @pytest.fixture(scope="module")
@@ -28,22 +27,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
 def console(server: Server) -> Iterator[Console]:
     with running_console(server) as running:
         yield running
-
-
-def press(page: Page, target: Locator, key: str = "Enter") -> None:
-    """Move the focus to an element with the tab key, and press a key there."""
-    expect(target).to_be_visible()
-    element = target.element_handle()
-    for _ in range(TABS_MAX):
-        focused, replaced = element.evaluate("element => [element === document.activeElement, !element.isConnected]")
-        if focused:
-            page.keyboard.press(key)
-            return
-        if replaced:  # to find it takes long; only when the page has been refreshed it must be found again
-            element = target.element_handle()
-            continue
-        page.keyboard.press("Tab")
-    raise AssertionError(f"{target} cannot be reached by the tab key")
 
 
 def fill(page: Page, label: str, text: str) -> None:

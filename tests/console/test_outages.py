@@ -1,7 +1,6 @@
 """The console while the service, PostgreSQL or Redis does not respond: it says so, and recovers by itself."""
 
 import asyncio
-import contextlib
 import os
 import re
 import signal
@@ -11,29 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from harness.backends import Postgres, Process, Redis
+from harness.backends import Postgres, Redis
 from harness.consoles import Console, cells, running_console, text_of
 from harness.served import wait_for
 from harness.servers import Server, serving
 from petstore.console.background import Job, Jobs
 from petstore.errors import Unavailable
 from petstore.wording import when
+from tests.console.outages import away
 
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
     with running_console(Server(tmp_path / "data", "cluster")) as running:
         yield running
-
-
-@contextlib.contextmanager
-def away(server: Process) -> Iterator[None]:
-    """A server that hangs: a harder case than a closed port."""
-    server.hang()
-    try:
-        yield
-    finally:
-        server.go_on()
 
 
 def test_without_redis_the_console_shows_what_it_can(console: Console, redis: Redis) -> None:
