@@ -143,13 +143,14 @@ def test_a_form_sent_without_the_store(page: Page, console: Console, postgres: P
         look(page, "store-away-form", ALL_LOOKS)
 
 
-def test_an_open_page_shows_that_the_store_is_away(page: Page, console: Console, postgres: Postgres) -> None:
+def test_an_open_page_shows_that_the_store_is_away_and_back(page: Page, console: Console, postgres: Postgres) -> None:
     page.goto(console.origin + "/live/overview")
     with away(postgres):
         message = page.locator("#messages .message")
         expect(message).to_have_text(STORE_AWAY, timeout=REFRESHED_WITHIN)
         expect(message).to_be_in_viewport()
         look(page, "store-away-open", ALL_LOOKS)
+    expect(message).to_have_count(0, timeout=REFRESHED_WITHIN)
 
 
 @pytest.fixture(scope="module")

@@ -54,8 +54,23 @@ def test_without_postgres_the_console_shows_an_error_and_recovers(console: Conso
         assert failed.status_code == 503 and "refresh" not in failed.headers
         assert "Check whether the change was made" in text_of(failed)
         assert new_client.get(console.link).status_code == 503
+        assert operator.get("/static/base.css").status_code == 200
     assert wait_for(lambda: operator.get("/live/animals").status_code == 200)
     assert new_client.get(console.link).status_code == 303  # the link was not used up by the outage
+
+
+@pytest.mark.thorough
+def test_a_page_that_reads_much_is_an_error_too_while_postgres_hangs(tmp_path: Path, postgres: Postgres) -> None:
+    """Whoever has signed in by the link needs no look-up of an operator, which would fail first."""
+    server = Server(tmp_path / "data", "cluster")
+    server.create()
+    with running_console(server) as running:
+        client = running.client()
+        assert client.get(running.link).status_code == 303
+        for path in ("/live/animals", "/live/audit"):
+            assert client.get(path).status_code == 200
+            with away(postgres):
+                assert client.get(path).status_code == 503
 
 
 PAGES = ["overview", "animals", "animals/imports", "keys", "keys/new", "keys/identify", "bans", "deprecated", "audit",

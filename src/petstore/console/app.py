@@ -1,5 +1,6 @@
 """The console as one ASGI application: its routes."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -25,10 +26,16 @@ from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
 
+PAGE_TIMEOUT = 10.0  # seconds for a page. An action may take as long as it needs
+
 
 def _route(method: str, path: str, handler: Handler) -> Route:
     async def endpoint(request: Request) -> Response:
-        return await handler(ConsoleRequest(request))
+        try:
+            async with asyncio.timeout(PAGE_TIMEOUT if method == "GET" else None):
+                return await handler(ConsoleRequest(request))
+        except TimeoutError as error:
+            raise Unavailable("the store did not answer in time") from error
 
     return Route(path, endpoint, methods=[method])
 

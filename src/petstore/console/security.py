@@ -72,12 +72,15 @@ class SecurityMiddleware:
         # A browser sends Origin with every POST. A page of another site cannot send the console's own.
         if is_post and request.headers.get("origin", "").lower() not in origin.allowed_origins:
             return PlainTextResponse("This request does not come from a page of the console.\n", 403)
+        request.scope["session"] = None
+        if path.startswith("/static/"):  # holds no data, and an error page needs its styles
+            return None
         try:
             cookie = cookie_of(request, origin.cookie_name)
             session = await find_session(self._state, cookie, automatic=path.endswith("/refresh"))
         except Unavailable as error:
             return unavailable(request, error)
-        if session is None and path != "/sign-in" and not path.startswith("/static/"):  # those two hold no data
+        if session is None and path != "/sign-in":
             return sign_in_page(request)
         request.scope["session"] = session
         if session is not None and session.role == "viewer" and is_post and path not in ALLOWED_FOR_VIEWERS:

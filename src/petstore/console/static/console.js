@@ -26,8 +26,10 @@
     }
   }
 
-  function showMessage(text, ok) {
+  // What a refresh of the page reports is over when a later one succeeds.
+  function showMessage(text, ok, ofRefresh = false) {
     const line = document.createElement("p");
+    line.toggleAttribute("data-of-refresh", ofRefresh);
     line.className = "message " + (ok ? "ok" : "error");
     line.textContent = text;
     document.getElementById("messages").replaceChildren(line);
@@ -65,11 +67,16 @@
   });
   document.addEventListener("htmx:load", (event) => showTimes(event.target));
 
+  const isRefresh = (event) => event.target.matches("[data-refresh]");
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (isRefresh(event) && event.detail.successful) document.querySelector("#messages [data-of-refresh]")?.remove();
+  });
   document.addEventListener("htmx:responseError", (event) => {
     const text = event.detail.xhr.getResponseHeader("content-type")?.startsWith("text/plain") && event.detail.xhr.responseText;
-    showMessage(text || "The console could not do that.", false);
+    showMessage(text || "The console could not do that.", false, isRefresh(event));
   });
-  document.addEventListener("htmx:sendError", () => showMessage("The console does not respond. This page may be out of date.", false));
+  document.addEventListener("htmx:sendError", (event) =>
+    showMessage("The console does not respond. This page may be out of date.", false, isRefresh(event)));
 
   function updateSelection() {
     const count = all("#rows input:checked").length;
