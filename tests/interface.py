@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
 
 import httpx
 import jsonschema_rs
@@ -12,6 +11,7 @@ from petstore.operations import OPERATIONS, Operation, OperationName
 from petstore.settings import BASES
 from petstore.web.documents import Json, openapi_document
 from petstore.web.pets import SUNSET
+from tools.breaking_changes import resolved
 
 # What HTTP itself, the host and the operator's settings add to a response.
 UNDOCUMENTED = {
@@ -19,20 +19,6 @@ UNDOCUMENTED = {
     "access-control-expose-headers", "access-control-max-age", "connection", "content-length", "content-type", "date",
     "ratelimit", "ratelimit-policy", "server", "transfer-encoding", "vary",
 }  # fmt: skip
-
-
-def resolved(node: Any, document: Json) -> Any:
-    """Without references: each is replaced by what it names."""
-    if isinstance(node, list):
-        return [resolved(each, document) for each in node]
-    if not isinstance(node, dict):
-        return node
-    if "$ref" in node:
-        target: Any = document
-        for step in node["$ref"].removeprefix("#/").split("/"):
-            target = target[step]
-        return resolved({**target, **{name: value for name, value in node.items() if name != "$ref"}}, document)
-    return {name: resolved(value, document) for name, value in node.items()}
 
 
 def operations_of(document: Json) -> dict[OperationName, Json]:

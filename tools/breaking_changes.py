@@ -37,7 +37,7 @@ GROWS = {("Error", "code")}
 
 def breaking_changes(old: Json, new: Json) -> list[str]:
     """One line for each change from the document `old` to the document `new` that can break a client of `old`."""
-    old, new = _resolved(old, old), _resolved(new, new)
+    old, new = resolved(old, old), resolved(new, new)
     return [*_base_addresses(old, new), *_operations(old, new)]
 
 
@@ -200,10 +200,10 @@ def _known(schema: Json) -> set[str]:
     return set(schema["enum"] if "enum" in schema else schema.get("examples", []))
 
 
-def _resolved(node: Any, document: Json) -> Any:
+def resolved(node: Any, document: Json) -> Any:
     """Without references: what each names takes its place, with that name as its title and what stands beside it."""
     if isinstance(node, list):
-        return [_resolved(each, document) for each in node]
+        return [resolved(each, document) for each in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
@@ -211,8 +211,8 @@ def _resolved(node: Any, document: Json) -> Any:
         for step in node["$ref"].removeprefix("#/").split("/"):
             target = target[step]
         beside = {name: value for name, value in node.items() if name != "$ref"}
-        return _resolved({"title": step, **target, **beside}, document)
-    return {name: _resolved(value, document) for name, value in node.items()}
+        return resolved({"title": step, **target, **beside}, document)
+    return {name: resolved(value, document) for name, value in node.items()}
 
 
 def last_release() -> Path:

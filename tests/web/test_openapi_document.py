@@ -20,7 +20,8 @@ from petstore.web.documents import Json, openapi_document
 from petstore.web.pets import SUNSET
 from petstore.web.replies import REJECTIONS, Error
 from petstore.web.requests import BODY_MAX, BODY_TIMEOUT, DEFAULT_LIMIT, MAX_LIMIT
-from tests.interface import AFTER_SUNSET, DOCUMENT, DOCUMENTED, resolved
+from tests.interface import AFTER_SUNSET, DOCUMENT, DOCUMENTED
+from tools.breaking_changes import resolved
 
 ROOT = Path(__file__).parents[2]
 GUIDE: str = DOCUMENT["info"]["description"]
