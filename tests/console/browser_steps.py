@@ -1,8 +1,12 @@
 """Steps that several browser tests share."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+
+from harness.consoles import Console
 
 TABS_MAX = 150
 
@@ -38,3 +42,15 @@ def press(page: Page, target: Locator, key: str = "Enter") -> None:
             continue
         page.keyboard.press("Tab")
     raise AssertionError(f"{target} cannot be reached by the tab key")
+
+
+@contextlib.contextmanager
+def signed_in(browser: Browser, console: Console) -> Iterator[BrowserContext]:
+    """A browser whose operator has signed in by the link."""
+    opened = browser.new_context()
+    page = opened.new_page()
+    page.goto(console.link)
+    expect(page).to_have_url(console.origin + "/live/overview")
+    page.close()
+    yield opened
+    opened.close()

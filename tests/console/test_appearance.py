@@ -17,6 +17,7 @@ from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import Windows
 from petstore.usage import OperationUsage, RecentError
+from tests.console.browser_steps import signed_in
 
 pytestmark = pytest.mark.thorough
 
@@ -85,14 +86,8 @@ def console(server: Server) -> Iterator[Console]:
 
 @pytest.fixture(scope="module")
 def context(browser: Browser, console: Console) -> Iterator[BrowserContext]:
-    """Signed in by the link."""
-    opened = browser.new_context()
-    page = opened.new_page()
-    page.goto(console.link)
-    expect(page).to_have_url(console.origin + "/live/overview")
-    page.close()
-    yield opened
-    opened.close()
+    with signed_in(browser, console) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from harness.backends import Postgres, Redis
 from harness.browsers import ALL_LOOKS, look
 from harness.consoles import Console, running_console
 from harness.servers import Server
-from tests.console.browser_steps import open_section, press
+from tests.console.browser_steps import open_section, press, signed_in
 from tests.console.outages import away
 
 pytestmark = pytest.mark.thorough
@@ -37,14 +37,8 @@ def console(server: Server) -> Iterator[Console]:
 
 @pytest.fixture(scope="module")
 def context(browser: Browser, console: Console) -> Iterator[BrowserContext]:
-    """Signed in by the link."""
-    opened = browser.new_context()
-    page = opened.new_page()
-    page.goto(console.link)
-    expect(page).to_have_url(console.origin + "/live/overview")
-    page.close()
-    yield opened
-    opened.close()
+    with signed_in(browser, console) as opened:
+        yield opened
 
 
 @pytest.fixture
