@@ -43,7 +43,9 @@ class Connection(asyncio.Protocol):
         self._messages = MessageReader(self, server.field_names)
         self._in_flight: Request | None = None
         self._rejecting = False  # the response to a malformed message is being made
+        # One task for all requests: to start one for each would cost as much as the gate's step.
         self._task: asyncio.Task[None] | None = None
+        self._idle: asyncio.Future[None] | None = None  # what the task waits for between two requests
         self._write_paused = False  # the client does not take its responses
         self._writable: asyncio.Future[None] | None = None  # while a body waits for that to end
         self._written = 0  # bytes of responses
@@ -74,6 +76,8 @@ class Connection(asyncio.Protocol):
         self._messages.end()
         self._messages.waiting.clear()
         self._wake_writer()
+        if self._idle is not None:
+            self._idle.cancel()  # and with it the task; a request in flight is carried out all the same
         self._task = None  # the task, the reader and this object refer to each other: nothing outlives its connection
 
     def eof_received(self) -> bool:
@@ -136,8 +140,12 @@ class Connection(asyncio.Protocol):
         if self._write_paused:
             return
         if messages.waiting:
-            self._in_flight = request = messages.waiting.popleft()
-            self._task = self._server.create_task(self._answer(request))
+            self._in_flight = messages.waiting.popleft()
+            if self._task is None:
+                self._task = self._server.create_task(self._answer_requests())
+            elif self._idle is not None:
+                self._idle.set_result(None)
+                self._idle = None
             if len(messages.waiting) == PIPELINE_MAX:  # there is room again for what was left unread
                 messages.feed(b"", perf_counter())
                 self.resume()
@@ -146,34 +154,41 @@ class Connection(asyncio.Protocol):
             self._rejecting = True
             self._task = self._server.create_task(self._reject(status))
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer_requests(self) -> None:
         server, messages = self._server, self._messages
-        response = await server.app.answer(request)
-        head_only = request.method == "HEAD"
-        stream = request.stream
-        # What is left of a body that was not read to its end would be taken for the next request.
-        complete = stream is None or stream.complete
-        stays = complete and request.keep_alive and not server.closing and response.status not in CLOSING
-        if messages.over and not messages.waiting and messages.rejected is None:
-            stays = False
-        if response.stream is not None or (len(response.body) > PART_MAX and not head_only):
-            if not await self._send_parts(response, stays=stays, head_only=head_only):
+        while (request := self._in_flight) is not None:
+            response = await server.app.answer(request)
+            head_only = request.method == "HEAD"
+            stream = request.stream
+            # What is left of a body that was not read to its end would be taken for the next request.
+            complete = stream is None or stream.complete
+            stays = complete and request.keep_alive and not server.closing and response.status not in CLOSING
+            if messages.over and not messages.waiting and messages.rejected is None:
+                stays = False
+            if response.stream is not None or (len(response.body) > PART_MAX and not head_only):
+                if not await self._send_parts(response, stays=stays, head_only=head_only):
+                    return
+            else:
+                self._in_flight = None
+                if self._transport.is_closing():
+                    return  # the client has gone
+                self._send(response, stays=stays, head_only=head_only)
+            self.since = server.now
+            if messages.received <= UNCOUNTED_MAX:
+                messages.received = 0
+            else:
+                messages.release()
+                self._count()
+            if not stays:
+                self._close()
                 return
-        else:
-            self._in_flight = None
-            if self._transport.is_closing():
-                return  # the client has gone
-            self._send(response, stays=stays, head_only=head_only)
-        self.since = server.now
-        if messages.received <= UNCOUNTED_MAX:
-            messages.received = 0
-        else:
-            messages.release()
-            self._count()
-        if not stays:
-            self._close()
-        elif messages.waiting or messages.rejected is not None:
-            self._next()
+            if messages.waiting or messages.rejected is not None:
+                self._next()
+            if self._in_flight is not None:
+                await asyncio.sleep(0)  # a client that has sent many at once does not keep others waiting
+            else:
+                self._idle = asyncio.get_running_loop().create_future()
+                await self._idle
 
     async def _reject(self, status: int) -> None:
         """The last response, to a message that never became a request."""

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import apsw
+import msgspec
 
 from petstore.data_dir import open_file
 from petstore.errors import OperatorError, PetstoreError, Unavailable
@@ -41,6 +42,8 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
         set_busy_timeout(connection, BUSY_TIMEOUT)
         # Otherwise SQLite plans a statement anew for another value of a parameter.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        # A value that SQLite has no type for is a list: it becomes a JSON array.
+        connection.convert_binding = lambda _cursor, _place, value: msgspec.json.encode(value).decode()
         # One by one: of several in one text, SQLite would leave out those after the first that returns a row.
         for name, value in (PRAGMAS if readonly else FILE_PRAGMAS | PRAGMAS).items():
             connection.pragma(name, value)

@@ -4,14 +4,13 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import apsw
-import msgspec
 
 from petstore.changes import Change
 from petstore.errors import OperatorError
@@ -67,7 +66,7 @@ class SqliteDatabase:
     async def read(self, sql: str, *values: Any) -> list[Row]:
         # All rows at once: an unfinished statement would keep its snapshot, and SQLite could not start the log over.
         try:
-            rows = self._cursor.execute(translated(sql), bindings(values)).fetchall()
+            rows = self._cursor.execute(translated(sql), values).fetchall()
         except apsw.Error as error:
             fault = translate(error)
             if fault is error:
@@ -83,7 +82,7 @@ class SqliteDatabase:
 
         def work() -> list[Row]:
             with closing(connect(self._path, readonly=True)) as connection:
-                return connection.execute(translated(sql), bindings(values)).fetchall()
+                return connection.execute(translated(sql), values).fetchall()
 
         with translating():
             return await asyncio.to_thread(work)
@@ -159,7 +158,7 @@ def run(connection: apsw.Connection, transaction: Transaction[T]) -> T:
 
 def _execute(connection: apsw.Connection, step: Step) -> list[Row]:
     if isinstance(step, Statement):
-        return connection.execute(translated(step.sql), bindings(step.values)).fetchall()
+        return connection.execute(translated(step.sql), step.values).fetchall()
     sql = _insert_into(step.table) if isinstance(step, PutRows) else translated(step.sql)
     connection.executemany(sql, step.rows)
     return []
@@ -172,13 +171,5 @@ def _insert_into(table: Table) -> str:
 
 @lru_cache(maxsize=256)
 def translated(sql: str) -> str:
-    """The shared dialect, in SQLite's."""
+    """The shared dialect, in SQLite's. A list is bound as a JSON array, see `connect`."""
     return _ANY.sub(r"IN (SELECT value FROM json_each(\1))", sql.replace("$", "?"))
-
-
-def bindings(values: Sequence[Any]) -> Sequence[Any]:
-    """A list becomes a JSON array, which `translated` expects."""
-    for value in values:
-        if type(value) is list:
-            return tuple(msgspec.json.encode(each).decode() if type(each) is list else each for each in values)
-    return values
