@@ -78,6 +78,7 @@ NOT_RUN = {
     r"redis-cli ": "no redis-cli is installed with the Redis of the tests",
     r"export PETSTORE_": "sets a variable of the reader's shell",
     r"make (?:check|test)": "it is what runs the checks and the tests",
+    r"make (?:help|setup)": "lists the commands; makes the environment that the tests run in",
 }
 
 
