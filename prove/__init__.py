@@ -1,1 +1,1 @@
-"""What the service claims, tried where others break: `python -m prove`, explained in docs/proofs.md."""
+"""What the service claims, tried where others break: `python -m prove`, explained in prove/README.md."""

@@ -14,7 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 READ_BY_PEOPLE = (
-    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "client/README.md", "tests/README.md", "docs/**/*.md",
+    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "client/README.md", "tests/README.md", "prove/README.md",
+    "docs/**/*.md",
 )  # fmt: skip
 LINKED = (*READ_BY_PEOPLE, "SECURITY.md", "CHANGELOG.md", "client/CHANGELOG.md", "bench/README.md")
 FIGURES = "figures.md"  # what measurements print: lists, not sentences
@@ -70,7 +71,7 @@ def faults(root: Path) -> list[str]:
             found += [f"{document.relative_to(root)}: {fault}" for fault in lengths(text)]
     for decision in _files(root, ("docs/decisions/0*.md",)):
         found += _too_long(decision.name, decision.read_text(), DECISION_MAX)
-    for proofs in _files(root, ("docs/proofs.md",)):
+    for proofs in _files(root, ("prove/README.md",)):
         found += _too_long(proofs.name, re.sub(r"^\|.*$", "", proofs.read_text(), flags=re.MULTILINE), PROOFS_MAX)
     guides = " ".join(guide.read_text() for guide in _files(root, GUIDES))
     found += _too_long(", ".join(GUIDES), guides, TOTAL_MAX)

@@ -122,7 +122,7 @@ def _figures() -> str:
     )  # fmt: skip
     return (
         "# Figures\n\nAll measured figures of the project, from the last run of each measurement."
-        " [The benchmark](../../bench/README.md) and [proofs](../proofs.md) say what is measured, and how.\n\n"
+        " [The benchmark](../../bench/README.md) and [proofs](../../prove/README.md) say what is measured, and how.\n\n"
         f"## The race\n\n{_machine(race)}\n\n{_race(race)}\n"
         f"## The same application on other servers\n\n{_machine(servers)}\n\n{_race(servers)}\n"
         f"## The race on PostgreSQL and Redis\n\n{_machine(cluster)}\n\n{_race(cluster)}\n"

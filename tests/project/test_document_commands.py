@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 RUN_WHOLE = {"README.md": "tests/cli/test_tutorial.py", "docs/tutorial.md": "tests/cli/test_tutorial.py"}
 DOCUMENTS = sorted(
     str(file.relative_to(ROOT))
-    for pattern in ("*.md", "docs/*.md", "client/*.md", "bench/*.md")
+    for pattern in ("*.md", "docs/*.md", "client/*.md", "bench/*.md", "prove/*.md")
     for file in ROOT.glob(pattern)
     if not file.name.startswith("CHANGELOG")
 )
@@ -72,12 +72,13 @@ NOT_RUN = {
     r"(?:set -a; \.|STORE=)": "reads the settings of an installed service",
     r"rm ": "deletes files of an installed service",
     r"(?:df|ls|fuser|pgrep) ": "shows the state of an installed service",
-    r"(?:\S*/)?pip install|python3 -m venv": "make release-check installs the wheel in a new environment",
+    r"(?:\S*/)?pip (?:install|download)|python3 -m venv": "make release-check installs the wheel in a new environment",
     r"podman ": "make container-check builds the image and uses it, as root",
     r"(?:openssl s_client|ssh) ": "needs another machine",
     r"redis-cli ": "no redis-cli is installed with the Redis of the tests",
     r"export PETSTORE_": "sets a variable of the reader's shell",
     r"make (?:check|test)": "it is what runs the checks and the tests",
+    r"make (?:help|setup)": "lists the commands; makes the environment that the tests run in",
 }
 
 

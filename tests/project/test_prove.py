@@ -71,7 +71,7 @@ def test_a_planted_fault_must_be_found_in_every_part(plant: bool, holds: list[bo
 
 
 def test_every_proof_and_every_deviation_is_documented() -> None:
-    document = (Path(__file__).parents[2] / "docs/proofs.md").read_text()
+    document = (Path(__file__).parents[2] / "prove/README.md").read_text()
     assert [name for name in PROOFS if f"| [{name}]" not in document] == []
     assert [case.rule for case in all_cases() if case.deviates and case.rule not in document] == []
     assert f"{len(all_cases())} messages" in document
