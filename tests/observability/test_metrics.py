@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import os
+import resource
 import signal
 import ssl
 import stat
@@ -29,7 +30,7 @@ from petstore.maintenance.certificate import certificate_expiry, served_expiry
 from petstore.observability import metrics
 from petstore.observability.metrics import Counter, Gauge, Histogram
 from petstore.observability.monitoring import Monitoring
-from petstore.observability.multiprocess import SIZES, start_anew
+from petstore.observability.multiprocess import SIZES, WorkerMetrics, start_anew
 from petstore.operations import COUNTED
 from petstore.plans import PLANS
 
@@ -267,6 +268,23 @@ def test_a_worker_that_cannot_make_its_files_serves_and_tries_again(
     with caplog.at_level(logging.ERROR, "petstore"):
         asyncio.run(work())
     assert [record.getMessage() for record in caplog.records] == ["metrics not written"]
+
+
+def test_a_worker_that_finds_no_space_for_its_files_spoils_no_scrape(tmp_path: Path) -> None:
+    async def work() -> None:
+        other = Monitoring(tmp_path, no_node_gauges)
+        await scraped(other)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # as little as a full disk has
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                WorkerMetrics(tmp_path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert (await scraped(other)).value("petstore_worker_starts_total") == 1
+        await other.close()
+
+    asyncio.run(work())
 
 
 def test_numbers_are_written_once_a_second_without_a_scrape(tmp_path: Path) -> None:

@@ -55,8 +55,7 @@ class WorkerMetrics:
             os.utime(self._sign_of_life)  # also from a worker that then fails for want of space: it serves
             mark_process_dead(self._slot, directory)  # type: ignore[no-untyped-call]  # it has no annotations
             for name, size in SIZES.items():
-                with _opened(directory / f"{name}_{self._slot}.db") as file:
-                    os.posix_fallocate(file.fileno(), 0, size)
+                _allocate(directory / f"{name}_{self._slot}.db", size)
             self._locks = locks.pop_all()
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(directory)
         self._directory = directory
@@ -145,6 +144,17 @@ class _NodeGauges:
             for _, labels, value in gauge.take():
                 family.add_metric(labels, value)
             yield family
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Raises OSError, and then leaves no empty file: every scrape would fail to read it."""
+    with _opened(path) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError:
+            if not os.fstat(file.fileno()).st_size:
+                path.unlink()
+            raise
 
 
 def _opened(path: Path) -> IO[bytes]:
