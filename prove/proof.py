@@ -8,24 +8,24 @@ from harness.claims import Broken
 
 
 class Scale(NamedTuple):
-    """How much of everything. `plant` puts a fault in that the proof must find: what cannot fail shows nothing."""
+    """How much of everything; the values here are those of the short scale."""
 
-    name: str
-    kills: int
-    cuts: int
-    slow_clients: int  # of each kind
-    slow_rounds: int
-    history_seconds: float
-    soak_minutes: float
-    schema_cases: int
-    reloads: int
-    messages: int  # of the attack on identities
-    trials: int  # of each action of an operator
-    usage_kills: int  # on each pair of backends
-    upgrades: int  # of each kind, on each pair of backends
-    imported: int  # animals in the file
-    import_kills: int  # on each pair of backends
-    plant: bool = False
+    name: str = "short"
+    kills: int = 3
+    cuts: int = 10
+    slow_clients: int = 50  # of each kind
+    slow_rounds: int = 1
+    history_seconds: float = 1.0
+    soak_minutes: float = 0.04
+    schema_cases: int = 50
+    reloads: int = 2
+    messages: int = 400  # of the attack on identities
+    trials: int = 10  # of each action of an operator
+    usage_kills: int = 3  # on each pair of backends
+    upgrades: int = 1  # of each kind, on each pair of backends
+    imported: int = 6_000  # animals in the file
+    import_kills: int = 2  # on each pair of backends
+    plant: bool = False  # put a fault in that the proof must find: what cannot fail shows nothing
 
     @property
     def full(self) -> bool:
@@ -33,8 +33,24 @@ class Scale(NamedTuple):
         return self.name == "full"
 
 
-SHORT = Scale("short", 3, 10, 50, 1, 1.0, 0.04, 50, 2, 400, 10, 3, 1, 6_000, 2)
-FULL = Scale("full", 1_000, 200, 1_000, 3, 20.0, 60.0, 100_000, 100, 100_000, 1_000, 200, 20, 300_000, 10)
+SHORT = Scale()
+FULL = Scale(
+    "full",
+    kills=1_000,
+    cuts=200,
+    slow_clients=1_000,
+    slow_rounds=3,
+    history_seconds=20.0,
+    soak_minutes=60.0,
+    schema_cases=100_000,
+    reloads=100,
+    messages=100_000,
+    trials=1_000,
+    usage_kills=200,
+    upgrades=20,
+    imported=300_000,
+    import_kills=10,
+)
 
 # In the order of running: the quick ones first.
 ATTACKS = tuple(
