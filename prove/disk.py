@@ -19,7 +19,7 @@ from petstore.errors import Unavailable
 from petstore.pets import NewPet
 from petstore.settings import Settings
 from petstore.store.sqlite.doctor import check_file
-from prove.proof import Figures, Scale
+from prove.proof import Figures, Parts, Scale
 from prove.recorder import recording
 
 TMPFS = "22m"  # the gate takes 16
@@ -28,8 +28,12 @@ CREATES_MAX = 20_000
 
 
 def prove(scale: Scale) -> Figures:
-    failed = asyncio.run(_syncs_that_fail())
+    figures: Figures = {"lost": 0, "half-done": 0}
+    parts = Parts(scale)
+    with parts.part():
+        figures["creates refused by failing syncs"] = asyncio.run(_syncs_that_fail(plant=scale.plant))
     with (
+        parts.part(),
         folder() as place,
         _small_disk(place / "data") as data,
         started(Server(data, workers=2)) as server,
@@ -37,8 +41,9 @@ def prove(scale: Scale) -> Figures:
     ):
         client = Client(server, connection)
         heals = _fill_and_heal(server, client, HEAL_SECONDS if scale.full else 2.0, plant=scale.plant)
-    return {"creates refused by a full disk": client.refused, "healed after s": round(heals, 2),
-            "creates refused by failing syncs": failed, "lost": 0, "half-done": 0}  # fmt: skip
+        figures |= {"creates refused by a full disk": client.refused, "healed after s": round(heals, 2)}
+    parts.judge()
+    return figures
 
 
 @contextlib.contextmanager
@@ -127,7 +132,7 @@ def _fill(ballast: Path) -> None:
                     file.write(bytes(size))
 
 
-async def _syncs_that_fail() -> int:
+async def _syncs_that_fail(*, plant: bool) -> int:
     """Returns how many creates were refused. Raises Broken."""
     with folder() as data:
         acknowledged: dict[int, str] = {}
@@ -144,7 +149,7 @@ async def _syncs_that_fail() -> int:
         with recording() as record:
             async with Backends(Settings(data=data)) as backends:
                 for number in range(40):
-                    record.sync_error = 10 <= number < 30
+                    record.sync_error = 10 <= number < 30 and not plant  # planted: nobody is told
                     await create(backends, str(number))
                     page = await backends.stores["live"].pets.page(after=0, limit=100, status=None)
                     seen = {pet.id: pet.name for pet in page.pets}

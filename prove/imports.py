@@ -21,7 +21,7 @@ from petstore.plans import Limits
 from petstore.store.database import Statement, steps
 from petstore.store.freshness import NOTHING
 from petstore.store.imports import LIFE_SECONDS
-from prove.proof import Figures, Scale
+from prove.proof import Figures, Parts, Scale
 
 CLIENTS = 4
 PAUSE = 0.01  # between two creates of a client
@@ -103,13 +103,17 @@ class Importing:
 
 def prove(scale: Scale) -> Figures:
     figures: Figures = {"animals": scale.imported, "kills": 2 * scale.import_kills}
+    parts = Parts(scale)
     with folder() as data:
         file = data / "animals.csv"
         with file.open("w") as rows:
             rows.write("name,categoryId\n")
             rows.writelines(f"Imported {number},{number}\n" for number in range(scale.imported))
-        figures |= _imported(scale, data / "embedded", "own", file, "SQLite")
-        figures |= _imported(scale, data / "cluster", "cluster", file, "PostgreSQL")
+        with parts.part():
+            figures |= _imported(scale, data / "embedded", "own", file, "SQLite")
+        with parts.part():
+            figures |= _imported(scale, data / "cluster", "cluster", file, "PostgreSQL")
+    parts.judge()
     return {**figures, "animals missing or twice": 0}
 
 

@@ -18,7 +18,7 @@ from harness.nodes import nodes_running
 from harness.servers import Server, started
 from petstore.web.requests import write_cursor
 from prove.histories import Create, read_of, violations
-from prove.proof import Figures, Scale
+from prove.proof import Figures, Parts, Scale
 
 CREATORS, READERS = 4, 8
 PAGE = 20
@@ -139,11 +139,13 @@ def _between(existing: list[int], after: float, upto: float) -> Iterator[int]:
 
 def prove(scale: Scale) -> Figures:
     figures: Figures = {}
+    parts = Parts(scale)
     with folder() as data:
-        with started(Server(data / "one", workers=2)) as server:
+        with parts.part(), started(Server(data / "one", workers=2)) as server:
             figures |= _tried("2 workers", [server], scale)
-        with nodes_running(Path(data), shared(Postgres), shared(Redis), skews=(0.0, 0.0)) as nodes:
+        with parts.part(), nodes_running(Path(data), shared(Postgres), shared(Redis), skews=(0.0, 0.0)) as nodes:
             figures |= _tried("2 nodes", list(nodes), scale)
+    parts.judge()
     return figures
 
 

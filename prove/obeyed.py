@@ -24,7 +24,7 @@ from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import close_stores
 from petstore.web.requests import write_cursor
-from prove.proof import Figures, Scale
+from prove.proof import Figures, Parts, Scale
 
 PLENTY = Limits(10**9, 10**9)
 TRAVERSALS = 100
@@ -215,7 +215,10 @@ async def removed_under_traversals(servers: Sequence[Server], secret: str, admin
 
 
 async def tried(servers: Sequence[Server], scale: Scale) -> tuple[Removal | None, int]:
-    """The removal under traversals, and the number of requests in the trials. Raises Broken."""
+    """The removal under traversals, and the number of requests in the trials. Raises Broken.
+
+    A planted fault must be found by the trials, so they are alone; tests/project has one for each claim of a removal.
+    """
     async with live_admin(servers[0], plant=scale.plant) as admin, contextlib.AsyncExitStack() as stack:
         key, secret = await admin.create_key("enterprise", limits=PLENTY)
         removal = None if scale.plant else await removed_under_traversals(servers, secret, admin, scale)
@@ -230,19 +233,21 @@ async def tried(servers: Sequence[Server], scale: Scale) -> tuple[Removal | None
 
 def prove(scale: Scale) -> Figures:
     figures: Figures = {"trials of each action": scale.trials, "actions": ", ".join(ACTIONS)}
+    parts = Parts(scale)
     with folder() as data:
-        with started(Server(data / "one", "own", *REFUSALS, workers=WORKERS)) as server:
+        with parts.part(), started(Server(data / "one", "own", *REFUSALS, workers=WORKERS)) as server:
             figures |= _figures("2 workers", [server], scale)
-        postgres, redis = shared(Postgres), shared(Redis)
-        with nodes_running(data, postgres, redis, *REFUSALS, skews=(0.0,) * WORKERS, workers=1) as nodes:
-            figures |= _figures("2 nodes", nodes, scale)
+        nodes = nodes_running(data, shared(Postgres), shared(Redis), *REFUSALS, skews=(0.0,) * WORKERS, workers=1)
+        with parts.part(), nodes as servers:
+            figures |= _figures("2 nodes", servers, scale)
+    parts.judge()
     return figures
 
 
 def _figures(where: str, servers: Sequence[Server], scale: Scale) -> Figures:
     removal, requests = asyncio.run(tried(servers, scale))
-    hold(removal is not None, "the fault that was planted is found")
-    assert removal is not None
+    if removal is None:
+        return {}
     return {
         f"{where}: requests": requests,
         f"{where}: not obeyed": 0,

@@ -17,7 +17,7 @@ from harness.claims import folder, hold
 from harness.served import Served, wait_for
 from harness.servers import Key
 from petstore.plans import Limits
-from prove.proof import Figures, Scale
+from prove.proof import Figures, Parts, Scale
 
 CLIENTS = 8
 PER_SECOND = 2_000
@@ -120,10 +120,16 @@ def events(server: Served, name: str) -> int:
 
 
 def prove(scale: Scale) -> Figures:
+    figures: Figures = {}
+    parts = Parts(scale)
     with folder() as data:
-        plain = _under_load(data / "plain", scale.reloads, scale, tls=False)
-        renewed = _under_load(data / "tls", max(2, scale.reloads // 10), scale, tls=True)
-    return {**plain, **{f"{name}, with a new certificate each time": value for name, value in renewed.items()}}
+        with parts.part():
+            figures |= _under_load(data / "plain", scale.reloads, scale, tls=False)
+        with parts.part():
+            renewed = _under_load(data / "tls", max(2, scale.reloads // 10), scale, tls=True)
+            figures |= {f"{name}, with a new certificate each time": value for name, value in renewed.items()}
+    parts.judge()
+    return figures
 
 
 def _under_load(place: Path, reloads: int, scale: Scale, *, tls: bool) -> Figures:
@@ -142,7 +148,7 @@ def _under_load(place: Path, reloads: int, scale: Scale, *, tls: bool) -> Figure
                 reload(server)
             if scale.plant:
                 server.kill()
-        counted = 0 if scale.plant else used_by(server, key)
+        counted = used_by(server, key)
     finally:
         server.stop()
     hold(not load.failures, f"no request fails: {len(load.failures)} did, such as {load.failures[:3]}")

@@ -17,15 +17,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-import apsw
-
 from harness.claims import folder, hold, progress
 from harness.servers import Key, Server
 from petstore.backends import Backends
 from petstore.operations import COUNTED, OperationName
 from petstore.plans import Limits
+from petstore.store.database import Statement, steps
+from petstore.store.freshness import NOTHING
 from petstore.usage import DAY
-from prove.proof import Figures, Scale
+from prove.proof import Figures, Parts, Scale
 
 CLIENTS = 6
 PLENTY = Limits(10**9, 10**9)
@@ -74,11 +74,15 @@ class Caller(threading.Thread):
 
 
 def prove(scale: Scale) -> Figures:
+    figures: Figures = {"kills": 2 * scale.usage_kills}
+    parts = Parts(scale)
     with folder() as data:
-        embedded = _killed(scale, data / "embedded", "own")
-        cluster = _killed(scale, data / "cluster", "cluster")
-    return {"kills": 2 * scale.usage_kills, "admissions on SQLite and LMDB": embedded,
-            "admissions on PostgreSQL and Redis": cluster, "difference to the usage": 0}  # fmt: skip
+        with parts.part():
+            figures["admissions on SQLite and LMDB"] = _killed(scale, data / "embedded", "own")
+        with parts.part():
+            figures["admissions on PostgreSQL and Redis"] = _killed(scale, data / "cluster", "cluster")
+    parts.judge()
+    return {**figures, "difference to the usage": 0}
 
 
 def _killed(scale: Scale, data: Path, backends: Literal["own", "cluster"]) -> int:
@@ -105,7 +109,7 @@ def _killed(scale: Scale, data: Path, backends: Literal["own", "cluster"]) -> in
                 sent += caller.sent
                 answered += caller.answered
             if scale.plant:
-                _forget_what_was_counted(server.data / "live.db")
+                server.act(_forget_what_was_counted)
             server.start()
             if kill % 50 == 49:
                 progress(f"usage_kills on {backends}: {kill + 1} of {scale.usage_kills}, {answered.total():,} answered")
@@ -151,8 +155,7 @@ def _compare(server: Server, keys: list[Key], sent: Counts, answered: Counts) ->
     return admitted.total()
 
 
-def _forget_what_was_counted(path: Path) -> None:
+async def _forget_what_was_counted(backends: Backends) -> None:
     """The planted fault: the store no longer knows how much of the totals it has added."""
-    connection = apsw.Connection(str(path))
-    connection.execute("DELETE FROM counted_admissions")
-    connection.close()
+    database = backends.stores["live"].database
+    await database.write(steps(Statement(f"DELETE FROM {database.schema}.counted_admissions")), NOTHING)
