@@ -3,13 +3,19 @@
 # The database petstore_dump_test must exist and belong to the user of the URL. What is in it is replaced.
 set -eu
 store=${PETSTORE_STORE:-$(cat "$PETSTORE_STORE_FILE")}
-tried=${store%/*}/petstore_dump_test
+address=${store%%\?*}
+tried=${address%/*}/petstore_dump_test${store#"$address"}  # with the same parameters, such as ?sslmode=verify-full
 keep=14
 file=$1/petstore-$(date -u +%Y%m%dT%H%M%SZ).dump
 
 umask 077
 pg_dump --format=custom --schema='petstore_*' --file="$file.part" "$store"
 ask() { psql --no-psqlrc --quiet --tuples-only --no-align --command="$1" "$tried"; }
+# Nothing is dropped before it is sure that this is not the database of the service.
+[ "$(ask 'SELECT current_database()')" = petstore_dump_test ] || {
+  echo "petstore-dump: the URL in PETSTORE_STORE must be postgresql://USER@HOST/DATABASE, with parameters behind a ?" >&2
+  exit 1
+}
 # Not pg_restore --clean: it fails where an earlier version of Petstore has left other tables.
 ask 'DROP SCHEMA IF EXISTS petstore_live, petstore_staging CASCADE'
 pg_restore --no-owner --single-transaction --dbname="$tried" "$file.part"

@@ -49,6 +49,28 @@ def test_a_dump_is_restored_before_it_is_kept(cluster: Commands, postgres: Postg
     assert [pet["name"] for pet in cluster.json("pets", "list")] == ["Rex"]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "code"),
+    [
+        ("?sslmode=disable&sslrootcert=/etc/ssl/ca.pem", 0),
+        ("?dbname={database}", 1),  # which libpq prefers: the database to try would be the service's own
+    ],
+)
+def test_what_a_url_says_behind_its_database_cannot_make_the_trial_drop_the_service_s_tables(
+    cluster: Commands, postgres: Postgres, tmp_path: Path, parameters: str, code: int
+) -> None:
+    cluster.json("keys", "create", "--plan", "free")
+    cluster.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    store = str(cluster.server.store)
+    cluster.server.store = store + parameters.format(database=store.rpartition("/")[2])
+    done = dump(cluster, postgres, tmp_path / "dumps")
+    assert (done.returncode, len(list((tmp_path / "dumps").glob("*.dump")))) == (code, 1 - code), done.stderr
+    tables = "SELECT nspname FROM pg_namespace WHERE nspname = 'petstore_live'"
+    assert len(postgres.execute(tables, postgres.url_of("petstore_dump_test"))) == 1 - code
+    cluster.server.store = store
+    assert [pet["name"] for pet in cluster.json("pets", "list")] == ["Rex"]
+
+
 def test_a_dump_that_cannot_be_restored_fails_and_removes_nothing(
     cluster: Commands, postgres: Postgres, tmp_path: Path
 ) -> None:
