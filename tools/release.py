@@ -19,6 +19,7 @@ from harness.claims import Broken, folder, hold
 from petstore import __version__
 from tools.breaking_changes import kept_document, present_document
 from tools.dist import DIST, build, source_date_epoch
+from tools.release_data import FIXTURES
 
 INSTALLED_WITHIN = 60.0  # seconds, with all that is tried in between
 STARTS_WITHIN = 20.0
@@ -94,15 +95,20 @@ def main() -> int:
 
 
 def check_kept(changelog: str) -> None:
-    """The next version must not break the OpenAPI document of this one, so a release keeps it. Raises Broken."""
+    """The next version keeps the interface of this one and upgrades its data: a release keeps both. Raises Broken."""
     if f"## [{__version__}] - Unreleased" in changelog:
-        print(f"release-check: {__version__} is not dated in CHANGELOG.md; its OpenAPI document is NOT COMPARED")
+        print(f"release-check: {__version__} is not dated in CHANGELOG.md; its document and data are NOT COMPARED")
         return
     kept = kept_document()
     hold(
         kept.is_file() and kept.read_bytes() == present_document(),
         f"docs/openapi/{kept.name} is the OpenAPI document of this version. Before the release, run"
         " .venv/bin/python -m tools.breaking_changes --keep; after it, raise the version first",
+    )
+    hold(
+        (FIXTURES / __version__ / "known.json").is_file(),
+        f"tests/fixtures/{__version__} has data of this version. Before the release, run .venv/bin/python -m"
+        " tools.release_data",
     )
 
 

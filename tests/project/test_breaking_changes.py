@@ -13,6 +13,7 @@ from petstore import __version__
 from petstore.web.documents import openapi_document
 from petstore.web.pets import SUNSET
 from tools import breaking_changes as tool
+from tools import release
 from tools.breaking_changes import ANNOUNCED, REWORDED, breaking_changes, last_release, main
 from tools.release import check_kept
 
@@ -183,7 +184,7 @@ def test_make_check_runs_the_check() -> None:
     assert "-m tools.breaking_changes" in makefile.partition("\ncheck:")[2].partition("\n\n")[0]
 
 
-def test_a_release_keeps_its_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_release_keeps_its_document_and_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Until its date is in the changelog, the document of a version may change."""
     monkeypatch.setattr(tool, "RELEASED", tmp_path)
     check_kept(f"## [{__version__}] - Unreleased")
@@ -195,3 +196,6 @@ def test_a_release_keeps_its_document(monkeypatch: pytest.MonkeyPatch, tmp_path:
         check_kept(dated)
     tool.kept_document().write_bytes(tool.present_document())
     check_kept(dated)
+    monkeypatch.setattr(release, "FIXTURES", tmp_path)
+    with pytest.raises(Broken, match=r"tools\.release_data"):
+        check_kept(dated)

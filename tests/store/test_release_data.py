@@ -1,6 +1,6 @@
-"""The data that `tools.release_data` keeps of this version are whole: this version goes on with them.
+"""The data that `tools.release_data` has kept of each release from 2.0.0 on: this version goes on with them.
 
-The next version, which upgrades them, has the same to show. Then this file is about the release that it names.
+A folder of tests/fixtures with a `known.json` is such a release, so a new one is tried without a change here.
 """
 
 import json
@@ -20,15 +20,14 @@ from petstore.backends import Backends
 from petstore.keys import digest_of
 from tests.release_1_1 import load_postgres, unpack
 
-RELEASE = Path(__file__).parents[1] / "fixtures" / "2.0.0"
-KNOWN: dict[str, Any] = json.loads((RELEASE / "known.json").read_text())
+RELEASES = sorted(path.parent for path in (Path(__file__).parents[1] / "fixtures").glob("*/known.json"))
 REPLAYED, TOO_MANY = "true", httpx.codes.TOO_MANY_REQUESTS
 
 
-def load_redis() -> str:
+def load_redis(release: Path) -> str:
     url = shared(Redis).url()
     with redis.Redis.from_url(url) as client:
-        for name, stored in json.loads((RELEASE / "redis.json").read_text()).items():
+        for name, stored in json.loads((release / "redis.json").read_text()).items():
             client.set(name, bytes.fromhex(stored["value"]), px=stored["ttl_ms"])
     return url
 
@@ -38,21 +37,38 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=RELEASES, ids=lambda release: str(release.name))
+def release(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
 @pytest.fixture
-def server(backend: str, tmp_path: Path) -> Server:
+def known(release: Path, backend: str) -> dict[str, Any]:
+    of_both: dict[str, Any] = json.loads((release / "known.json").read_text())
+    of_one: dict[str, Any] = of_both[backend]
+    return of_one
+
+
+@pytest.fixture
+def server(release: Path, backend: str, known: dict[str, Any], tmp_path: Path) -> Server:
     """The installation, at the moment when it was kept. Redis has a clock of its own."""
     made = Server(tmp_path / "data")
     if backend == "sqlite":
-        unpack("data.zip", made.data, RELEASE)
+        unpack("data.zip", made.data, release)
     else:
-        made.store, made.gate = load_postgres(RELEASE), load_redis()
-    made.move_clock(KNOWN[backend]["unix"] - time.time())
+        made.store, made.gate = load_postgres(release), load_redis(release)
+    made.move_clock(known["unix"] - time.time())
     return made
 
 
-def test_every_key_is_answered_as_before(server: Server, backend: str) -> None:
+def test_there_is_a_release() -> None:
+    assert "2.0.0" in {release.name for release in RELEASES}
+
+
+def test_every_key_is_answered_as_before(server: Server, backend: str, known: dict[str, Any]) -> None:
     with started(server):
-        for name, each in KNOWN[backend]["secrets"].items():
+        for name, each in known["secrets"].items():
             if each["GET /pets"] == TOO_MANY and backend == "postgres":
                 continue  # its windows and its ban are over
             url = server.url("/pets", each["environment"])
@@ -60,8 +76,8 @@ def test_every_key_is_answered_as_before(server: Server, backend: str) -> None:
             assert answer.status_code == each["GET /pets"], name
 
 
-def test_every_animal_and_every_idempotency_key_is_there(server: Server, backend: str) -> None:
-    petstore, known = Commands(server), KNOWN[backend]
+def test_every_animal_and_every_idempotency_key_is_there(server: Server, known: dict[str, Any]) -> None:
+    petstore = Commands(server)
     for environment, pets in known["pets"].items():
         assert petstore.json("pets", "list", "--env", environment, "--limit", "100") == pets
     assert len(known["pets"]["live"]) == 10 and len(known["replays"]) == 6
@@ -75,9 +91,8 @@ def test_every_animal_and_every_idempotency_key_is_there(server: Server, backend
             assert (answer.headers["idempotent-replayed"], answer.json()) == (REPLAYED, each["answer"])
 
 
-def test_every_admission_is_booked_once(server: Server, backend: str) -> None:
+def test_every_admission_is_booked_once(server: Server, known: dict[str, Any]) -> None:
     """Those that only the gate had counted when the service was killed, too."""
-    known = KNOWN[backend]
     month = time.strftime("%Y-%m", time.gmtime(known["unix"]))
     expected: dict[str, int] = {}
     for each in known["admitted"]:
@@ -96,14 +111,14 @@ def test_every_admission_is_booked_once(server: Server, backend: str) -> None:
         assert wait_for(lambda: booked() == expected), booked()
 
 
-def test_imports_can_be_undone_and_operators_are_known(server: Server, backend: str) -> None:
+def test_imports_can_be_undone_and_operators_are_known(server: Server, known: dict[str, Any]) -> None:
     petstore = Commands(server)
     imports = {each["name"]: each for each in petstore.json("pets", "imports")}
     assert {each["state"] for each in imports.values()} == {"done", "undone", "interrupted"}
     interrupted = next(each for each in imports.values() if each["state"] == "interrupted")
     assert (interrupted["added"], interrupted["total"]) == (2, 4)
     assert petstore.json("pets", "undo-import", interrupted["id"], "--yes")["removed"] == 2
-    operators = KNOWN[backend]["operators"]
+    operators = known["operators"]
 
     async def roles(backends: Backends) -> dict[str, str]:
         found = [await backends.stores["live"].operators.find(digest_of(each["token"])) for each in operators.values()]
@@ -112,8 +127,9 @@ def test_imports_can_be_undone_and_operators_are_known(server: Server, backend: 
     assert server.act(roles) == {name: each["role"] for name, each in operators.items() if not each["revoked"]}
 
 
-def test_a_backup_is_restored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_a_backup_is_restored(release: Path, known: dict[str, Any], tmp_path: Path) -> None:
     petstore = Commands(Server(tmp_path / "data"))
-    petstore.text("restore", str(RELEASE / "backup.zip"))
-    for environment, pets in KNOWN["sqlite"]["pets"].items():
+    petstore.text("restore", str(release / "backup.zip"))
+    for environment, pets in known["pets"].items():
         assert petstore.json("pets", "list", "--env", environment, "--limit", "100") == pets
