@@ -41,7 +41,7 @@ def backends(**_: Any) -> None:
       petstore keys list --store postgresql://petstore@db/petstore --gate redis://cache:6379/0
       PETSTORE_STORE_FILE=/etc/petstore-store petstore check
 
-    In a password write / ? # @ [ ] as %2F %3F %23 %40 %5B %5D.
+    In a password write % / ? # @ [ ] as %25 %2F %3F %23 %40 %5B %5D.
     """
 
 

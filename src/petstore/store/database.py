@@ -145,7 +145,10 @@ class Database(Protocol):
         """Raises OperatorError when the disk is so full that an import should not begin."""
 
     async def ping(self) -> None:
-        """Returns when the database can be read, and would take writes."""
+        """Returns when the database can be read. Raises Unavailable, also for a PostgreSQL that takes no writes.
+
+        It writes nothing: a full disk is not seen.
+        """
 
     async def drain(self) -> None:
         """Returns when every write that was accepted is answered."""
