@@ -68,7 +68,7 @@ def test_digest_is_sha256() -> None:
     assert digest_of("abc").hex() == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_plans_are_those_of_the_specification() -> None:
+def test_plans_are_those_of_the_contract() -> None:
     assert {
         "free": Limits(60, 1_000),
         "pro": Limits(300, 10_000),

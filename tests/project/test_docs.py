@@ -191,3 +191,7 @@ def test_archives_and_images_are_named_with_this_version(name: str) -> None:
 
 def test_this_version_gets_security_fixes() -> None:
     assert f"| the newest {__version__.partition('.')[0]}.x | yes |" in (ROOT / "SECURITY.md").read_text()
+
+
+def test_the_api_document_names_the_kept_document_of_this_version() -> None:
+    assert re.findall(r"`(\d+\.\d+\.\d+)\.json`", (ROOT / "docs/api.md").read_text()) == [__version__]
