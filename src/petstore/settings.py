@@ -187,7 +187,9 @@ def without_password(url: str) -> str:
 def check_url(option: str, url: str) -> None:
     """Raises OperatorError, without the URL, where an unescaped password makes its parts uncertain."""
     if without_password(url).endswith("://…"):
-        raise OperatorError(f"{option}: not a valid URL; write % / ? # @ [ ] in a password as %25 %2F %3F %23 %40 %5B %5D")
+        raise OperatorError(
+            f"{option}: not a valid URL; write % / ? # @ [ ] in a password as %25 %2F %3F %23 %40 %5B %5D"
+        )
     for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
         if (found := _HOST(host)) and found[2] and int(found[2][1:] or 0) > 65_535:
             raise OperatorError(f"{option}: a port is at most 65535")
