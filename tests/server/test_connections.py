@@ -416,6 +416,23 @@ def test_connections_are_bounded_per_address_and_in_all(tmp_path: Path) -> None:
     use_app(tmp_path, work)
 
 
+def test_a_bug_of_the_application_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Large):
+        async def answer(self, request: Request) -> Reply:
+            raise ZeroDivisionError
+
+    async def work() -> None:
+        async with over_a_socket(HttpServer(Broken())) as (connection, reader):
+            connection.data_received(ALIVE * 2)
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+
+    asyncio.run(work())
+    assert [(each.getMessage(), each.exc_info and each.exc_info[0]) for each in caplog.records] == [
+        ("internal error", ZeroDivisionError)
+    ]
+
+
 def test_nothing_outlives_its_connection(tmp_path: Path) -> None:
     """Without the garbage collector: memory must not wait for it."""
 

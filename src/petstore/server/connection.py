@@ -143,6 +143,7 @@ class Connection(asyncio.Protocol):
             self._in_flight = messages.waiting.popleft()
             if self._task is None:
                 self._task = self._server.create_task(self._answer_requests())
+                self._task.add_done_callback(self._ended)
             elif self._idle is not None:
                 self._idle.set_result(None)
                 self._idle = None
@@ -189,6 +190,12 @@ class Connection(asyncio.Protocol):
             else:
                 self._idle = asyncio.get_running_loop().create_future()
                 await self._idle
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Nobody would answer the next request of a connection whose task was ended by a bug."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("internal error", exc_info=error)
+            self._transport.abort()
 
     async def _reject(self, status: int) -> None:
         """The last response, to a message that never became a request."""
