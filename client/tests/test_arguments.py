@@ -67,7 +67,7 @@ def value_of(parameter: inspect.Parameter, number: int) -> Any:
         if inspect.isclass(kind) and issubclass(kind, Enum):
             members = list(kind)
             return members[number % len(members)]
-    pytest.fail(f"give a value for {parameter.name} in VALUES of {__file__}: its type is {annotation}")
+    pytest.fail(f"give a value for {parameter.name} in VALUES of test_arguments.py: its type is {annotation}")
 
 
 def requests_of(form: str, operation: str, arguments: dict[str, Any]) -> list[httpx.Request]:
@@ -114,7 +114,8 @@ def test_every_argument_is_sent(operation: str, form: str) -> None:
 @each_operation
 @each_form
 def test_every_form_has_the_same_parameters_and_sends_the_same_request(operation: str, form: str) -> None:
-    assert parameters_of(form, operation) == parameters_of("Petstore", operation)
+    same = parameters_of(form, operation) == parameters_of("Petstore", operation)
+    assert same, f"{form}.{operation} has other parameters than Petstore.{operation}"
     arguments = arguments_of(operation)
     sent, by_petstore = (
         [(request.method, str(request.url), dict(request.headers), request.content) for request in requests]
