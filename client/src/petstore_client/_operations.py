@@ -41,12 +41,6 @@ class Options(msgspec.Struct, frozen=True):
             raise ValueError("max_retries and max_wait must be at least 0")
 
 
-class _NewPet(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    category_id: int
-    status: Status | msgspec.UnsetType
-
-
 class Operations:
     """The operations, with raw responses. Copies made by `with_options` share the rate limiter."""
 
@@ -85,7 +79,9 @@ class Operations:
             idempotency_key = self._random_key()
         if not (is_visible_ascii(idempotency_key) and 1 <= len(idempotency_key) <= 255):
             raise ValueError("idempotency_key must be 1 to 255 visible ASCII characters")
-        new = _NewPet(name, category_id, msgspec.UNSET if status is None else status)
+        new: dict[str, object] = {"name": name, "categoryId": category_id}
+        if status is not None:
+            new["status"] = status
         headers = {"content-type": "application/json", "idempotency-key": idempotency_key}
         try:
             body = msgspec.json.encode(new)
