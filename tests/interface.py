@@ -85,6 +85,11 @@ def _faults(response: Json | None, headers: dict[str, str], body: bytes) -> list
     documented = {name.lower(): header["required"] for name, header in response["headers"].items()}
     faults = [f"{name} is missing" for name, required in documented.items() if required and name not in headers]
     faults += [f"{name} is not documented" for name in headers.keys() - documented.keys() - UNDOCUMENTED]
+    faults += [
+        f"{name} is {headers[name.lower()]!r}, which does not fit {header['schema']}"
+        for name, header in response["headers"].items()
+        if name.lower() in headers and not _fits(header["schema"], headers[name.lower()])
+    ]
     if body:
         content = response.get("content", {}).get(headers.get("content-type", ""))
         if content is None:
@@ -96,6 +101,11 @@ def _faults(response: Json | None, headers: dict[str, str], body: bytes) -> list
         if codes and value["code"] not in codes:
             faults.append(f"{value['code']} has no example")
     return faults
+
+
+def _fits(schema: Json, text: str) -> bool:
+    """A header is text, also one that is a number."""
+    return jsonschema_rs.is_valid(schema, int(text) if schema["type"] == "integer" and text.isdecimal() else text)
 
 
 def documented(response: httpx.Response) -> None:

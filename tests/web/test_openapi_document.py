@@ -142,7 +142,15 @@ def test_a_member_that_may_be_null_can_be_compared(kind: Any, written: Json) -> 
     assert bare({"description": "A member.", **written}) == bare(msgspec.json.schema(kind))
 
 
-@pytest.mark.parametrize("kind", [Pet, NewPet, Error], ids=lambda kind: str(kind.__name__))
+TYPES: tuple[type, ...] = (Pet, NewPet, Error)  # what the service reads and writes
+
+
+def test_every_schema_of_an_object_is_that_of_a_type() -> None:
+    objects = {name for name, schema in SCHEMAS.items() if schema["type"] == "object"}
+    assert objects == {kind.__name__ for kind in TYPES}, "add the type of a new schema to TYPES"
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: str(kind.__name__))
 def test_a_schema_is_that_of_the_type(kind: type) -> None:
     _, schemas = msgspec.json.schema_components([kind])
     written = resolved(SCHEMAS[kind.__name__], DOCUMENT)

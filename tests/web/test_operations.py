@@ -1,5 +1,6 @@
 """The table of operations: all that must exist for each row, and all that must follow from it. A gap fails by name."""
 
+import json
 import logging
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 import yaml
 
@@ -19,7 +21,7 @@ from petstore.cli.usage import usage
 from petstore.keys import SCOPES, ApiKey, Scope, digest_of, mint, new_key
 from petstore.observability import metrics
 from petstore.operations import COUNTED, OPERATIONS, OTHER, Operation
-from petstore.pets import NewPet
+from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits
 from petstore.usage import MINUTE
 from petstore.web.counters import SITE
@@ -173,6 +175,84 @@ def test_a_body_that_cannot_be_read_is_refused_with_a_documented_status(operatio
     use_app(tmp_path, work)
 
 
+@each_with_a_body
+def test_a_body_that_does_not_fit_its_schema_is_refused(operation: Operation, tmp_path: Path) -> None:
+    """One member is wrong, or missing, and the others are those of the example."""
+    described = DOCUMENTED[operation.name]["requestBody"]["content"]["application/json"]
+    schema, example = described["schema"], described["example"]
+    wrong = {f"{name}: {value!r}"[:60]: {**example, name: value} for name, member in schema["properties"].items()
+             for value in misfits(member)}  # fmt: skip
+    for name in schema.get("required", ()):
+        wrong[f"no {name}"] = {key: value for key, value in example.items() if key != name}
+
+    async def work(running: Running) -> None:
+        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+        statuses = {
+            case: (await ask(running, operation, running.secret, body=json.dumps(body).encode())).status
+            for case, body in wrong.items()
+        }
+        assert statuses == dict.fromkeys(wrong, 400), f"{operation.name} takes what openapi.yaml excludes"
+
+    use_app(tmp_path, work)
+
+
+def misfits(schema: dict[str, Any]) -> list[Any]:
+    """Values that a schema excludes: of another type, and beyond each bound that it names."""
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    examples: dict[str, Any] = {
+        "string": "text",
+        "integer": 7,
+        "boolean": True,
+        "array": [],
+        "object": {},
+        "null": None,
+    }
+    found = [value for kind, value in examples.items() if kind not in kinds]
+    if "string" in kinds:
+        found += ["x" * (schema["maxLength"] + 1)] if "maxLength" in schema else []
+        found += ["x" * (schema["minLength"] - 1)] if "minLength" in schema else []
+        found += ["none of these"] if "enum" in schema else []
+    if "integer" in kinds:
+        found += [1.5, schema["minimum"] - 1, schema["maximum"] + 1]
+    return found
+
+
+@pytest.mark.parametrize("segment", ["abc", "+1", "1_0", "01", "1.0", "-1", "\u0663", "9" * 20, "1" * 5_000])
+@pytest.mark.parametrize(
+    "operation", [each for each in OPERATIONS if "{petId}" in each.path], ids=lambda each: each.name
+)
+def test_an_id_in_another_form_is_404(operation: Operation, segment: str, tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        for number in range(10):
+            await running.store.pets.add(NewPet(f"Rex {number}", 1), NOW)
+        method, _, body = sample(operation.name)
+        path = "/v1" + operation.path.replace("{petId}", segment)
+        reply = await running.ask(path, method=method, body=body, content_type="application/json")
+        assert (reply.status, json.loads(reply.body)["code"]) == (404, "pet_not_found")
+
+    use_app(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "operation", [each for each in OPERATIONS if each.scope == "write"], ids=lambda each: each.name
+)
+def test_what_it_changes_is_listed_at_once(operation: Operation, tmp_path: Path) -> None:
+    async def listed(running: Running, query: str) -> Any:
+        return json.loads((await running.ask(query=query)).body)
+
+    async def work(running: Running) -> None:
+        await running.store.pets.add(NewPet("Rex", 1, "pending"), NOW)  # the animal of the example
+        queries = ["", *(f"status={status}" for status in STATUSES)]
+        before = [await listed(running, query) for query in queries]  # from now on in the worker's memory
+        assert (await ask(running, operation, running.secret)).status in (200, 201, 204)
+        after = [await listed(running, query) for query in queries]
+        assert after != before, f"{operation.name} announces no change of animals: lists stay as they were"
+        pages = [await running.store.pets.page(after=0, limit=20, status=status) for status in (None, *STATUSES)]
+        assert after == [msgspec.to_builtins(page.pets) for page in pages]
+
+    use_app(tmp_path, work)
+
+
 @each_operation
 def test_it_is_counted_and_logged_under_its_name(
     operation: Operation, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -255,6 +335,10 @@ def test_operations_that_monitoring_names_exist(file: str) -> None:
     named = re.findall(r'\boperation[=!]~?\\?"([^"\\]+)\\?"', text)
     assert named
     assert {name for names in named for name in names.split("|")} <= {*COUNTED, SITE}
+    for names in named:  # one, or all of them
+        left_out = {each.name for each in OPERATIONS} - set(names.split("|"))
+        is_list_of_operations = len(set(names.split("|")) - {OTHER, SITE}) > 1
+        assert not (is_list_of_operations and left_out), f"{file}: {names} leaves out {', '.join(left_out)}"
 
 
 @each_operation
