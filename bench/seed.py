@@ -4,14 +4,16 @@ import os
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from petstore.backends import Backends
 from petstore.data_dir import UMASK
 from petstore.keys import digest_of, new_key
-from petstore.pets import STATUSES
+from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.store.schema import PETS, TABLES, key_row
+from petstore.store.schema import PETS, TABLES, key_row, new_pet_row
 
 UNLIMITED = 1_000_000_000
 BATCH = 20_000
@@ -30,7 +32,8 @@ async def fill(settings: Settings, animals: int, keys: Sequence[str], spent_key:
             store = backends.stores["live"]
             for first in range(1, animals + 1, 1_000):
                 numbers = range(first, min(first + 1_000, animals + 1))
-                await store.transfer.put_rows(PETS, [(n, *animal(n).values(), 0) for n in numbers])
+                new = {n: new_pet_row(msgspec.convert(animal(n), NewPet)) for n in numbers}
+                await store.transfer.put_rows(PETS, [(n, *row, 0) for n, row in new.items()])  # 0: never edited
             await add_keys(store, keys, UNLIMITED)
             await add_keys(store, [spent_key], 1)
     finally:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from harness.backends import Missing, Process
 from harness.certificates import self_signed
-from harness.served import listens
-from harness.servers import Server
+from harness.servers import Server, takes_connections
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 
@@ -27,7 +26,7 @@ class Proxy(Process):
         self.config = self.folder / "config"
 
     def answers(self) -> bool:
-        return listens(self.port)
+        return takes_connections(self.port)
 
 
 class Nginx(Proxy):

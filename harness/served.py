@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -57,14 +56,6 @@ def is_running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"
-
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 def serve_fails_in_one_line(options: list[str]) -> str:

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from harness.backends import Postgres, free_port, shared
-from harness.served import SECRET, Served, listens, serve_fails_in_one_line, wait_for
-from harness.servers import ENTRY, Server
+from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
+from harness.servers import ENTRY, Server, takes_connections
 from petstore.admin.charts import key_bars
 from petstore.admin.demo import ANIMALS, fill, has_data, is_demo
 from petstore.admin.key_status import statuses
@@ -164,7 +164,7 @@ def test_of_two_that_start_at_once_one_fills_the_directory(tmp_path: Path) -> No
         for own in both:
             stack.callback(own.kill)
             own.start(wait=False)
-        assert wait_for(lambda: any(listens(own.port) for own in both))
+        assert wait_for(lambda: any(takes_connections(own.port) for own in both))
         assert len({secret for own in both for secret in SECRET.findall(own.printed)}) == 2
         assert counts(both[0]) == ANIMALS
 

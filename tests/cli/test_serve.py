@@ -21,8 +21,8 @@ import pytest
 from harness.backends import free_port
 from harness.certificates import self_signed
 from harness.commands import Commands
-from harness.served import SECRET, Served, is_running, listens, serve_fails_in_one_line, wait_for
-from harness.servers import PETSTORE, Server
+from harness.served import SECRET, Served, is_running, serve_fails_in_one_line, wait_for
+from harness.servers import PETSTORE, Server, takes_connections
 from harness.stores import StorePlace
 from petstore.cli import serve as serve_command
 from petstore.service import AsgiService
@@ -245,7 +245,7 @@ def test_tls(tmp_path: Path) -> None:
     certificate, private = self_signed(tmp_path)
     own = Served(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(private)).start(wait=False)
     try:
-        assert wait_for(lambda: listens(own.port))
+        assert wait_for(lambda: takes_connections(own.port))
         own.origin = f"https://127.0.0.1:{own.port}"
         trusting = ssl.create_default_context(cafile=str(certificate))
         with httpx.Client(verify=trusting) as client:
@@ -263,7 +263,7 @@ def test_unfinished_tls_handshakes_count_for_their_address(tmp_path: Path) -> No
     trusting = ssl.create_default_context(cafile=str(certificate))
     silent: list[socket.socket] = []
     try:
-        assert wait_for(lambda: listens(own.port))
+        assert wait_for(lambda: takes_connections(own.port))
         silent += [socket.create_connection(("127.0.0.1", own.port), timeout=5) for _ in range(9)]
         refused = [each for each in silent if select.select([each], [], [], 0.5)[0]]  # closed at once
         assert len(refused) == 4
@@ -324,7 +324,7 @@ def test_another_asgi_server_goes_on_when_the_shell_that_started_it_ends(tmp_pat
     assert shell.stdin is not None and shell.stdout is not None
     server = int(shell.stdout.readline())
     try:
-        assert wait_for(lambda: listens(port)), (tmp_path / "data.log").read_text()
+        assert wait_for(lambda: takes_connections(port)), (tmp_path / "data.log").read_text()
         shell.communicate(b"\n", timeout=10)
         ended = wait_for(lambda: not is_running(server), 2.5)  # a worker looks once a second
         assert not ended and httpx.get(f"http://127.0.0.1:{port}/healthz", verify=False).status_code == 200

@@ -18,8 +18,8 @@ import pytest
 from harness.backends import free_port, program, running
 from harness.commands import Commands
 from harness.proxies import Nginx
-from harness.served import listens, wait_for
-from harness.servers import Server, serving
+from harness.served import wait_for
+from harness.servers import Server, serving, takes_connections
 from harness.wire import request
 from petstore.gate import recovery
 
@@ -95,7 +95,7 @@ def test_the_units_command_serves_and_stops_in_time(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as log:
         running = subprocess.Popen(words, stdout=log, stderr=log, env=env, start_new_session=True)
     try:
-        assert wait_for(lambda: listens(port)), (tmp_path / "log").read_text()
+        assert wait_for(lambda: takes_connections(port)), (tmp_path / "log").read_text()
         with httpx.Client(verify=False) as client:
             assert wait_for(lambda: client.get(f"http://127.0.0.1:{port}/readyz").status_code == 200)
         workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
@@ -119,7 +119,7 @@ def test_the_console_units_command_answers_and_keeps_its_link_out_of_the_journal
     with (tmp_path / "journal").open("wb") as journal:
         running = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=journal, env=env, start_new_session=True)
     try:
-        assert wait_for(lambda: listens(port)), (tmp_path / "journal").read_text()
+        assert wait_for(lambda: takes_connections(port)), (tmp_path / "journal").read_text()
         assert "Sign in" in httpx.get(f"http://127.0.0.1:{port}/", verify=False, follow_redirects=True).text
         running.terminate()
         assert running.wait(timeout=float(setting(unit, "TimeoutStopSec")[0])) == 0

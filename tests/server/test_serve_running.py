@@ -13,8 +13,8 @@ import apsw
 import httpx
 import pytest
 
-from harness.served import Served, is_running, listens, wait_for
-from harness.servers import ENTRY, Key
+from harness.served import Served, is_running, wait_for
+from harness.servers import ENTRY, Key, takes_connections
 from harness.wire import asking, receive, request, split
 from petstore.gate.recovery import SYNCED
 from petstore.keys import mint
@@ -48,7 +48,7 @@ def test_stop_takes_at_most_5_seconds_with_open_connections(
             assert kept.recv(12) == b"HTTP/1.1 200"
         stop(own)
         assert own.process.wait(timeout=STOPS_WITHIN) in (0, -signal.SIGINT, 130)
-    assert not listens(own.port)
+    assert not takes_connections(own.port)
     assert "Traceback" not in own.printed + own.log.read_text()
 
 
@@ -129,7 +129,9 @@ def test_workers_end_when_the_main_process_is_killed(serve: Callable[..., Served
     assert wait_for(lambda: worker_of(own) and len(workers_of(own)) == 2)
     workers = workers_of(own)
     own.process.kill()
-    assert wait_for(lambda: not listens(own.port) and not any(is_running(pid) for pid in workers), ENDS_WITHIN)
+    assert wait_for(
+        lambda: not takes_connections(own.port) and not any(is_running(pid) for pid in workers), ENDS_WITHIN
+    )
 
 
 def converse(own: Served) -> list[str]:

@@ -252,4 +252,4 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
         await imported(store, *[NewPet("x", 1)] * 100)
         assert sum((await store.pets.count()).values()) == 401
 
-    StorePlace(tmp_path, through).use(work, policy=StorePolicy(pool_size=20, pgbouncer=True))
+    StorePlace(tmp_path, through).use(work, policy=StorePolicy(pool_size=20, pgbouncer=True, bounds=PATIENT))
