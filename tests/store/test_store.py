@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.stores import ENTRY, NOW, REFUSED_ROW, StorePlace, names
+from harness.stores import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, names
 from petstore import settings
 from petstore.changes import Change
 from petstore.errors import IdempotencyConflict, IdempotencyMismatch, OperatorError
@@ -116,7 +116,7 @@ def test_closing_both_stores_first_writes_what_waits_in_either(store_at: StorePl
     async def announce(_: Collection[Change]) -> None: ...
 
     async def work() -> list[Added]:
-        stores = open_stores(store_at.url, store_at.data, StorePolicy(pool_size=1), lambda _: announce)
+        stores = open_stores(store_at.url, store_at.data, StorePolicy(pool_size=1, bounds=PATIENT), lambda _: announce)
         await asyncio.gather(*(store.database.ping() for store in stores.values()))
         adding = [
             asyncio.ensure_future(store.pets.add(NewPet("Rex", i), NOW))
