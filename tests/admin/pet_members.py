@@ -50,6 +50,13 @@ def texts(new: NewPet) -> dict[str, str]:
     return {name: str(value) for name, value in msgspec.to_builtins(new).items() if value is not None}
 
 
+def changed(before: NewPet | Pet, after: NewPet | Pet) -> list[str]:
+    """The members that have another value afterwards."""
+    values = msgspec.to_builtins(after)
+    return [f"{name}: {value} → {values[name]}" for name, value in msgspec.to_builtins(before).items()
+            if values[name] != value]  # fmt: skip
+
+
 def lacking(text: str, new: NewPet | Pet) -> list[str]:
     """The members whose values are not in a text."""
     return [name for name, value in msgspec.to_builtins(new).items() if str(value) not in text]
