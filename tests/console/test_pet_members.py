@@ -59,7 +59,7 @@ def test_the_table_has_a_cell_and_a_title_for_every_member(server: Server, clien
     values = msgspec.to_builtins(first)
     without = [name for name, value in values.items() if str(value) not in cells.values()]
     assert without == [], "pets/row.html has no cell for these members"
-    assert titles(page) == list(cells), "COLUMNS of console/pets.py differ from the cells of pets/row.html"
+    assert titles(page) == list(cells), "PET_TITLES of console/rendering.py differ from the cells of pets/row.html"
     cells = cells_of(client.get(f"/live/animals?q={least.id}"), least.id)
     assert [title for title, text in cells.items() if text == "None"] == [], "a cell without a value is not empty"
 

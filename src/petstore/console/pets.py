@@ -16,8 +16,6 @@ from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.pets import INT64_MAX, NewPet, Pet, PetChanges, is_status
 
 PAGE_SIZE = 50
-# The titles of the table's columns, in the order of the cells in pets/row.html, and their classes.
-COLUMNS = {"Id": "number", "Name": "", "Category": "number", "Status": ""}
 
 
 async def rows(request: ConsoleRequest) -> Response:
@@ -106,8 +104,9 @@ def _respond(
 async def page(request: ConsoleRequest, form: Form | None = None, error: Exception | None = None) -> Response:
     status, message = describe(error)
     counts = await request.state.pet_counts[request.environment].latest()
-    context = {"form": form or Form(), "error": message, "counts": counts, "imported": IMPORTED}
-    return request.page("pets/list.html", status, **await _search(request), **context)
+    return request.page(
+        "pets/list.html", status, **await _search(request), form=form or Form(), error=message, counts=counts
+    )  # fmt: skip
 
 
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
@@ -120,9 +119,7 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
         if pet is not None and pet not in found.pets and status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
     hits = request.number("hits") + len(found.pets)
-    return {
-        "q": text, "status": status or "", "first": not before, "found": found, "hits": hits, "columns": COLUMNS
-    }  # fmt: skip
+    return {"q": text, "status": status or "", "first": not before, "found": found, "hits": hits}
 
 
 def pet_of(form: Form) -> NewPet:
