@@ -12,12 +12,13 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import FieldInfo
 
 from harness.backends import Postgres, free_port, shared
 from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
 from harness.servers import ENTRY, Server, takes_connections
 from petstore.admin.charts import key_bars
-from petstore.admin.demo import ANIMALS, fill, has_data, is_demo
+from petstore.admin.demo import ANIMALS, FILES, fill, has_data, is_demo
 from petstore.admin.key_status import statuses
 from petstore.backends import Backends
 from petstore.data_dir import shared_lock
@@ -25,6 +26,7 @@ from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
 from petstore.operations import OPERATIONS, Operation
 from petstore.pets import NewPet
 from petstore.usage import DAY, HOUR, MINUTE, SPANS
+from tests.admin.pet_members import MEMBERS
 
 NOON = 1_800_014_400 + 4 * HOUR  # of a day of UTC
 
@@ -41,6 +43,16 @@ def test_a_demo_has_hundreds_of_animals_of_every_status(demo: Server, environmen
     counts = demo.act(lambda backends: backends.stores[environment].pets.count())
     assert sum(counts.values()) == ANIMALS[environment]  # one was added by hand, and one removed
     assert all(counts[status] > 0.05 * sum(counts.values()) for status in ("available", "pending", "sold"))
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.encode_name)
+def test_a_demo_has_values_of_every_member_of_an_animal(demo: Server, member: FieldInfo) -> None:
+    found = demo.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=500, status=None))
+    given = {pet.id for pet in found.pets if getattr(pet, member.name) not in (None, member.default)}
+    share = ANIMALS["live"] // len(FILES)
+    for number, file in enumerate(FILES):
+        ids = range(number * share + 1, (number + 1) * share + 1)
+        assert given.intersection(ids), f"no animal of {file} in the demo has a {member.encode_name}"
 
 
 def test_a_demo_has_keys_of_every_plan_and_in_many_states(demo: Server) -> None:

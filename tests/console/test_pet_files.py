@@ -44,7 +44,7 @@ def test_a_file_is_imported_and_exported(operator: ConsoleClient, server: Server
     (address,) = re.findall(r'href="(/live/jobs/[^"]+/file)"', page.text)
     file = operator.get(address)
     assert 'filename="animals-live.csv"' in file.headers["content-disposition"]
-    assert file.text.startswith("id,name,categoryId,status\n")
+    assert file.text.startswith("id,name,")
     assert file.text.count(" 🐕,") >= 5_000
     assert operator.get(address.replace("live", "staging")).status_code == 404
 
@@ -75,12 +75,11 @@ def test_pages_of_imports_follow_each_other(operator: ConsoleClient, server: Ser
             assert await backends.stores["staging"].imports.begin(f"{i:064}", 1, entry) is not None
 
     server.act(fill)
-    others = len(Commands(server).json("pets", "imports", "--env", "staging", "--limit", "1000")) - 53
     page = operator.get("/staging/animals/imports")
     rest = next_rows(operator, page)
     assert rest is not None and next_rows(operator, rest) is None
     shown = cells(page, "File") + cells(rest, "File")
-    files = [int(name.removesuffix(".csv")) for name in shown[others:]]  # the others are newer
+    files = [int(name.removesuffix(".csv")) for name in shown if name.endswith(".csv")]  # other tests have others
     assert sorted(files) == list(range(53)) and [i // 2 for i in files] == sorted((i // 2 for i in files), reverse=True)
     assert operator.get("/staging/animals/imports?at=x&id=%00").status_code == 200
 

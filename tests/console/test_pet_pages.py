@@ -40,7 +40,7 @@ def test_an_added_animal_is_served_and_in_the_audit_log(server: Server, operator
         ({"name": "Rex", "categoryId": str(2**63)}, "categoryId must be a whole number"),
         ({"name": "Rex\x07", "categoryId": "1"}, "control characters"),
         ({"name": "Rex", "categoryId": "1", "status": "lost"}, "status must be one of"),
-        ({}, "name must not be empty"),
+        ({}, "name is required; categoryId is required"),
     ],
 )
 def test_an_invalid_animal_is_refused_and_the_form_keeps_its_values(

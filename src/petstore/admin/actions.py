@@ -144,11 +144,7 @@ class Admin:
     async def update_pet(self, pet_id: int, changes: PetChanges) -> Pet:
         pet = await self._pet(pet_id)
         given = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not None}
-        after = {**msgspec.structs.asdict(pet), **given}
-        try:
-            new_pet({"name": after["name"], "categoryId": after["category_id"], "status": after["status"]})
-        except InvalidBody as error:
-            raise OperatorError(error.message) from None
+        checked_pet(msgspec.structs.replace(pet, **given))
         differences = _differences(pet, given)
         if not differences:
             return pet
@@ -323,6 +319,14 @@ class Admin:
         return AuditEntry(self._clock(), self._actor, action, subject, detail)
 
 
+def checked_pet(pet: NewPet | Pet) -> NewPet:
+    """The values of an animal. Raises OperatorError when they do not meet the rules for a new one."""
+    try:
+        return new_pet(msgspec.to_builtins(pet))
+    except InvalidBody as error:
+        raise OperatorError(error.message) from None
+
+
 def _interrupted(import_id: str, added: int, total: int, error: PetstoreError) -> OperatorError:
     return OperatorError(
         f"{error}; {import_id} has added at least {added:,} of {total:,} animals: import the same content again to"
@@ -361,13 +365,14 @@ def _differences(record: ApiKey | Pet, changes: dict[str, Any]) -> dict[str, tup
 def _before_and_after(differences: dict[str, tuple[Any, Any]]) -> str:
     """The detail of an audit entry."""
     return "; ".join(
-        f"{name.replace('_', ' ')} {_shown(old)} → {_shown(new)}" for name, (old, new) in differences.items()
+        f"{name.replace('_', ' ')} {_shown(name, old)} → {_shown(name, new)}"
+        for name, (old, new) in differences.items()
     )
 
 
-def _shown(value: object) -> str:
+def _shown(name: str, value: object) -> str:
     if value is None:
-        return "never"
+        return "never" if name == "expires" else "none"
     if isinstance(value, float):
         return when(value)
     if isinstance(value, tuple):

@@ -132,7 +132,7 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
         animals = [_animal(number, count) for number in range(first, end)]
         content = io.StringIO()
         if format_of(name) == "csv":
-            csv.writer(content).writerows([IMPORTED, *((pet.name, pet.category_id, pet.status) for pet in animals)])
+            csv.writer(content).writerows([IMPORTED, *map(msgspec.structs.astuple, animals)])
         else:
             content.writelines(f"{msgspec.json.encode(pet).decode()}\n" for pet in animals)
         return PetFile(name, io.BytesIO(content.getvalue().encode()))

@@ -5,20 +5,21 @@ import codecs
 import csv
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
 
 from petstore.errors import InvalidBody, OperatorError
-from petstore.pets import NewPet, Page, new_pet, parse_new_pet
+from petstore.pets import NewPet, Page, Pet, new_pet, parse_new_pet
 
 BATCH = 2_000
 BAD_ROWS_MAX = 100  # that a message lists
 LINE_MAX = 64 * 1024  # bytes: a file of one long line must not fill the memory
 JSON_MAX = 64 * 1024 * 1024  # bytes of a .json file, which is read at once
-COLUMNS = ["id", "name", "categoryId", "status"]
-IMPORTED = COLUMNS[1:]  # the catalogue assigns the ids
+COLUMNS = Pet.__struct_encode_fields__  # of an exported animal: the names of its members
+IMPORTED = NewPet.__struct_encode_fields__  # of an animal to be added: the catalogue assigns the id
+NUMBERS = ("categoryId",)  # those of IMPORTED that are whole numbers; the others are texts
 DELIMITERS = ",;\t"  # of a .csv file: spreadsheets write the one of their language
 Format = Literal["jsonl", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
@@ -148,7 +149,7 @@ async def write_pets(
     while more:
         page, more = await page_after(after)
         if written_as == "csv":
-            table.writerows((pet.id, pet.name, pet.category_id, pet.status) for pet in page)
+            table.writerows(map(msgspec.structs.astuple, page))
         else:
             target.write("".join(msgspec.json.encode(pet).decode() + "\n" for pet in page))
         after = page[-1].id if page else after
@@ -276,8 +277,25 @@ def _pet_of(names: list[str], values: list[str]) -> NewPet:
     """Raises InvalidBody and OperatorError."""
     if len(values) > len(names):
         raise OperatorError(f"there are more values than the {len(names)} columns of the header line")
-    row = dict(zip(names, values, strict=False))
-    members: dict[str, Any] = {name: row[name] for name in IMPORTED if row.get(name)}
-    if re.fullmatch("-?[0-9]{1,19}", members.get("categoryId", "")):
-        members["categoryId"] = int(members["categoryId"])
+    return pet_of_texts(dict(zip(names, values, strict=False)))
+
+
+# An animal as texts, which rows of CSV and forms have
+
+
+def pet_of_texts(texts: Mapping[str, str]) -> NewPet:
+    """From texts by the names of the members. An empty text is no value. Raises InvalidBody."""
+    members: dict[str, Any] = {name: texts[name] for name in IMPORTED if texts.get(name)}
+    for name in NUMBERS:
+        if _WHOLE_NUMBER(members.get(name, "")):
+            members[name] = int(members[name])
     return new_pet(members)
+
+
+def texts_of_pet(pet: Pet) -> dict[str, str]:
+    """The texts by the names of the members. A member without a value has an empty text."""
+    values = zip(COLUMNS, msgspec.structs.astuple(pet), strict=True)
+    return {name: "" if value is None else str(value) for name, value in values}
+
+
+_WHOLE_NUMBER = re.compile(" *-?[0-9]{1,19} *").fullmatch

@@ -14,7 +14,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import click
 
 from petstore import data_dir
-from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, Checked, Format, PetFile, format_of, write_pets
+from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, IMPORTED, Checked, Format, PetFile, format_of, write_pets
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, check_data, on_data
 from petstore.cli.options import (
@@ -38,7 +38,25 @@ KEPT_IDS_MAX = 1_000  # ids in JSON
 WAIT_SECONDS = 1.0  # between two looks at an import of the same content
 
 
-@click.command(name="import", cls=Command, short_help="Add all animals of a .jsonl, .csv or .json file.")
+IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file, or of - (standard input).
+
+\b
+.jsonl has one object a line:  {{"name": "Rex", "categoryId": 1, "status": "available"}}
+.csv has a header line:        {",".join(IMPORTED)}
+.json has one array of objects, and at most 64 MiB.
+Semicolons or tabs may stand for the commas of .csv.
+Ids in the file are ignored: the catalogue assigns new ones.
+
+FILE is checked whole first: if one row is bad, nothing is added. Its animals are then visible as they are added,
+and creates go on meanwhile. After an interruption give the same command again: it goes on where it ended. A file
+that was imported before is recognised by its content, and the command asks first. pets imports lists the imports,
+pets undo-import removes one again. With --dry-run the exit code is 1 when the import would refuse FILE.
+"""
+
+
+@click.command(
+    name="import", cls=Command, help=IMPORT_HELP, short_help="Add all animals of a .jsonl, .csv or .json file."
+)
 @click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
 @click.option(
@@ -56,19 +74,6 @@ def import_(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file, or of - (standard input).
-
-    \b
-    .jsonl has one object a line:  {"name": "Rex", "categoryId": 1, "status": "available"}
-    .csv has a header line:        name,categoryId,status      also with semicolons or tabs
-    .json has one array of objects, and at most 64 MiB.
-    Ids in the file are ignored: the catalogue assigns new ones.
-
-    FILE is checked whole first: if one row is bad, nothing is added. Its animals are then visible as they are added,
-    and creates go on meanwhile. After an interruption give the same command again: it goes on where it ended. A file
-    that was imported before is recognised by its content, and the command asks first. pets imports lists the imports,
-    pets undo-import removes one again. With --dry-run the exit code is 1 when the import would refuse FILE.
-    """
     name = "standard input" if str(file) == "-" else str(file)
     if str(file) == "-" and written_as is None:
         raise OperatorError("standard input has no name: give --format jsonl, csv or json")

@@ -5,15 +5,25 @@ from typing import Any
 
 import click
 
+from petstore.admin.actions import checked_pet
 from petstore.admin.pet_files import COLUMNS
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, on_data
-from petstore.cli.options import Group, Int64, confirm, data_options, env_option, limit_option, yes_option
+from petstore.cli.options import (
+    BACKEND_OPTIONS,
+    Group,
+    Int64,
+    confirm,
+    data_options,
+    env_option,
+    limit_option,
+    yes_option,
+)
 from petstore.cli.output import Output, Table, printable, program
 from petstore.cli.pet_files import export, import_, imports, undo_import
-from petstore.errors import InvalidBody, OperatorError
+from petstore.errors import OperatorError
 from petstore.keys import Environment
-from petstore.pets import STATUSES, Pet, PetChanges, PetStatus, new_pet
+from petstore.pets import STATUSES, NewPet, Pet, PetChanges, PetStatus
 from petstore.wording import counted
 
 NAMED_MAX = 10  # ids in a message
@@ -76,17 +86,15 @@ async def show(backends: Backends, pet_id: int, environment: Environment) -> Out
 @click.option("--category-id", type=Int64(), required=True, metavar="N", help="The number of its category.")
 @click.option("--status", type=click.Choice(STATUSES), default="available", show_default=True, help="Its status.")
 @data_options
-def add(environment: Environment, name: str, category_id: int, status: PetStatus, as_json: bool, **where: Any) -> None:
+def add(environment: Environment, as_json: bool, **options: Any) -> None:
     """Add one animal.
 
     \b
     Example:
       petstore pets add --name Rex --category-id 1
     """
-    try:
-        new = new_pet({"name": name, "categoryId": category_id, "status": status})
-    except InvalidBody as error:
-        raise OperatorError(error.message) from None
+    where = {name: options.pop(name) for name in BACKEND_OPTIONS}
+    new = checked_pet(NewPet(**options))
     pet = act(where, lambda backends: admin(backends, environment).add_pet(new), create=True)
     Output(pet, _line(pet)).print(as_json)
 
@@ -99,14 +107,15 @@ def add(environment: Environment, name: str, category_id: int, status: PetStatus
 @click.option("--status", type=click.Choice(STATUSES), help="The new status.")
 @on_data
 async def update(backends: Backends, pet_id: int, environment: Environment, **values: Any) -> Output:
-    """Change an animal's name, category or status. ID is the animal's id, as pets list shows it.
+    """Change the values of an animal. ID is the animal's id, as pets list shows it.
 
     \b
     Example:
       petstore pets update 17 --name Max --status pending
     """
     if all(value is None for value in values.values()):
-        raise OperatorError("nothing to change: give --name, --category-id or --status")
+        *others, last = (f"--{name.replace('_', '-')}" for name in values)
+        raise OperatorError(f"nothing to change: give {', '.join(others)} or {last}")
     await _existing(backends, environment, [pet_id])
     pet = await admin(backends, environment).update_pet(pet_id, PetChanges(**values))
     return Output(pet, _line(pet))

@@ -1,21 +1,21 @@
 """Animals: find, add, change, remove and restore many at once; the page of one animal, with its history."""
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from petstore.admin.pet_files import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.audit import AuditEntry
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest, Subject, describe
 from petstore.console.sessions import FlashMessage
 from petstore.errors import InvalidBody, OperatorError, Unavailable
-from petstore.pets import INT64_MAX, NewPet, Pet, PetChanges, is_status, new_pet
+from petstore.pets import INT64_MAX, NewPet, Pet, PetChanges, is_status
 
 PAGE_SIZE = 50
-_WHOLE_NUMBER = re.compile("-?[0-9]{1,19}").fullmatch
 
 
 async def rows(request: ConsoleRequest) -> Response:
@@ -124,14 +124,7 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
 
 def pet_of(form: Form) -> NewPet:
     """Raises InvalidBody."""
-    category = form.text("categoryId").strip()
-    return new_pet(
-        {
-            "name": form.text("name"),
-            "categoryId": int(category) if _WHOLE_NUMBER(category) else category,
-            "status": form.text("status", "available"),
-        }
-    )
+    return pet_of_texts({name: form.text(name) for name in IMPORTED})
 
 
 def is_id(text: str) -> bool:
@@ -150,8 +143,7 @@ async def history(request: ConsoleRequest) -> Response:
 async def edit(request: ConsoleRequest) -> Response:
     form, pet_id = await request.form(), _pet_id(request)
     try:
-        new = pet_of(form)
-        changes = PetChanges(name=new.name, category_id=new.category_id, status=new.status)
+        changes = PetChanges(**msgspec.structs.asdict(pet_of(form)))
         await request.admin.update_pet(pet_id, changes)
     except OperatorError:
         raise HTTPException(404) from None
@@ -184,7 +176,7 @@ async def show(request: ConsoleRequest, form: Form | None = None, error: Excepti
         "removed": removed,
     }  # fmt: skip
     if form is None and pet is not None:
-        form = Form([("name", pet.name), ("categoryId", str(pet.category_id)), ("status", pet.status)])
+        form = Form(list(texts_of_pet(pet).items()))
     return request.page("pets/show.html", 404 if pet is None else status, **context, form=form or Form())
 
 

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
+from petstore.admin.pet_files import IMPORTED
 from petstore.pets import STATUSES
 from petstore.usage import RESPONSE_CLASSES, SPANS, ResponseClass
 from petstore.wording import when
@@ -21,6 +22,9 @@ STATIC = Path(__file__).with_name("static")
 MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 SECTIONS = ("overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health")
+
+# The titles of the table of animals, in the order of the cells in pets/row.html, and their CSS classes.
+PET_TITLES = {"Id": "number", "Name": "", "Category": "number", "Status": ""}
 
 # The names of the classes of responses in plots and tables.
 CLASS_NAMES: dict[ResponseClass, str] = {
@@ -81,6 +85,8 @@ class Renderer:
             key_classes=[each for each in RESPONSE_CLASSES if each != "unauthorized"],
             spans=tuple(SPANS),
             statuses=STATUSES,
+            pet_titles=PET_TITLES,
+            csv_columns=IMPORTED,
             sections=SECTIONS,
         )
         for name in self._templates.list_templates():

@@ -1,0 +1,62 @@
+"""Values for every member of an animal, by its type: tests with them hold for a new member too."""
+
+from typing import Any
+
+import msgspec
+from msgspec.inspect import IntType, LiteralType, Metadata, NoneType, StrType, Type, UnionType, type_info
+
+from petstore.pets import NewPet, Pet
+
+# Of an animal to be added; NewPet and Pet name and order them alike.
+MEMBERS = msgspec.structs.fields(NewPet)
+
+
+def two_values(member: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
+    """Two values that differ from each other and from the default. Raises LookupError for a type without any."""
+    values = [value for value in _values_of(type_info(member.type), member.encode_name) if value != member.default]
+    try:
+        first, second = (msgspec.convert(value, member.type) for value in values[:2])
+    except ValueError:  # none or one, or one that the type does not allow: msgspec's errors are ValueErrors
+        raise LookupError(f"give a value for {member.encode_name} in tests/admin/pet_members.py") from None
+    return first, second
+
+
+def _values_of(kind: Type, name: str) -> list[Any]:
+    match kind:
+        case Metadata():
+            return _values_of(kind.type, name)
+        case UnionType():
+            return [value for each in kind.types if not isinstance(each, NoneType) for value in _values_of(each, name)]
+        case LiteralType():
+            return list(kind.values)
+        case IntType():
+            return [471, 472]
+        case StrType():
+            return [f"The {name}", f"Other {name}"]
+    return []
+
+
+# Two animals in which every member has a value, and one that has only what is required.
+FIRST, SECOND = (NewPet(**{each.name: two_values(each)[place] for each in MEMBERS}) for place in range(2))
+LEAST = NewPet(**{each.name: two_values(each)[0] for each in MEMBERS if each.required})
+
+
+def with_id(pet_id: int, new: NewPet) -> Pet:
+    return Pet(id=pet_id, **msgspec.structs.asdict(new))
+
+
+def texts(new: NewPet) -> dict[str, str]:
+    """What an operator types, by the names of the members; nothing for a member without a value."""
+    return {name: str(value) for name, value in msgspec.to_builtins(new).items() if value is not None}
+
+
+def changed(before: NewPet | Pet, after: NewPet | Pet) -> list[str]:
+    """The members that have another value afterwards."""
+    values = msgspec.to_builtins(after)
+    return [f"{name}: {value} → {values[name]}" for name, value in msgspec.to_builtins(before).items()
+            if values[name] != value]  # fmt: skip
+
+
+def lacking(text: str, new: NewPet | Pet) -> list[str]:
+    """The members whose values are not in a text."""
+    return [name for name, value in msgspec.to_builtins(new).items() if str(value) not in text]

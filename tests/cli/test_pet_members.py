@@ -1,0 +1,62 @@
+"""The command line has every member of an animal: as an option, in what it prints, and in the audit log."""
+
+import msgspec
+import pytest
+
+from harness.commands import Commands
+from petstore.pets import NewPet
+from tests.admin.pet_members import FIRST, LEAST, MEMBERS, SECOND, lacking, with_id
+
+
+def options(new: NewPet) -> list[str]:
+    """The words that give each value of an animal."""
+    given = {name: value for name, value in msgspec.structs.asdict(new).items() if value is not None}
+    return [word for name, value in given.items() for word in (option(name), str(value))]
+
+
+def option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+@pytest.mark.parametrize("command", ["add", "update"])
+@pytest.mark.on("sqlite-lmdb")
+def test_a_member_has_an_option(petstore: Commands, command: str) -> None:
+    offered = petstore.text("pets", command, "--help").split()
+    assert [f"pets {command} lacks {option(each.name)}" for each in MEMBERS if option(each.name) not in offered] == []
+
+
+def test_an_added_animal_has_every_member(petstore: Commands) -> None:
+    added = petstore.json("pets", "add", *options(FIRST))
+    assert added == petstore.json("pets", "show", "1") == msgspec.to_builtins(with_id(1, FIRST))
+    assert lacking(petstore.entries()[0].detail, FIRST) == [], "the audit entry of an added animal lacks members"
+
+
+def test_an_update_changes_every_member(petstore: Commands) -> None:
+    petstore.text("pets", "add", *options(LEAST))
+    changed = petstore.json("pets", "update", "1", *options(SECOND))
+    assert changed == petstore.json("pets", "show", "1") == msgspec.to_builtins(with_id(1, SECOND))
+    detail = petstore.entries()[0].detail
+    before, after = msgspec.structs.asdict(LEAST), msgspec.structs.asdict(SECOND)
+    for name, value in before.items():
+        shown = "none" if value is None else value
+        assert f"{name.replace('_', ' ')} {shown} → {after[name]}" in detail.split("; ")
+
+
+def test_what_is_printed_for_people_has_every_member(petstore: Commands) -> None:
+    petstore.text("pets", "add", *options(FIRST))
+    pet = with_id(1, FIRST)
+    titles, row = petstore.text("pets", "list").splitlines()
+    assert tuple(titles.split()) == pet.__struct_encode_fields__
+    assert lacking(row, pet) == [], "pets list lacks members"
+    assert lacking(petstore.text("pets", "show", "1"), pet) == [], "pets show lacks members"
+
+
+def test_a_member_without_a_value_is_not_printed_as_none(petstore: Commands) -> None:
+    printed = petstore.text("pets", "add", *options(LEAST)) + petstore.text("pets", "list")
+    assert "None" not in printed + petstore.entries()[0].detail
+
+
+@pytest.mark.on("sqlite-lmdb")
+def test_the_help_of_an_import_names_every_column(petstore: Commands) -> None:
+    words = petstore.text("pets", "import", "--help").split()
+    assert ",".join(each.encode_name for each in MEMBERS) in words
