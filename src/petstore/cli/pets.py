@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from petstore.admin.actions import checked_pet
-from petstore.admin.pet_files import COLUMNS
+from petstore.admin.pet_files import COLUMNS, texts_of_pet
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, on_data
 from petstore.cli.options import (
@@ -64,7 +64,7 @@ async def list_(
     while text and more and len(found) < limit:
         some, start, more = await store.pets.search(text, after=start, limit=limit - len(found), status=status)
         found += some
-    rows = [[str(p.id), p.name, str(p.category_id), p.status] for p in found]
+    rows = [list(texts_of_pet(pet).values()) for pet in found]
     empty = f"No animals: {program()} pets add, or {program()} pets import FILE"
     table = Table(COLUMNS, rows, "No matching animals." if text or status or after else empty)
     return Output(found, table, more=f"--after {found[-1].id}" if more else "")
