@@ -16,6 +16,7 @@ from petstore.usage import AdmissionTotal
 _windows = struct.Struct("<4q8x4q")  # version 1 used the eight bytes in the middle
 _origin = struct.Struct("<2q")  # of the counts: the environment's number, the epoch; 0: nothing was counted
 _count = struct.Struct("<q")  # of the admissions for an operation, in the order of the operations' numbers
+_WIDTH = _count.size
 _ORIGIN = _windows.size
 _COUNTS = _ORIGIN + _origin.size
 
@@ -43,9 +44,10 @@ def with_admission(record: bytes, w: Windows, environment: Environment, number: 
     """The same, and one more admission for the operation with this number. The first of all begins a new epoch."""
     changed = bytearray(record)
     _windows.pack_into(changed, 0, *w)
-    place = _COUNTS + number * _count.size
-    if len(changed) < place + _count.size:
-        changed.extend(bytes(place + _count.size - len(changed)))
+    place = _COUNTS + number * _WIDTH
+    missing = place + _WIDTH - len(changed)
+    if missing > 0:
+        changed.extend(bytes(missing))
     (before,) = _count.unpack_from(changed, place)
     if not before and not _origin.unpack_from(changed, _ORIGIN)[1]:
         _origin.pack_into(changed, _ORIGIN, ENVIRONMENTS.index(environment), secrets.randbits(62))
@@ -63,7 +65,7 @@ def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) ->
     if len(record) < _COUNTS:
         return []
     environment, epoch = _origin.unpack_from(record, _ORIGIN)
-    counts = struct.unpack_from(f"<{(len(record) - _COUNTS) // _count.size}q", record, _COUNTS)
+    counts = struct.unpack_from(f"<{(len(record) - _COUNTS) // _WIDTH}q", record, _COUNTS)
     return [
         AdmissionTotal(ENVIRONMENTS[environment], key_id, name, epoch, count)
         for name, count in zip(names, counts, strict=False)  # an earlier version has not counted all of them

@@ -185,11 +185,11 @@ class Connection(asyncio.Protocol):
                 return
             if messages.waiting or messages.rejected is not None:
                 self._next()
-            if self._in_flight is not None:
-                await asyncio.sleep(0)  # a client that has sent many at once does not keep others waiting
-            else:
-                self._idle = asyncio.get_running_loop().create_future()
+            if self._in_flight is None:
+                self._idle = server.create_future()
                 await self._idle
+            else:
+                await asyncio.sleep(0)  # a client that has sent many at once does not keep others waiting
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """Nobody would answer the next request of a connection whose task was ended by a bug."""
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
                     if not head_only:
                         self.write(part)
                     while self._write_paused and not self._transport.is_closing():  # `sweep` ends a long wait
-                        self._writable = asyncio.get_running_loop().create_future()
+                        self._writable = self._server.create_future()
                         await self._writable
         except BrokenOff:  # the client must not take what comes next for the rest of this body
             self._transport.abort()

@@ -74,8 +74,9 @@ class HttpServer:
         self._of_address: Counter[Hashable] = Counter()
         self.held = 0  # bytes, by all connections
         self._refusals = Throttled("connection refused")
-        self.create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-        self.create_task = asyncio.get_running_loop().create_task
+        loop = asyncio.get_running_loop()
+        self.create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = loop.create_task
+        self.create_future: Callable[[], asyncio.Future[None]] = loop.create_future
         self._drained = asyncio.Event()
         self.tick()
 

@@ -235,19 +235,17 @@ class MessageReader:
     def feed(self, data: bytes, now: float) -> None:
         """Take messages until more wait than may; `now` is by time.perf_counter."""
         self.received += len(data)
-        is_within_line = False
-        if self._unread:
-            is_within_line = self._is_unfinished and b"\n" not in data and len(self._unread) > METHOD_MAX
-            data = self._unread + data
-            self._unread = b""
-        else:
-            self._started = now
         try:
-            if is_within_line:
-                _check_length(data)
-                self._unread = data
-                return
-            self._is_unfinished = False
+            if not self._unread:
+                self._started = now
+            else:
+                is_within_line = self._is_unfinished and b"\n" not in data and len(self._unread) > METHOD_MAX
+                data = self._unread + data
+                if is_within_line:
+                    _check_length(data)
+                    self._unread = data
+                    return
+                self._unread, self._is_unfinished = b"", False
             while data and not self.over:
                 if self._stream is not None:
                     data = self._feed_body(self._stream, data)
