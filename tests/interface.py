@@ -21,13 +21,19 @@ UNDOCUMENTED = {
 }  # fmt: skip
 
 
-def operations_of(document: Json) -> dict[OperationName, Json]:
-    """By operationId, with references resolved, and with `method` and `path`."""
-    return {
-        operation["operationId"]: {**resolved(operation, document), "method": method.upper(), "path": path}
+class Described(dict[OperationName, Json]):
+    """Operations by operationId, with references resolved, and with `method` and `path`."""
+
+    def __missing__(self, name: OperationName) -> Json:
+        raise AssertionError(f"openapi.yaml has no {name}")
+
+
+def operations_of(document: Json) -> Described:
+    return Described(
+        (operation["operationId"], {**resolved(operation, document), "method": method.upper(), "path": path})
         for path, item in document["paths"].items()
         for method, operation in item.items()
-    }
+    )
 
 
 DOCUMENT = openapi_document("/v1", "/staging/v1", 0)

@@ -71,7 +71,8 @@ def test_a_published_operation_keeps_its_number(name: str, number: int) -> None:
 
 
 def test_names_and_numbers_are_unique_and_numbers_have_no_gap() -> None:
-    assert [operation.number for operation in OPERATIONS] == list(range(1, len(OPERATIONS) + 1))
+    numbers = {operation.name: operation.number for operation in OPERATIONS}
+    assert list(numbers.values()) == list(range(1, len(OPERATIONS) + 1)), numbers
     assert len(set(COUNTED)) == len(COUNTED) == len(OPERATIONS) + 1
     assert len({(operation.method, operation.path) for operation in OPERATIONS}) == len(OPERATIONS)
 
