@@ -28,5 +28,5 @@ COUNTED: tuple[OperationName, ...] = (OTHER, *(each.name for each in sorted(OPER
 _deprecated = [each.name for each in OPERATIONS if each.deprecated]
 if len(_deprecated) != 1:
     named = ", ".join(_deprecated) or "none"
-    raise NotImplementedError(f"the console has a page for one deprecated operation; the table has: {named}")
+    raise ValueError(f"the console has a page for one deprecated operation; the table has: {named}")
 DEPRECATED: OperationName = _deprecated[0]  # the console shows which keys still call it

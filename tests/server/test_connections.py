@@ -416,14 +416,18 @@ def test_connections_are_bounded_per_address_and_in_all(tmp_path: Path) -> None:
     use_app(tmp_path, work)
 
 
-def test_a_bug_of_the_application_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("message", [ALIVE * 2, b"\x00\r\n\r\n"], ids=["a request", "no request"])
+def test_a_bug_of_the_application_ends_its_connection(message: bytes, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Large):
         async def answer(self, request: Request) -> Reply:
             raise ZeroDivisionError
 
+        async def reject(self, status: int, peer: str) -> Reply:
+            raise ZeroDivisionError
+
     async def work() -> None:
         async with over_a_socket(HttpServer(Broken())) as (connection, reader):
-            connection.data_received(ALIVE * 2)
+            connection.data_received(message)
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
 

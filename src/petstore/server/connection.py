@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import http
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Hashable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         self._messages = MessageReader(self, server.field_names)
         self._in_flight: Request | None = None
         self._rejecting = False  # the response to a malformed message is being made
-        # One task for all requests: to start one for each would cost as much as the gate's step.
+        # One for all requests: a task for each would have to be made, registered and forgotten each time.
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # what the task waits for between two requests
         self._write_paused = False  # the client does not take its responses
@@ -142,8 +142,7 @@ class Connection(asyncio.Protocol):
         if messages.waiting:
             self._in_flight = messages.waiting.popleft()
             if self._task is None:
-                self._task = self._server.create_task(self._answer_requests())
-                self._task.add_done_callback(self._ended)
+                self._start(self._answer_requests())
             elif self._idle is not None:
                 self._idle.set_result(None)
                 self._idle = None
@@ -153,7 +152,11 @@ class Connection(asyncio.Protocol):
         elif messages.rejected is not None:
             status, messages.rejected = messages.rejected, None
             self._rejecting = True
-            self._task = self._server.create_task(self._reject(status))
+            self._start(self._reject(status))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = self._server.create_task(work)
+        self._task.add_done_callback(self._ended)
 
     async def _answer_requests(self) -> None:
         server, messages = self._server, self._messages
@@ -192,7 +195,7 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(0)  # a client that has sent many at once does not keep others waiting
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Nobody would answer the next request of a connection whose task was ended by a bug."""
+        """A connection whose task was ended by a bug is closed: its client would wait in vain."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("internal error", exc_info=error)
             self._transport.abort()

@@ -118,4 +118,4 @@ HANDLERS: dict[OperationName, Handler] = {
     "getPet": PetOperations.get_pet,
 }
 if unbound := HANDLERS.keys() ^ {each.name for each in OPERATIONS}:
-    raise NotImplementedError(f"one handler for each operation: {', '.join(sorted(unbound))}")
+    raise ValueError(f"one handler for each operation: {', '.join(sorted(unbound))}")

@@ -42,8 +42,7 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
         set_busy_timeout(connection, BUSY_TIMEOUT)
         # Otherwise SQLite plans a statement anew for another value of a parameter.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        # A value that SQLite has no type for is a list: it becomes a JSON array.
-        connection.convert_binding = lambda _cursor, _place, value: msgspec.json.encode(value).decode()
+        connection.convert_binding = _converted
         # One by one: of several in one text, SQLite would leave out those after the first that returns a row.
         for name, value in (PRAGMAS if readonly else FILE_PRAGMAS | PRAGMAS).items():
             connection.pragma(name, value)
@@ -51,6 +50,13 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
         connection.close()
         raise
     return connection
+
+
+def _converted(_cursor: apsw.Cursor, _place: int, value: object) -> str:
+    """For a value that SQLite has no type for: a list becomes a JSON array, and anything else is a bug."""
+    if type(value) is not list:
+        raise TypeError(f"SQLite has no type for {type(value).__name__}")
+    return msgspec.json.encode(value).decode()
 
 
 def set_busy_timeout(connection: apsw.Connection, seconds: float) -> None:
