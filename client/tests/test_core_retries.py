@@ -8,7 +8,6 @@ import pytest
 from fakes import REX, Clock, Run, error, limits, operations, options_with, response
 from petstore_client import (
     ConnectionFailed,
-    IdempotencyConflict,
     InvalidRequest,
     KeyBanned,
     PetNotFound,
@@ -114,12 +113,6 @@ def test_a_429_of_a_proxy_without_body_and_headers_is_rate_limited() -> None:
     assert isinstance(run.error, RateLimited)
     assert (run.error.code, run.error.retry_after, run.error.limit) == ("unknown", None, None)
     assert len(clock.slept) == 2
-
-
-def test_409_is_retried_while_the_first_request_runs_and_then_raised() -> None:
-    run, _ = create(*[error(409, "idempotency_conflict")] * 3)
-    assert isinstance(run.error, IdempotencyConflict)
-    assert len(run.sent) == 3
 
 
 def test_a_404_is_not_retried() -> None:

@@ -33,10 +33,10 @@ LATE = Scripted(Failure(OSError("late"), "no response in time", timed_out=True),
 DONE = Scripted(response(201, REX), False, None)
 
 PERMANENT = [(400, "invalid_body"), (401, "unauthorized"), (403, "insufficient_scope"), (404, "not_found"),
-             (409, "some_other_conflict"), (410, "gone"), (413, "body_too_large"), (422, "idempotency_mismatch"),
+             (409, "a_code_of_the_future"), (410, "gone"), (413, "body_too_large"), (422, "idempotency_mismatch"),
              (418, "a_code_of_the_future"), (302, "moved"), (505, "malformed_request")]  # fmt: skip
-TEMPORARY = [(408, "request_timeout"), (409, "idempotency_conflict"), (429, "rate_limit_exceeded"),
-             (429, "key_banned"), (429, "a_code_of_the_future"), (500, "internal_error"), (502, "unknown"),
+TEMPORARY = [(408, "request_timeout"), (429, "rate_limit_exceeded"), (429, "key_banned"),
+             (429, "a_code_of_the_future"), (500, "internal_error"), (502, "unknown"),
              (503, "unavailable"), (599, "unknown")]  # fmt: skip
 
 

@@ -28,8 +28,7 @@ class Petstore(BaseClient):
     Args:
         api_key: The API key; without it, the variable `PETSTORE_API_KEY`.
         base_url: Where the service is; without it, the variable `PETSTORE_BASE_URL`, or else `LIVE`.
-        max_retries: How often a request is sent again after a connection error, a timeout, 408, 409 (still running),
-            429 or 5xx.
+        max_retries: How often a request is sent again after a connection error, a timeout, 408, 429 or 5xx.
         timeout: The most seconds that one attempt may take; if the head of the response arrives byte by byte, that
             each byte may take. An `httpx.Timeout` is for each phase instead, connecting included; None is no timeout.
         max_wait: The most seconds that one wait may take. If a wait would be longer, the error is raised at once.

@@ -10,7 +10,6 @@ PetstoreError
 │   │   └── PetNotFound       pet_not_found
 │   ├── Gone                  gone
 │   ├── RequestTimeout        request_timeout, and every other 408
-│   ├── IdempotencyConflict   idempotency_conflict
 │   ├── IdempotencyMismatch   idempotency_mismatch
 │   ├── RateLimited           rate_limit_exceeded, and every other 429
 │   │   └── KeyBanned         key_banned
@@ -106,10 +105,6 @@ class RequestTimeout(ApiError):
     """The request took too long to arrive, and no retry is left."""
 
 
-class IdempotencyConflict(ApiError):
-    """The first request with this idempotency key is still running, and no retry is left."""
-
-
 class IdempotencyMismatch(ApiError):
     """This idempotency key was used before, for another animal."""
 
@@ -161,7 +156,6 @@ CLASSES: dict[str, type[ApiError]] = {
     "pet_not_found": PetNotFound,
     "gone": Gone,
     "request_timeout": RequestTimeout,
-    "idempotency_conflict": IdempotencyConflict,
     "idempotency_mismatch": IdempotencyMismatch,
     "rate_limit_exceeded": RateLimited,
     "key_banned": KeyBanned,

@@ -6,7 +6,6 @@ from datetime import UTC
 from petstore_client._errors import (
     ApiError,
     ConnectionFailed,
-    IdempotencyConflict,
     PetstoreError,
     RateLimited,
     RequestTimeout,
@@ -21,9 +20,7 @@ _MAX_RETRY_AFTER = 1e9  # seconds: a longer Retry-After is cut to this, so that 
 
 def is_retryable(error: PetstoreError | None) -> bool:
     """Whether the same request may succeed later. Repeating is safe: a create carries its idempotency key."""
-    return isinstance(
-        error, RateLimited | ServerError | RequestTimeout | IdempotencyConflict | ConnectionFailed | TimedOut
-    )
+    return isinstance(error, RateLimited | ServerError | RequestTimeout | ConnectionFailed | TimedOut)
 
 
 def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
