@@ -11,8 +11,6 @@ from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, check_safe, exclusiv
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
-from petstore.gate.upgrade_from_1_1 import needs_upgrade as gate_needs_upgrade
-from petstore.gate.upgrade_from_1_1 import upgrade as upgrade_gate
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability import multiprocess
 from petstore.rate_limits import SECOND, BanPolicy
@@ -130,17 +128,15 @@ def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
 def upgrade_data(settings: Settings) -> None:
     """Bring the files of release 1.1 up to date, while no other process uses them. Raises OperatorError, Unavailable.
 
-    PostgreSQL and Redis are upgraded when they are first used.
+    PostgreSQL is upgraded when it is first used.
     """
-    gate = gate_file(settings.gate, settings.data)
     files = [settings.data / f"{each}.db" for each in ENVIRONMENTS] if settings.store is None else []
-    if not (gate_needs_upgrade(gate) or any(map(needs_upgrade, files))):
+    if not any(map(needs_upgrade, files)):
         return
     try:
         with exclusive_lock(settings.data):
-            for path in files:  # first: a store that is refused leaves the gate as it is
+            for path in files:
                 migrate(path)
-            upgrade_gate(gate)
     except InUse:
         raise InUse(
             f"--data {settings.data}: was written by Petstore 1.1, and a service or a command of it still works there;"
