@@ -25,6 +25,7 @@ from harness.commands import Commands
 from harness.servers import ENTRY, Server
 from petstore import __version__
 from petstore.backends import Backends
+from petstore.gate.redis_script import PREFIX
 from petstore.pets import NewPet
 
 FIXTURES = Path(__file__).parent.parent / "tests/fixtures"
@@ -158,7 +159,7 @@ def keep_databases(history: History, target: Path) -> None:
     (target / "postgres.sql").write_text(re.sub(r"\n{3,}", "\n\n", re.sub(of_session, "", script)).lstrip())
     records = {}
     with contextlib.closing(redis.Redis.from_url(str(history.server.gate))) as client:
-        for name in sorted(client.scan_iter("petstore:*")):
+        for name in sorted(client.scan_iter(f"{PREFIX}*")):
             value, ttl = client.get(name), client.pttl(name)
             assert isinstance(value, bytes)
             records[name.decode()] = {"value": value.hex(), "ttl_ms": ttl if ttl > 0 else None}
