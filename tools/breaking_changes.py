@@ -240,6 +240,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.keep:
         check_unreleased()
+        DOCUMENTS.mkdir(exist_ok=True)
         kept_document().write_bytes(present_document())
         print(f"Wrote {kept_document()}.")
         return 0
