@@ -11,6 +11,8 @@ from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, check_safe, exclusiv
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
+from petstore.gate.upgrade_from_1_1 import needs_upgrade as gate_needs_upgrade
+from petstore.gate.upgrade_from_1_1 import upgrade as upgrade_gate
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability import multiprocess
 from petstore.rate_limits import SECOND, BanPolicy
@@ -18,6 +20,7 @@ from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.database import Bounds
 from petstore.store.schema import UNFINISHED_COPY
+from petstore.store.sqlite.connection import migrate, needs_upgrade
 
 TOTALS_MAX = 250  # of admissions in one transaction, so that creates do not wait long for the write lock
 
@@ -44,6 +47,7 @@ class Backends:
         with contextlib.ExitStack() as lock:
             if locked:
                 recover_gate(settings)
+                upgrade_data(settings)
                 lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
             self.gate = open_gate_for(settings)
             try:
@@ -121,6 +125,27 @@ def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
+
+
+def upgrade_data(settings: Settings) -> None:
+    """Bring the files of release 1.1 up to date, while no other process uses them. Raises OperatorError, Unavailable.
+
+    PostgreSQL and Redis are upgraded when they are first used.
+    """
+    gate = gate_file(settings.gate, settings.data)
+    files = [settings.data / f"{each}.db" for each in ENVIRONMENTS] if settings.store is None else []
+    if not (gate_needs_upgrade(gate) or any(map(needs_upgrade, files))):
+        return
+    try:
+        with exclusive_lock(settings.data):
+            for path in files:  # first: a store that is refused leaves the gate as it is
+                migrate(path)
+            upgrade_gate(gate)
+    except InUse:
+        raise InUse(
+            f"--data {settings.data}: was written by Petstore 1.1, and a service or a command of it still works there;"
+            " stop it, then start this version"
+        ) from None
 
 
 def mark_gate_clean(settings: Settings) -> None:

@@ -23,6 +23,7 @@ import msgspec
 from petstore import __version__, data_dir
 from petstore.audit import AuditEntry
 from petstore.errors import OperatorError, PetstoreError, Unavailable
+from petstore.gate import GATE_FILE
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import archive
 from petstore.maintenance.archive import Manifest, Member, Progress
@@ -137,7 +138,7 @@ def back_up(
         # The backup is complete: a failure to record it must not fail the command.
         with contextlib.suppress(Unavailable, OSError):
             data_dir.touch(settings.data / data_dir.LAST_BACKUP)
-            if members[0].schema == NEWEST_SCHEMA:  # otherwise a service of an older version may run
+            if members[0].schema == NEWEST_SCHEMA:  # otherwise a service of release 1.1 may run
                 record_entry(settings.data / "live.db", entry)
     return manifest
 
@@ -237,16 +238,17 @@ def _described(path: Path) -> Member:
 
 
 def _read_manifest(source: Path) -> Manifest:
-    """Return the manifest of a backup that this version can restore. Raises OperatorError."""
+    """The manifest without the gate's file, which a backup of release 1.1 has. Raises OperatorError."""
     manifest = archive.read(source)
-    if sorted(member.name for member in manifest.members) != sorted(STORES):
+    members = [member for member in manifest.members if member.name != GATE_FILE]
+    if sorted(member.name for member in members) != sorted(STORES):
         raise archive.Damaged(f"{source}: does not contain both environments")
-    for member in manifest.members:
+    for member in members:
         try:
-            migrations("sqlite", member.schema)
+            migrations("sqlite", member.schema or 0)
         except OperatorError as error:
             raise OperatorError(f"{source}: {error}") from None
-    return manifest
+    return msgspec.structs.replace(manifest, members=members)
 
 
 def _check_member(source: Path, member: Member, path: Path) -> None:
