@@ -1,4 +1,4 @@
-"""Loads the data that `tools.release_data` has kept of a release: tests/fixtures/VERSION/README.md describes the files."""
+"""Loads the data that `tools.release_data` has kept of a release, which tests/fixtures/VERSION/README.md describes."""
 
 import asyncio
 import json

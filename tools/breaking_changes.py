@@ -254,7 +254,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _findings(against: Path) -> Iterator[str]:
     kept = kept_document()
     if not kept.is_file() or kept.read_bytes() != present_document():
-        remedy = "set the next version first" if is_released() else "run .venv/bin/python -m tools.breaking_changes --keep"
+        remedy = (
+            "set the next version first" if is_released() else "run .venv/bin/python -m tools.breaking_changes --keep"
+        )
         yield f"docs/openapi/{kept.name} is not the present document; {remedy}"
     if not against.is_file():
         return

@@ -6,7 +6,9 @@ from pathlib import Path
 from petstore import __version__
 
 CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
-RELEASED = "{} is released, and what is kept of it never changes; set the next version in src/petstore/__init__.py first"
+RELEASED = (
+    "{} is released, and what is kept of it never changes; set the next version in src/petstore/__init__.py first"
+)
 
 
 def is_released(version: str = __version__) -> bool:

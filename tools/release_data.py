@@ -1,8 +1,8 @@
 """`python -m tools.release_data`: writes the data of this version to tests/fixtures/VERSION, for the tests of upgrades.
 
 There are two installations with the same history: one on SQLite and LMDB, one on PostgreSQL and Redis. Each service is
-killed at the end, so rows are in the write-ahead log, and the gate has admissions that are not in the usage. The data of
-a released version is never written again.
+killed at the end, so rows are in the write-ahead log, and the gate has admissions that are not in the usage. The
+command refuses to overwrite the data of a released version.
 """
 
 import contextlib
@@ -172,17 +172,22 @@ README = f"""# Data of Petstore {__version__}
 `python -m tools.release_data` wrote these files with the code of {__version__}, for the tests of upgrades. They contain
 two installations with the same history: one on SQLite and LMDB, one on PostgreSQL and Redis.
 
-| file | content |
-|---|---|
-| `data.zip` | The data directory of a service that was killed (`kill -9`). Some committed rows are only in `*.db-wal`, and some admissions only in the gate. The files that the next start creates again are left out |
-| `backup.zip` | What `petstore backup` made of it |
-| `postgres.sql` | The second installation: `pg_dump --inserts --no-owner`, without session settings |
-| `redis.json` | Its Redis: name → `value` (hexadecimal), `ttl_ms` (`null`: no expiry) |
-| `known.json` | For each backend: `unix`, when the service was killed; `secrets`, with the status that `GET /pets` returned for each; `operators` with their tokens; `replays`, creates with their idempotency keys and responses; `pets`, what `petstore pets list` prints; `admitted`, the requests of each key |
+- `data.zip` is the data directory of a service that was killed (`kill -9`). Some committed rows are only in `*.db-wal`,
+  and some admissions are only in the gate. Files that the next start creates again are left out.
+- `backup.zip` is a backup of it.
+- `postgres.sql` is the second installation: `pg_dump --inserts --no-owner`, without session settings.
+- `redis.json` has the records of its Redis by name: `value` (hexadecimal) and `ttl_ms` (`null`: no expiry).
+- `known.json` has for each backend:
+  - `unix`: when the service was killed
+  - `secrets`: the secrets of keys, and the status that `GET /pets` returns with each
+  - `operators`: their tokens and roles
+  - `replays`: creates with their idempotency keys and responses
+  - `pets`: what `petstore pets list` prints
+  - `admitted`: the requests of each key and operation
 
 The history has keys that are suspended, revoked, rotated, at their limit and banned. One import is done, one is undone,
 and one was interrupted after two of four animals. Animals were renamed, removed and restored.
-"""  # fmt: skip
+"""
 
 
 def main() -> int:

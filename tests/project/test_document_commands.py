@@ -8,12 +8,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import httpx
 import pytest
-import redis
 
 from harness.backends import Postgres
 from harness.commands import Commands, Processes
