@@ -67,8 +67,8 @@ class Node(Served):
 
     @property
     def schema(self) -> int:
-        """The number of the newest migration of the live environment."""
-        sql = "PRAGMA user_version" if self.store is None else "SELECT max(number) FROM migrations"
+        """The version of the schema of the live environment."""
+        sql = "PRAGMA user_version" if self.store is None else "SELECT version FROM format"
         return int(StorePlace(self.data, self.store).by_hand(sql)[0][0])
 
 
@@ -196,7 +196,8 @@ def _by_restart(place: Path, backends: Backends, scale: Scale) -> Clients:
     new.port, new.origin = old.port, old.origin
     newest = add_migration(new.code)
     try:
-        secret = old.start().make_key()
+        old.start()
+        secret = old.make_key()
         with Clients(secret, old.port) as clients:
             clients.wait(old.port)
             hold(old.stop() == 0, "the present code stops in order")
@@ -221,7 +222,8 @@ def _by_second_node(place: Path, backends: Backends, scale: Scale) -> Clients:
     new = old.with_code(copy_code(place / "new"))
     newest = add_migration(new.code, HARMFUL if scale.plant else HARMLESS)
     try:
-        secret = old.start().make_key()
+        old.start()
+        secret = old.make_key()
         with Clients(secret, old.port) as clients:
             clients.wait(old.port)
             new.start()
@@ -248,7 +250,8 @@ def _by_reload(place: Path, backends: Backends, scale: Scale) -> Clients:
     """
     node = Node(copy_code(place / "code"), place / "data", backends)
     try:
-        secret = node.start().make_key()
+        node.start()
+        secret = node.make_key()
         with Clients(secret, node.port) as clients:
             clients.wait(node.port)
             newest = add_migration(node.code, HARMFUL if scale.plant else HARMLESS)

@@ -210,11 +210,6 @@ class Dump:
             shell, env=os.environ | self.variables, check=True, timeout=60, stdout=subprocess.PIPE, text=True
         ).stdout
 
-    def content(self) -> list[str]:
-        """Every table and row of the database, without the random words that protect the text from psql."""
-        text = self.run("pg_dump --schema='petstore_*' \"${STORE:?}\"")
-        return [line for line in text.splitlines() if not re.match(r"\\(?:un)?restrict ", line)]
-
 
 def test_a_dump_is_made_and_restored_word_by_word(postgres: Postgres, tmp_path: Path) -> None:
     petstore = Commands(Server(tmp_path / "data", "cluster"))
@@ -228,7 +223,7 @@ def test_a_dump_is_made_and_restored_word_by_word(postgres: Postgres, tmp_path: 
 
 
 def pattern_of_records() -> str:
-    """The pattern in the document for the names of records in Redis."""
+    """The document's pattern for the records in Redis."""
     (pattern,) = re.findall(r"--pattern '(.+?)'", (ROOT / "docs/scaling.md").read_text())
     return str(pattern)
 
