@@ -351,7 +351,7 @@ def test_restore_names_old_files_that_cannot_be_read(old: Commands, file: Path) 
 
 
 def test_a_restore_is_in_both_audit_logs(old: Commands, file: Path) -> None:
-    restore(old, file)
+    old.text("restore", str(file), "--force")
     for environment in ENVIRONMENTS:
         assert old.entries(environment)[0].action == "restore"
 
