@@ -115,7 +115,7 @@ class IdempotencyMismatch(ApiError):
 
 
 class RateLimited(ApiError):
-    """The rate limit is exceeded, and the wait is longer than `max_wait` or no retry is left."""
+    """The rate limit is exceeded, and the wait would exceed `total_timeout` or no retry is left."""
 
     limit: int | None = None
     """How many requests the exhausted window admits."""
@@ -138,7 +138,7 @@ class ConnectionFailed(PetstoreError):
 
 
 class TimedOut(PetstoreError):
-    """There was no response within `timeout`, and no retry is left. See `__cause__`."""
+    """There was no response within `timeout`, and no retry is left, or `total_timeout` has passed. See `__cause__`."""
 
 
 class UnexpectedResponse(PetstoreError):
