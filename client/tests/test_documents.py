@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from packaging.requirements import Requirement
 
 import petstore_client
 from examples import CLIENT, EXAMPLES, README, REFERENCE
@@ -128,7 +129,6 @@ def test_every_relative_link_of_the_documents_exists() -> None:
 
 def test_the_documents_name_the_wheel_and_no_package_of_a_registry() -> None:
     """On a public registry, a package of this name could be someone else's."""
-    assert f"petstore_client-{petstore_client.__version__}-py3-none-any.whl" in README
     texts = [
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
@@ -139,6 +139,18 @@ def test_the_documents_name_the_wheel_and_no_package_of_a_registry() -> None:
     assert len(texts) > 100
     command = re.compile(r"(?:pip3?|uv|pipx|poetry) (?:install|add) (?:-\S+ )*['\"]?petstore(?!\S*\.whl)")
     assert [path.name for path in texts if command.search(path.read_text())] == []
+
+
+def test_the_readme_names_the_current_version_and_lines_that_pip_accepts() -> None:
+    versions = re.findall(r"petstore_client-(.+?)-py3-none-any\.whl|\.git@v(.+?)#", README)
+    assert {wheel or tag for wheel, tag in versions} == {petstore_client.__version__}
+    (lines,) = re.findall(r"^```text\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (table,) = re.findall(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    given = [line.split("    #")[0] for line in lines.splitlines()] + tomllib.loads(table)["dependencies"]
+    assert len(given) == 3
+    for requirement in map(Requirement, given):
+        assert requirement.name == "petstore-client"
+        assert requirement.url
 
 
 def test_the_distribution_needs_httpx_msgspec_and_typing_extensions() -> None:
