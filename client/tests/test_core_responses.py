@@ -125,7 +125,7 @@ def test_an_error_shows_its_values_and_can_be_pickled() -> None:
     assert copy.headers == raised.headers == {"x-request-id": "r-1"}
     for shown in (raised, copy):
         assert isinstance(shown, KeyBanned)
-        assert repr(shown) == "<KeyBanned: Wait. (key_banned, status 429, request r-1)>"
+        assert repr(shown) == "<KeyBanned: Wait. (key_banned, status 429, request r-1, retry after 60 s)>"
         assert (shown.retry_after, shown.limit, shown.reset) == (60.0, 60, 1794614400)
     assert str(ConnectionFailed("Not reached", code="connection_failed")) == "Not reached (connection_failed)"
 
