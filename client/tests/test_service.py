@@ -92,6 +92,14 @@ def test_invalid_values_are_an_invalid_request_that_names_them(connect: Connect)
     assert parameter.value.request_id
 
 
+def test_strict_handling_refuses_nothing_that_the_client_sends(connect: Connect) -> None:
+    client = connect(strict=True)
+    rex = client.create_pet("Rex", 7, status="sold")
+    assert client.get_pet(rex.id) == rex
+    page = next(client.pages("sold", max_items=1))
+    assert next(client.pages("sold", page_size=1, cursor=page.next_cursor, if_none_match=page.etag)) is not None
+
+
 def test_unknown_animals_keys_paths_and_missing_scopes_have_their_errors(connect: Connect, server: Server) -> None:
     with pytest.raises(PetNotFound):
         connect().get_pet(2**62)
