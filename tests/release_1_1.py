@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import redis
 
-from harness.backends import Postgres, Redis, shared
+from harness.backends import Postgres, shared
 from petstore.keys import Environment
 
 RELEASE = Path(__file__).parent / "fixtures" / "1.1.0"
@@ -38,18 +37,6 @@ def load_postgres(release: Path = RELEASE) -> str:
         await connection.close()
 
     asyncio.run(load())
-    return url
-
-
-def load_redis(url: str | None = None) -> str:
-    """The URL of a Redis database, an empty one unless it is given, with the gate of the second installation."""
-    url = url or shared(Redis).url()
-    with redis.Redis.from_url(url) as client:
-        for name, stored in json.loads((RELEASE / "redis.json").read_text()).items():
-            if stored["type"] == "hash":
-                client.hset(name, mapping={field: bytes.fromhex(value) for field, value in stored["value"].items()})
-            else:
-                client.set(name, bytes.fromhex(stored["value"]), px=stored["ttl_ms"])
     return url
 
 
