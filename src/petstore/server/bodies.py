@@ -28,9 +28,8 @@ class BrokenOff(ConnectionError):
 
 
 class BodySource(Protocol):
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
+    def update_reading(self) -> None:
+        """Called when a body becomes full, and when the application has taken what made it full."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -46,8 +45,19 @@ class BodyStream:
         self._continues = continues
         self._parts = bytearray()  # one object: a list of the parts that arrive would be 40 times as large as they are
         self._arrived: asyncio.Future[None] | None = None
+        self._taken = 0  # bytes
         self._broken = False
         self.complete = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the connection must not read more until the application has taken what has arrived."""
+        return len(self._parts) > BUFFER_MAX and not self.complete
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory, with what the application has taken: of a longer body, it keeps the rest in a file."""
+        return len(self._parts) + min(self._taken, BUFFER_MAX)
 
     def feed(self, data: bytes) -> bytes:
         """Returns what is behind the body. Raises Malformed, and breaks the stream off, for a malformed chunk."""
@@ -64,8 +74,8 @@ class BodyStream:
             self.complete = self._left == 0
         if part:
             self._parts += part
-            if len(self._parts) > BUFFER_MAX and not self.complete:
-                self._source.pause()
+            if self.is_full:
+                self._source.update_reading()
         self._wake()
         return rest or b""
 
@@ -73,6 +83,7 @@ class BodyStream:
         """All that has arrived and was not taken yet."""
         taken = bytes(self._parts)
         self._parts = bytearray()
+        self._taken += len(taken)
         return taken
 
     async def read(self) -> bytes:
@@ -88,10 +99,10 @@ class BodyStream:
                 await self._arrived
             finally:
                 self._arrived = None
-        was_full = len(self._parts) > BUFFER_MAX
+        was_full = self.is_full
         taken = self.take()
         if was_full:
-            self._source.resume()
+            self._source.update_reading()
         return taken
 
     def break_off(self) -> None:
