@@ -22,7 +22,8 @@ RETRIED = (*REFUSALS, "unavailable")  # the errors with a Retry-After
 
 # A preference and its value. Parameters follow a semicolon and mean nothing here.
 _ITEM = re.compile(r'[ \t]*([a-zA-Z-]+)[ \t]*=[ \t]*(?:"([a-z_0-9]+)"|([a-z_0-9]+))[ \t]*(?:;.*)?').fullmatch
-_SEPARATOR = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # a comma outside of quotes
+# What is between two commas outside of quotes; a quote that is never closed reaches to the end.
+_ITEMS = re.compile(r'(?:[^",]+|"(?:[^"\\]|\\.)*"?)+').findall
 
 
 class Preferences(NamedTuple):
@@ -51,7 +52,7 @@ def parse_preferences(field: str) -> Preferences:
     if len(field) > PREFER_MAX:
         return NONE
     found: dict[str, str] = {}
-    for item in _SEPARATOR.split(field):
+    for item in _ITEMS(field):
         if match := _ITEM(item):
             found.setdefault(match[1].lower(), match[2] or match[3])
     error = found.get("error")
