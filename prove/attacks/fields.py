@@ -71,7 +71,10 @@ def _heads(listener: Listener) -> Iterator[tuple[str, bytes]]:
         values = [(filling * PARSED)[: PARSED - len(NUMBER)] for filling in PREFERENCES] + [b"," * 200 + b'"' * 294]
         for value in values:
             line = b"Prefer: " + value + NUMBER + b"\r\n"
-            yield f"Prefer: {value[:3]!r}…{value[-3:]!r}", listener.request(b"GET", b"/staging/v1/pets", listener.staging_key, line)
+            yield (
+                f"Prefer: {value[:3]!r}…{value[-3:]!r}",
+                listener.request(b"GET", b"/staging/v1/pets", listener.staging_key, line),
+            )
     many = b"".join(b"x%02d: %s\r\n" % (number, b"v" * 300) for number in range(95))
     yield "95 fields", listener.request(b"GET", b"/", many)
     for filling in (b"/", b"/a", b"/%41", b"."):
