@@ -91,9 +91,7 @@ def test_times_are_rounded_up_to_whole_seconds() -> None:
 class Source(Transport):
     """A connection that a body comes from."""
 
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
+    def update_reading(self) -> None: ...
 
 
 def arriving(length: int, **fields: Any) -> tuple[Request, BodyStream]:
