@@ -144,7 +144,7 @@ async def postgres_pool(
 
 async def nobody_is_connected(place: StorePlace) -> None:
     """Returns when no process has a connection of the store's to this place. Raises TimeoutError."""
-    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore 2' AND datname = current_database()"
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
     other = await asyncpg.connect(place.url)
     async with asyncio.timeout(60):  # the server notices when it comes to it
         while await other.fetchval(sql) > 0:

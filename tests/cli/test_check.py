@@ -59,7 +59,7 @@ def state(data: Path) -> dict[str, tuple[str, float]]:
     return {
         str(path.relative_to(data)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime)
         for path in sorted(data.rglob("*"))
-        if path.is_file() and not path.name.endswith("-shm")  # SQLite's readers write there
+        if path.is_file() and not path.name.endswith(("-shm", "-lock"))  # readers write there
     }
 
 

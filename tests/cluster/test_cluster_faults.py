@@ -266,7 +266,7 @@ def test_a_primary_that_was_demoted_is_an_outage_and_not_a_success(
             assert client.post(node.url("/pets"), json=body).status_code == 201
             database = str(node.store).rpartition("/")[2]
             postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
-            pids = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'petstore 2'"
+            pids = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'petstore'"
             postgres.execute(pids)
             assert wait_for(lambda: client.post(node.url("/pets"), json=body).status_code == 503)
             assert client.get(node.origin + "/readyz").status_code == 503

@@ -265,7 +265,7 @@ def test_closed_store_has_closed_its_connections(place: StorePlace) -> None:
     async def work() -> None:
         async with place.open():
             other = await asyncpg.connect(place.url)
-            ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore 2'"
+            ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'"
             assert await other.fetchval(f"{ours} AND datname = current_database()") == 1
             await other.close()
         await nobody_is_connected(place)
