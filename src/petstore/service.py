@@ -108,13 +108,14 @@ class Service:
                 self._flushing = asyncio.create_task(self._flush_usage(of_all=tick % COLLECT_ALL_EVERY == 0))
 
     async def _flush_usage(self, *, of_all: bool) -> None:
-        """First what was admitted, of which the counters then move errors to their own class."""
+        """Write all measures under the same time, so that errors are mostly in the same bar as their admissions."""
+        now = self._clock()
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
         with bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps it for the next time
-            await self._backends.collect_admissions(self._clock(), seen)
+            await self._backends.collect_admissions(now, seen)
         for counters in self.app.counters:
             with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
-                await counters.flush(self._clock())
+                await counters.flush(now)
 
 
 def measure_node(settings: Settings) -> None:

@@ -7,10 +7,13 @@ from typing import Literal, NamedTuple, get_args
 from petstore.keys import Environment
 from petstore.operations import OperationName
 
-# How a request ended, as far as a chart or a bill is concerned. `unauthorized` requests had no valid key.
-ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
-RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
-ANONYMOUS = ""  # the key id of requests without a valid key
+# What is counted of a key. The gate counts `admitted`, workers count the others. Errors are also part of `admitted`.
+KeyMeasure = Literal["admitted", "client_error", "server_error", "refused", "banned"]
+# What workers count of requests without a valid key: each of these requests is in exactly one measure.
+AnonymousMeasure = Literal[
+    "unauthorized", "anonymous_ok", "anonymous_client_error", "anonymous_server_error", "anonymous_refused"
+]
+Measure = KeyMeasure | AnonymousMeasure
 
 Interval = Literal[60, 3600, 86_400]
 MINUTE: Literal[60] = 60
@@ -27,11 +30,11 @@ RECENT_ERRORS = 20  # kept of each key
 
 
 class KeyUsage(NamedTuple):
-    """The requests of one key with one class of response, in the interval that began at `start` (Unix seconds)."""
+    """One measure of one key, in the interval that began at `start` (Unix seconds)."""
 
     key_id: str
     start: int
-    response: ResponseClass
+    measure: KeyMeasure
     requests: int
 
 
@@ -40,7 +43,7 @@ class OperationUsage(NamedTuple):
 
     key_id: str
     start: int
-    response: ResponseClass
+    measure: KeyMeasure
     requests: int
     operation: OperationName
 
@@ -69,10 +72,10 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """The requests of all keys together and of callers without a valid key, with one class of response."""
+    """One measure of all keys together, or of the requests without a valid key."""
 
     start: int
-    response: ResponseClass
+    measure: Measure
     requests: int
 
 
@@ -80,14 +83,14 @@ class KeyTotal(NamedTuple):
     """The requests of one key in a time span."""
 
     key_id: str
-    requests: int  # including the refused and the banned ones
+    admitted: int
     refused: int
     banned: int
     last: int  # the start of the last interval with a request
 
     @property
-    def admitted(self) -> int:
-        return self.requests - self.refused - self.banned
+    def requests(self) -> int:
+        return self.admitted + self.refused + self.banned
 
 
 class Span(NamedTuple):

@@ -18,12 +18,12 @@ def callers(server: Server) -> Iterator[tuple[Key, Key, Key]]:
     often, seldom, never = (server.key(environment="staging") for _ in range(3))
     now = int(time.time())
     rows = [
-        OperationUsage(often.id, now, "ok", 500, "getPet"),
-        OperationUsage(often.id, now - 2 * DAY, "client_error", 20, "getPet"),
-        OperationUsage(often.id, now, "ok", 7, "listPets"),
-        OperationUsage(seldom.id, now - 5 * DAY, "ok", 3, "getPet"),
-        OperationUsage(seldom.id, now - 90 * DAY, "ok", 1_000, "getPet"),
-        OperationUsage(never.id, now, "ok", 9_000, "listPets"),
+        OperationUsage(often.id, now, "admitted", 500, "getPet"),
+        OperationUsage(often.id, now - 2 * DAY, "admitted", 20, "getPet"),
+        OperationUsage(often.id, now, "admitted", 7, "listPets"),
+        OperationUsage(seldom.id, now - 5 * DAY, "admitted", 3, "getPet"),
+        OperationUsage(seldom.id, now - 90 * DAY, "admitted", 1_000, "getPet"),
+        OperationUsage(never.id, now, "admitted", 9_000, "listPets"),
     ]
     server.act(lambda backends: backends.stores["staging"].usage.add(rows, {}))
     yield often, seldom, never

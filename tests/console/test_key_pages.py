@@ -158,7 +158,7 @@ def test_keys_are_filtered_by_plan_and_state_and_sorted(server: Server, operator
            for name, plan in (("c", "free"), ("a", "pro"), ("b", "free"))}  # fmt: skip
     operator.submit(f"/staging/keys/{ids['b']}/revoke")
     server.act(lambda backends: backends.stores["staging"].usage.add(
-        [OperationUsage(ids["c"], int(time.time()), "ok", 1, "listPets")], {ids["c"]: time.time()}))  # fmt: skip
+        [OperationUsage(ids["c"], int(time.time()), "admitted", 1, "listPets")], {ids["c"]: time.time()}))  # fmt: skip
 
     def shown(query: str) -> list[str]:
         names = {key_id: name for name, key_id in ids.items()}

@@ -345,7 +345,7 @@ async def prepared(store: Store) -> dict[str, Any]:
 
 
 PET = Pet(1, "Ada", 1, "available")
-ROW = OperationUsage("key_a", int(NOW), "ok", 1, "listPets")
+ROW = OperationUsage("key_a", int(NOW), "admitted", 1, "listPets")
 # What each write of each noun announces. A new method that writes belongs here, and fails below until it is.
 WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Awaitable[object]]]] = {
     "pets.add": (ADDED, lambda s, x: s.pets.add(NewPet("Rex", 1), NOW)),

@@ -53,10 +53,10 @@ IMPORT_CHUNKS = Table("import_chunks", ("import_id", "place", "first_id", "count
 AUDIT = Table("audit", ("id", "at", "actor", "action", "subject", "detail", *NEW_PET_FIELDS), ("id",))
 USAGE = Table(
     "usage",
-    ("seconds", "start", "key_id", "operation", "response", "count"),
-    ("seconds", "start", "key_id", "operation", "response"),
+    ("seconds", "start", "key_id", "operation", "measure", "count"),
+    ("seconds", "start", "key_id", "operation", "measure"),
 )
-USAGE_TOTALS = Table("usage_totals", ("seconds", "start", "response", "count"), ("seconds", "start", "response"))
+USAGE_TOTALS = Table("usage_totals", ("seconds", "start", "measure", "count"), ("seconds", "start", "measure"))
 COUNTED_ADMISSIONS = Table(
     "counted_admissions", ("key_id", "epoch", "operation", "total"), ("key_id", "epoch", "operation")
 )

@@ -1,10 +1,10 @@
 """Counts what became of the requests to one base address. A request only adds to a dictionary.
 
-Once a second the counts go to the metrics, every few seconds to the usage of each key in the store. The gate counts the
-admitted requests of keys, which enter the usage as class `ok`; from here come the refused ones and the errors.
+Once a second the counts go to the metrics, every few seconds to the usage in the store. The gate counts the admitted
+requests of keys. These counters add errors, refusals, bans, and requests without a valid key.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from itertools import islice
 from typing import Literal
 
@@ -12,7 +12,7 @@ from petstore.keys import ApiKey, Environment
 from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, PLAYED, REQUEST_SECONDS, REQUESTS
 from petstore.operations import OperationName
 from petstore.store.usage import Usage
-from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
+from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentError, TotalUsage
 
 CountedOperation = OperationName  # or SITE
 SITE = "site"  # what is outside the base addresses
@@ -33,7 +33,8 @@ class RequestCounters:
         self._usage_store = usage_store
         self._counts: defaultdict[tuple[str, str, CountedOperation, int], int] = defaultdict(int)
         self._durations: dict[CountedOperation, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
-        self._usage: defaultdict[tuple[str, OperationName, ResponseClass], int] = defaultdict(int)
+        self._usage: Counter[tuple[str, OperationName, KeyMeasure]] = Counter()
+        self._anonymous: Counter[AnonymousMeasure] = Counter()
         self._last_used: dict[str, float] = {}
         self._errors: dict[str, deque[RecentError]] = {}  # of each key, since the last flush
 
@@ -58,7 +59,6 @@ class RequestCounters:
     def count_played(self, key: ApiKey, operation: OperationName, code: str, now: float) -> None:
         """An error that the client of staging has preferred: not among the metrics of requests, nor a last error."""
         PLAYED.add(code)
-        self._usage[key.id, operation, "ok"] += 1
         self._last_used[key.id] = now
 
     def publish(self, now: float, page_misses: int = 0) -> None:
@@ -80,14 +80,22 @@ class RequestCounters:
             PAGE_CACHE.add(self._environment, "miss", by=page_misses)
 
     def _add(self, key_id: str, plan: str, operation: CountedOperation, status: int, n: int) -> None:
-        response = _response_class(status)
         shown = "429" if status == BANNED_429 else str(status)
         REQUESTS.add(self._environment, operation, shown, plan, by=n)
-        if self._usage_store is not None and operation != SITE:
-            self._usage[key_id or ANONYMOUS, operation, response] += n
-        if key_id or (operation != SITE and response != "server_error"):
-            outcome = response if response in ("refused", "banned") else "admitted"
-            ADMISSIONS.add(self._environment, "key" if key_id else "address", outcome, by=n)
+        if operation == SITE:
+            return
+        if key_id:
+            measure = _key_measure(status)
+            if measure is not None:
+                self._usage[key_id, operation, measure] += n
+            outcome = measure if measure in ("refused", "banned") else "admitted"
+            ADMISSIONS.add(self._environment, "key", outcome, by=n)
+        else:
+            anonymous = _anonymous_measure(status)
+            self._anonymous[anonymous] += n
+            if anonymous != "anonymous_server_error":
+                outcome = "refused" if anonymous == "anonymous_refused" else "admitted"
+                ADMISSIONS.add(self._environment, "address", outcome, by=n)
 
     @property
     def keys_seen(self) -> list[str]:
@@ -101,41 +109,44 @@ class RequestCounters:
         """
         if self._usage_store is None:
             return
-        usage, last_used, errors = self._usage, self._last_used, self._errors
-        self._usage, self._last_used, self._errors = defaultdict(int), {}, {}
+        start = int(now)
+        usage, anonymous, last_used, errors = self._usage, self._anonymous, self._last_used, self._errors
+        self._usage, self._anonymous, self._last_used, self._errors = Counter(), Counter(), {}, {}
         try:
-            while cells := list(islice(usage, ROWS_MAX)):
-                rows = [row for cell in cells for row in _rows(*cell, usage[cell], int(now))]
-                used = {key_id: last_used[key_id] for key_id, *_ in cells if key_id in last_used}
-                await self._usage_store.add(rows, used)
-                for cell in cells:
+            while usage or anonymous or last_used:
+                cells = list(islice(usage.items(), ROWS_MAX))
+                rows = [OperationUsage(key_id, start, measure, n, name) for (key_id, name, measure), n in cells]
+                used = dict(islice(last_used.items(), ROWS_MAX))
+                totals = [TotalUsage(start, measure, n) for measure, n in anonymous.items()]
+                await self._usage_store.add(rows, used, totals)
+                anonymous.clear()
+                for cell, _ in cells:
                     del usage[cell]
+                for key_id in used:
+                    del last_used[key_id]
             await self._usage_store.add_errors([error for of_key in errors.values() for error in of_key])
         except BaseException:
-            for cell, n in usage.items():
-                self._usage[cell] += n
+            self._usage += usage
+            self._anonymous += anonymous
             self._last_used = last_used | self._last_used
             self._errors = errors | self._errors  # of a key that has new errors, those
             raise
 
 
-def _rows(
-    key_id: str, operation: OperationName, response: ResponseClass, requests: int, at: int
-) -> list[OperationUsage]:
-    """What to add to the usage. An error of a key was admitted: it moves from `ok` to its own class."""
-    row = OperationUsage(key_id, at, response, requests, operation)
-    if key_id == ANONYMOUS or response in ("refused", "banned"):
-        return [row]
-    if response == "ok":
-        return []
-    return [row, row._replace(response="ok", requests=-requests)]
-
-
-def _response_class(status: int) -> ResponseClass:
+def _key_measure(status: int) -> KeyMeasure | None:
+    """Returns None for a request that succeeded: the gate has counted it as admitted."""
     if status < 400:
-        return "ok"
+        return None
     if status in (429, BANNED_429):
         return "refused" if status == 429 else "banned"
+    return "client_error" if status < 500 else "server_error"
+
+
+def _anonymous_measure(status: int) -> AnonymousMeasure:
+    if status < 400:
+        return "anonymous_ok"
     if status == 401:
         return "unauthorized"
-    return "client_error" if status < 500 else "server_error"
+    if status == 429:
+        return "anonymous_refused"
+    return "anonymous_client_error" if status < 500 else "anonymous_server_error"
