@@ -17,8 +17,8 @@ WORKER = 128 * MEBIBYTE  # without its connections
 UNITS = {"": 1, "characters": 1, "digits": 1, "bytes": 1, "KiB": 1024, "MiB": MEBIBYTE, "s": 1}
 # Of no concern to clients: bounds of caches, how often something is counted, and the end of a worker.
 INTERNAL = {
-    "SIZES_MAX", "SIZE_LENGTH_MAX", "SPELLINGS_MAX", "SPELLING_LENGTH_MAX", "HEAD_UNCOUNTED_MAX", "METHOD_MAX",
-    "UNCOUNTED_MAX", "COUNTED_MAX", "DRAIN_TIMEOUT", "HANDSHAKES_TIMEOUT",
+    "SPELLINGS_MAX", "SPELLING_LENGTH_MAX", "HEAD_UNCOUNTED_MAX", "METHOD_MAX", "UNCOUNTED_MAX", "DRAIN_TIMEOUT",
+    "HANDSHAKES_TIMEOUT",
 }  # fmt: skip
 
 

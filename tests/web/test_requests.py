@@ -91,9 +91,7 @@ def test_times_are_rounded_up_to_whole_seconds() -> None:
 class Source(Transport):
     """A connection that a body comes from."""
 
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
+    def update_reading(self) -> None: ...
 
 
 def arriving(length: int, **fields: Any) -> tuple[Request, BodyStream]:
@@ -202,7 +200,7 @@ def test_a_flush_writes_the_last_errors_of_some_keys() -> None:
     counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
     for number in range(ERRORS_MAX + 5):
         for key in range(ERROR_KEYS_MAX + 5):
-            counters.note_error(RecentError(f"key_{key}", NOW + number, f"{key} {number}", "listPets", 404))
+            counters.note_error(f"key_{key}", NOW + number, f"{key} {number}", "listPets", 404)
     store.down = True
     with pytest.raises(Unavailable):
         asyncio.run(counters.flush(NOW))
@@ -212,6 +210,20 @@ def test_a_flush_writes_the_last_errors_of_some_keys() -> None:
     assert {error.at for error in store.errors} == {NOW + number for number in range(5, ERRORS_MAX + 5)}
     asyncio.run(counters.flush(NOW))
     assert store.errors == []
+
+
+def test_a_flood_of_refusals_is_noted_a_few_times_and_hides_no_other_error() -> None:
+    store, key = RecordedUsage(), some_key(1)
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    statuses = [400] * ERRORS_MAX + [429] * 1_000 + [404]
+    for number, status in enumerate(statuses):
+        counters.count(key, "listPets", status, 0.001)
+        counters.note_error(key.id, NOW + number, str(number), "listPets", status)
+    counters.publish(NOW)
+    asyncio.run(counters.flush(NOW))
+    assert [error.status for error in store.errors] == [400] * (ERRORS_MAX - 2) + [429, 404]
+    (rows,) = store.transactions
+    assert [row.requests for row in rows if row.response == "refused"] == [1_000]
 
 
 def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> None:

@@ -151,7 +151,8 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
     share = count // len(FILES)
     for number, name in enumerate(FILES):
         animals = file(name, number * share, (number + 1) * share)
-        await admin(28 - 13 * number).import_pets(name, animals, await animals.check())
+        operator, checked = admin(28 - 13 * number), await animals.check()
+        await operator.import_pets(await operator.begin_import(name, checked), animals, checked)
     added = await admin(1.6).add_pet(NewPet("Biscuit", 1))
     await admin(1.5).update_pet(added.id, PetChanges(name="Biscuit the Brave"))
     await admin(1.2).set_status([added.id - 1, added.id - 2, added.id - 3], "sold")

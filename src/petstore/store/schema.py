@@ -47,7 +47,7 @@ KEYS = Table("keys", KEY_FIELDS, ("id",))
 IDEMPOTENCY = Table(
     "idempotency", ("key_id", "token", "body_digest", "pet_id", *NEW_PET_FIELDS, "created"), ("key_id", "token")
 )
-IMPORTS = Table("imports", ("id", "at", "actor", "name", "sha256", "total", "state", "owner", "touched"), ("id",))
+IMPORTS = Table("imports", ("id", "at", "actor", "name", "sha256", "total", "added", "state", "last_chunk"), ("id",))
 IMPORT_CHUNKS = Table("import_chunks", ("import_id", "place", "first_id", "count"), ("import_id", "place"))
 # The columns of an animal stand beside the entry of its removal.
 AUDIT = Table("audit", ("id", "at", "actor", "action", "subject", "detail", *NEW_PET_FIELDS), ("id",))

@@ -38,13 +38,16 @@ class RequestCounters:
         self._last_used: dict[str, float] = {}
         self._errors: dict[str, deque[RecentError]] = {}  # of each key, since the last flush
 
-    def note_error(self, error: RecentError) -> None:
-        of_key = self._errors.get(error.key_id)
+    def note_error(self, key_id: str, at: float, request_id: str, operation: OperationName, status: int) -> None:
+        """Keep the last errors of a key. Of a flood of refusals, the first ones are enough: all of them are counted."""
+        of_key = self._errors.get(key_id)
         if of_key is None:
             if len(self._errors) >= ERROR_KEYS_MAX:
                 return
-            of_key = self._errors[error.key_id] = deque(maxlen=ERRORS_MAX)
-        of_key.append(error)
+            of_key = self._errors[key_id] = deque(maxlen=ERRORS_MAX)
+        elif status == 429 and len(of_key) == ERRORS_MAX and of_key[-1].status == 429:
+            return
+        of_key.append(RecentError(key_id, at, request_id, operation, status))
 
     def count(self, key: ApiKey | None, operation: CountedOperation, status: int, duration: float) -> None:
         if key is None:

@@ -7,8 +7,15 @@ from typing import ClassVar
 
 import msgspec
 
-from petstore.errors import STATUS_OF_CODE, InternalError, RequestError, ServiceUnavailable
-from petstore.rate_limits import SECOND, Decision
+from petstore.errors import (
+    STATUS_OF_CODE,
+    InternalError,
+    KeyBanned,
+    RateLimitExceeded,
+    RequestError,
+    ServiceUnavailable,
+)
+from petstore.rate_limits import BANNED, SECOND, Decision
 
 # Header lines as they go over the wire, each with its line end. Most are made once and only joined for a reply.
 Lines = str
@@ -68,6 +75,22 @@ def error_reply(code: str, message: str, headers: Lines = "", status: int = 0) -
 
 def reply_of(error: RequestError) -> Reply:
     return error_reply(error.code, error.message, "".join(line(*pair) for pair in error.headers))
+
+
+def refusal(decision: Decision) -> Reply:
+    """The 429 for a decision that does not admit a request.
+
+    A flood consists of these, so none is raised as an error, and only its common headers are made for each request.
+    """
+    error = KeyBanned if decision.outcome is BANNED else RateLimitExceeded
+    headers, body = _refusal_parts(error, max(1, seconds(decision.wait)))
+    return Reply(429, headers, body)
+
+
+@functools.lru_cache(maxsize=1024)
+def _refusal_parts(error: type[RequestError], retry_after: int) -> tuple[Lines, bytes]:
+    made = reply_of(error(headers=(("retry-after", str(retry_after)),)))
+    return made.headers, made.body
 
 
 def internal_error(request_id: str) -> InternalError:

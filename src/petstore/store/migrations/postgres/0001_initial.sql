@@ -66,21 +66,22 @@ CREATE TABLE idempotency (
 );
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- Imports of files; see docs/decisions/0014. `owner` is the token of the process that adds chunks, `touched` its last
--- heartbeat.
+-- Imports of files; see docs/decisions/0014. `added` says how many of the file's `total` animals are in the catalogue,
+-- `last_chunk` when the last of them were added.
 CREATE TABLE imports (
-    id      text COLLATE "C" PRIMARY KEY,
-    at      double precision NOT NULL,
-    actor   text             NOT NULL,
-    name    text             NOT NULL,
-    sha256  text COLLATE "C" NOT NULL,
-    total   bigint           NOT NULL,
-    state   text             NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
-    owner   text             NOT NULL,
-    touched double precision NOT NULL
+    id         text COLLATE "C" PRIMARY KEY,
+    at         double precision NOT NULL,
+    actor      text             NOT NULL,
+    name       text             NOT NULL,
+    sha256     text COLLATE "C" NOT NULL,
+    total      bigint           NOT NULL,
+    added      bigint           NOT NULL,
+    state      text             NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
+    last_chunk double precision NOT NULL
 );
 CREATE INDEX imports_by_age ON imports (at, id);
 CREATE INDEX imports_by_file ON imports (sha256);
+CREATE UNIQUE INDEX imports_running ON imports (sha256) WHERE state = 'running';
 
 -- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
 -- starting with `first_id`.

@@ -57,21 +57,22 @@ CREATE TABLE idempotency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- Imports of files; see docs/decisions/0014. `owner` is the token of the process that adds chunks, `touched` its last
--- heartbeat.
+-- Imports of files; see docs/decisions/0014. `added` says how many of the file's `total` animals are in the catalogue,
+-- `last_chunk` when the last of them were added.
 CREATE TABLE imports (
-    id      TEXT    PRIMARY KEY,
-    at      REAL    NOT NULL,
-    actor   TEXT    NOT NULL,
-    name    TEXT    NOT NULL,
-    sha256  TEXT    NOT NULL,
-    total   INTEGER NOT NULL,
-    state   TEXT    NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
-    owner   TEXT    NOT NULL,
-    touched REAL    NOT NULL
+    id         TEXT    PRIMARY KEY,
+    at         REAL    NOT NULL,
+    actor      TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    sha256     TEXT    NOT NULL,
+    total      INTEGER NOT NULL,
+    added      INTEGER NOT NULL,
+    state      TEXT    NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
+    last_chunk REAL    NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX imports_by_age ON imports (at, id);
 CREATE INDEX imports_by_file ON imports (sha256);
+CREATE UNIQUE INDEX imports_running ON imports (sha256) WHERE state = 'running';
 
 -- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
 -- starting with `first_id`.
