@@ -59,7 +59,7 @@ def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) 
     assert set(first) == {"key_id", "name", "plan", "requests", "admitted", "refused", "banned", "last"}
     assert first["name"] == "Key 1"
     assert (second["key_id"], second["requests"]) == (quiet, 1)
-    for span in ("hour", "day", "month"):
+    for span in ("hour", "day", "week", "month"):
         header, line, *_ = petstore.text("usage", "--span", span).splitlines()
         assert header.split() == ["key", "last", span, "requests", "admitted", "429", "banned", "name"]
         assert line.split()[0] == busy

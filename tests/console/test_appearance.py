@@ -58,7 +58,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
                 [TotalUsage(start, "unauthorized", 9)],
             )
         await live.usage.add_errors(
-            [RecentError(key.id, now - 70 * n, f"{n:032x}", "createPet", 429) for key in keys for n in range(6)]
+            [
+                RecentError(
+                    key.id, now - 70 * n, f"{n:032x}", "other", 404, "not_found", f"/v1/{'long-path/' * 20}"[:200]
+                )
+                for key in keys
+                for n in range(6)
+            ]
         )
         for minute in range(60):
             rows = [OperationUsage(key.id, int(now) - 60 * minute, "admitted", 60 - minute, "getPet") for key in keys]

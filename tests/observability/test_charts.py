@@ -12,7 +12,9 @@ from petstore.usage import SPANS, Measure
 NOW = 1_800_000_123.9
 
 
-@pytest.mark.parametrize(("name", "bars", "key_bars"), [("hour", 60, 60), ("day", 96, 24), ("month", 120, 120)])
+@pytest.mark.parametrize(
+    ("name", "bars", "key_bars"), [("hour", 60, 60), ("day", 96, 24), ("week", 168, 168), ("month", 120, 120)]
+)
 def test_a_span_ends_with_the_current_interval(name: str, bars: int, key_bars: int) -> None:
     for now in (NOW, NOW + 59.9, NOW + 3599, NOW + 86_399, 86_400.0 * 20_000):
         span = SPANS[name]  # type: ignore[index]  # the names are the parameters

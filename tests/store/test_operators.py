@@ -132,7 +132,7 @@ def test_no_measure_can_be_negative(store_at: StorePlace, of_key: bool) -> None:
 
 def test_the_newest_errors_of_each_key_are_kept(store_at: StorePlace) -> None:
     def error(key_id: str, number: int) -> RecentError:
-        return RecentError(key_id, NOW + number, f"request_{number:02}", "listPets", 429)
+        return RecentError(key_id, NOW + number, f"request_{number:02}", "listPets", 429, "key_banned", "/v1/pets")
 
     async def work(store: Store) -> None:
         await store.usage.add_errors([])

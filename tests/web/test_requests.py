@@ -195,35 +195,42 @@ def test_a_worker_counts_errors_and_refusals_of_a_key_and_no_admissions(
     assert (store.last_used, counters.keys_seen) == ({key.id: NOW}, [])
 
 
-def test_a_flush_writes_the_last_errors_of_some_keys() -> None:
+def test_the_last_errors_of_some_keys_are_written_and_kept_through_an_outage() -> None:
     store = RecordedUsage()
     counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
     for number in range(ERRORS_MAX + 5):
         for key in range(ERROR_KEYS_MAX + 5):
-            counters.note_error(f"key_{key}", NOW + number, f"{key} {number}", "listPets", 404)
+            request_id = f"{key} {number}"
+            counters.note_error(f"key_{key}", NOW + number, request_id, "other", 404, "not_found", "/v1/\x00")
     store.down = True
     with pytest.raises(Unavailable):
-        asyncio.run(counters.flush(NOW))
+        asyncio.run(counters.flush_errors())
     store.down = False
-    asyncio.run(counters.flush(NOW))
+    asyncio.run(counters.flush_errors())
     assert len(store.errors) == ERRORS_MAX * ERROR_KEYS_MAX
     assert {error.at for error in store.errors} == {NOW + number for number in range(5, ERRORS_MAX + 5)}
-    asyncio.run(counters.flush(NOW))
+    assert {(error.code, error.path) for error in store.errors} == {("not_found", "/v1/%00")}
+    store.errors = []
+    asyncio.run(counters.flush_errors())
     assert store.errors == []
 
 
-def test_a_flood_of_refusals_is_noted_a_few_times_and_hides_no_other_error() -> None:
+def test_a_flood_of_refusals_is_noted_a_few_times_and_hides_no_ban_and_no_other_error() -> None:
     store, key = RecordedUsage(), some_key(1)
     counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
-    statuses = [400] * ERRORS_MAX + [429] * 1_000 + [404]
-    for number, status in enumerate(statuses):
+    limited, banned = (429, "rate_limit_exceeded"), (BANNED_429, "key_banned")
+    responses = [(400, "invalid_body")] * ERRORS_MAX + [limited] * 1_000 + [banned] * 1_000 + [(404, "not_found")]
+    for number, (status, code) in enumerate(responses):
         counters.count(key, "listPets", status, 0.001)
-        counters.note_error(key.id, NOW + number, str(number), "listPets", status)
+        shown = 429 if status == BANNED_429 else status
+        counters.note_error(key.id, NOW + number, str(number), "listPets", shown, code, "/v1/pets")
     counters.publish(NOW)
     asyncio.run(counters.flush(NOW))
-    assert [error.status for error in store.errors] == [400] * (ERRORS_MAX - 2) + [429, 404]
+    asyncio.run(counters.flush_errors())
+    codes = ["invalid_body"] * (ERRORS_MAX - 3) + ["rate_limit_exceeded", "key_banned", "not_found"]
+    assert [error.code for error in store.errors] == codes
     (rows,) = store.transactions
-    assert [row.requests for row in rows if row.response == "refused"] == [1_000]
+    assert {row.measure: row.requests for row in rows}.items() >= {"refused": 1_000, "banned": 1_000}.items()
 
 
 def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> None:

@@ -15,12 +15,14 @@ import msgspec
 
 from petstore.admin.actions import Admin, newest_entry
 from petstore.admin.pet_files import IMPORTED, PetFile, format_of
+from petstore.errors import STATUS_OF_CODE
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
 from petstore.operations import DEPRECATED, OPERATIONS, OperationName
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import SECOND, Windows
+from petstore.settings import BASES
 from petstore.store import Store
 from petstore.usage import (
     DAY,
@@ -39,7 +41,10 @@ OPERATOR = "ada (demo)"
 ANIMALS: dict[Environment, int] = {"live": 360, "staging": 120}
 FILES = ("harbour-shelter.csv", "city-shelter.csv", "breeders.jsonl")
 QUARTER = 15 * MINUTE
-STATUSES: dict[KeyMeasure, int] = {"client_error": 404, "refused": 429, "banned": 429, "server_error": 503}
+CODES: dict[KeyMeasure, str] = {
+    "client_error": "invalid_body", "refused": "rate_limit_exceeded", "banned": "key_banned",
+    "server_error": "unavailable",
+}  # fmt: skip
 
 # The category → names of its animals: dogs, cats, rabbits, birds, fish, turtles.
 NAMES = {
@@ -120,7 +125,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         anonymous = [row for start, seconds in _intervals(now) for row in _anonymous_usage(start, seconds, share)]
         await store.usage.add(rows, {row.key_id: float(row.start) for row in rows}, anonymous)
         await gate.put_windows(_windows(rows, SPANS["day"].since(now)))
-        await store.usage.add_errors([_error(row) for row in rows if row.measure in STATUSES])
+        await store.usage.add_errors([_error(row, environment) for row in rows if row.measure in CODES])
         _, secrets_made[environment] = await admin(0, ACTOR).create_key("free", name="first key")
     return secrets_made
 
@@ -180,9 +185,15 @@ def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, 
     return ((key_id, Windows(day_start=start * SECOND, day_used=count)) for key_id, count in admitted.items())
 
 
-def _error(row: OperationUsage) -> RecentError:
+def _error(row: OperationUsage, environment: Environment) -> RecentError:
     """One of the requests of a row."""
-    return RecentError(row.key_id, float(row.start), secrets.token_hex(16), row.operation, STATUSES[row.measure])
+    path = next(each.path for each in OPERATIONS if each.name == row.operation)
+    code = CODES[row.measure]
+    if row.measure == "client_error" and path.endswith("}"):
+        code = "pet_not_found"
+    shown = BASES[environment] + path.replace("{petId}", str(10 * ANIMALS[environment]))
+    request_id = secrets.token_hex(16)
+    return RecentError(row.key_id, float(row.start), request_id, row.operation, STATUS_OF_CODE[code], code, shown)
 
 
 def _intervals(now: float) -> Iterator[tuple[int, int]]:

@@ -66,7 +66,7 @@ async def usage(
     Examples:
       petstore usage
       petstore usage --month 2026-10 --csv > october.csv
-      petstore usage key_7Gh2kP0sLq9Z --span hour
+      petstore usage key_7Gh2kP0sLq9Z --span week
       petstore usage --operation getPet --span month
 
     "admitted" is what to bill: all requests except those answered 429, counted up to now. A running service adds 429s

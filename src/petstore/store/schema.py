@@ -61,7 +61,9 @@ COUNTED_ADMISSIONS = Table(
     "counted_admissions", ("key_id", "epoch", "operation", "total"), ("key_id", "epoch", "operation")
 )
 RECENT_ERRORS = Table(
-    "recent_errors", ("key_id", "at", "request_id", "operation", "status"), ("key_id", "at", "request_id")
+    "recent_errors",
+    ("key_id", "at", "request_id", "operation", "status", "code", "path"),
+    ("key_id", "at", "request_id"),
 )
 OPERATORS = Table("operators", ("name", "digest", "created", "revoked", "role"), ("name",))
 # All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key.

@@ -146,7 +146,9 @@ class App:
             status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
             api.counters.count(key, route.counted_as, status, took)
             if status >= 400 and key is not None:
-                api.counters.note_error(key.id, now, request_id, route.counted_as, reply.status)
+                api.counters.note_error(
+                    key.id, now, request_id, route.counted_as, reply.status, reply.code, request.path
+                )
         if self._access_log:
             self._log(request, reply, route.counted_as, key, request_id, took)
         return reply

@@ -1,7 +1,8 @@
 """Counts what became of the requests to one base address. A request only adds to a dictionary.
 
 Once a second the counts go to the metrics, every few seconds to the usage in the store. The gate counts the admitted
-requests of keys. These counters add errors, refusals, bans, and requests without a valid key.
+requests of keys. These counters add errors, refusals, bans, and requests without a valid key. The last errors of keys
+are written more often, because an operator may be waiting for them.
 """
 
 from collections import Counter, defaultdict, deque
@@ -12,7 +13,7 @@ from petstore.keys import ApiKey, Environment
 from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, PLAYED, REQUEST_SECONDS, REQUESTS
 from petstore.operations import OperationName
 from petstore.store.usage import Usage
-from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentError, TotalUsage
+from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentError, TotalUsage, path_to_keep
 
 CountedOperation = OperationName  # or SITE
 SITE = "site"  # what is outside the base addresses
@@ -38,16 +39,18 @@ class RequestCounters:
         self._last_used: dict[str, float] = {}
         self._errors: dict[str, deque[RecentError]] = {}  # of each key, since the last flush
 
-    def note_error(self, key_id: str, at: float, request_id: str, operation: OperationName, status: int) -> None:
+    def note_error(
+        self, key_id: str, at: float, request_id: str, operation: OperationName, status: int, code: str, path: str
+    ) -> None:
         """Keep the last errors of a key. Of a flood of refusals, the first ones are enough: all of them are counted."""
         of_key = self._errors.get(key_id)
         if of_key is None:
             if len(self._errors) >= ERROR_KEYS_MAX:
                 return
             of_key = self._errors[key_id] = deque(maxlen=ERRORS_MAX)
-        elif status == 429 and len(of_key) == ERRORS_MAX and of_key[-1].status == 429:
+        elif status == 429 and len(of_key) == ERRORS_MAX and of_key[-1].code == code:
             return
-        of_key.append(RecentError(key_id, at, request_id, operation, status))
+        of_key.append(RecentError(key_id, at, request_id, operation, status, code, path))
 
     def count(self, key: ApiKey | None, operation: CountedOperation, status: int, duration: float) -> None:
         if key is None:
@@ -110,8 +113,8 @@ class RequestCounters:
         if self._usage_store is None:
             return
         start = int(now)
-        usage, anonymous, last_used, errors = self._usage, self._anonymous, self._last_used, self._errors
-        self._usage, self._anonymous, self._last_used, self._errors = Counter(), Counter(), {}, {}
+        usage, anonymous, last_used = self._usage, self._anonymous, self._last_used
+        self._usage, self._anonymous, self._last_used = Counter(), Counter(), {}
         try:
             while usage or anonymous or last_used:
                 cells = list(islice(usage.items(), ROWS_MAX))
@@ -124,11 +127,25 @@ class RequestCounters:
                     del usage[cell]
                 for key_id in used:
                     del last_used[key_id]
-            await self._usage_store.add_errors([error for of_key in errors.values() for error in of_key])
         except BaseException:
             self._usage += usage
             self._anonymous += anonymous
             self._last_used = last_used | self._last_used
+            raise
+
+    async def flush_errors(self) -> None:
+        """Write the last errors of keys since the last call.
+
+        Raises Unavailable, and keeps what was not written for the next call.
+        """
+        if self._usage_store is None or not self._errors:
+            return
+        errors, self._errors = self._errors, {}
+        try:
+            await self._usage_store.add_errors(
+                [error._replace(path=path_to_keep(error.path)) for of_key in errors.values() for error in of_key]
+            )
+        except BaseException:
             self._errors = errors | self._errors  # of a key that has new errors, those
             raise
 

@@ -59,6 +59,7 @@ class Reply(msgspec.Struct, gc=False):
     headers: Lines
     body: bytes = b""
     pet: int | None = None  # the id of the animal that was added, for the access log
+    code: str = ""  # of an error
     stream: ClassVar[None] = None  # every body is complete
 
 
@@ -70,7 +71,7 @@ def _error_body(code: str, message: str, status: int) -> bytes:
 def error_reply(code: str, message: str, headers: Lines = "", status: int = 0) -> Reply:
     """`status` only for a code that stands for several."""
     status = status or STATUS_OF_CODE[code]
-    return Reply(status, JSON + NO_STORE + headers, _error_body(code, message, status))
+    return Reply(status, JSON + NO_STORE + headers, _error_body(code, message, status), code=code)
 
 
 def reply_of(error: RequestError) -> Reply:
@@ -84,7 +85,7 @@ def refusal(decision: Decision) -> Reply:
     """
     error = KeyBanned if decision.outcome is BANNED else RateLimitExceeded
     headers, body = _refusal_parts(error, max(1, seconds(decision.wait)))
-    return Reply(429, headers, body)
+    return Reply(429, headers, body, code=error.code)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -139,13 +139,15 @@ CREATE TABLE counted_admissions (
     PRIMARY KEY (key_id, epoch, operation)
 );
 
--- The last refused and failed requests of each key, for its page in the console.
+-- The last refused and failed requests of each key.
 CREATE TABLE recent_errors (
     key_id     text COLLATE "C" NOT NULL,
     at         double precision NOT NULL,
     request_id text COLLATE "C" NOT NULL,
     operation  text             NOT NULL,
     status     int              NOT NULL,
+    code       text             NOT NULL,
+    path       text             NOT NULL, -- without keys, in printable ASCII
     PRIMARY KEY (key_id, at, request_id)
 );
 

@@ -128,13 +128,15 @@ CREATE TABLE counted_admissions (
     PRIMARY KEY (key_id, epoch, operation)
 ) STRICT, WITHOUT ROWID;
 
--- The last refused and failed requests of each key, for its page in the console.
+-- The last refused and failed requests of each key.
 CREATE TABLE recent_errors (
     key_id     TEXT    NOT NULL,
     at         REAL    NOT NULL,
     request_id TEXT    NOT NULL,
     operation  TEXT    NOT NULL,
     status     INTEGER NOT NULL,
+    code       TEXT    NOT NULL,
+    path       TEXT    NOT NULL, -- without keys, in printable ASCII
     PRIMARY KEY (key_id, at, request_id)
 ) STRICT, WITHOUT ROWID;
 
