@@ -223,7 +223,7 @@ def test_a_flood_of_refusals_is_noted_a_few_times_and_hides_no_other_error() -> 
     asyncio.run(counters.flush(NOW))
     assert [error.status for error in store.errors] == [400] * (ERRORS_MAX - 2) + [429, 404]
     (rows,) = store.transactions
-    assert [row.requests for row in rows if row.response == "refused"] == [1_000]
+    assert [row.requests for row in rows if row.measure == "refused"] == [1_000]
 
 
 def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> None:
