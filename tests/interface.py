@@ -10,8 +10,7 @@ import jsonschema_rs
 from petstore.operations import OPERATIONS, Operation, OperationName
 from petstore.settings import BASES
 from petstore.web.documents import Json, openapi_document
-from petstore.web.pets import SUNSET
-from tools.breaking_changes import resolved
+from tools.breaking_changes import AFTER_EVERY_SUNSET, resolved
 
 # What HTTP itself, the host and the operator's settings add to a response.
 UNDOCUMENTED = {
@@ -37,7 +36,7 @@ def operations_of(document: Json) -> Described:
 
 
 DOCUMENT = openapi_document("/v1", "/staging/v1", 0)
-AFTER_SUNSET = openapi_document("/v1", "/staging/v1", SUNSET)
+AFTER_SUNSET = openapi_document("/v1", "/staging/v1", AFTER_EVERY_SUNSET)
 DOCUMENTED = operations_of(DOCUMENT)
 DOCUMENTED_AFTER_SUNSET = operations_of(AFTER_SUNSET)
 
@@ -78,14 +77,14 @@ def assert_documented(method: str, path: str, status: int, headers: Iterable[tup
         assert any(str(status) in shown["responses"] for shown in DOCUMENTED.values()) or status in (404, 405)
         return
     found = [
-        _faults(documented[operation.name]["responses"].get(str(status)), sent, b"" if method == "HEAD" else body)
+        faults_of(documented[operation.name]["responses"].get(str(status)), sent, b"" if method == "HEAD" else body)
         for documented in (DOCUMENTED, DOCUMENTED_AFTER_SUNSET)
         if operation.name in documented
     ]
     assert [] in found, f"{operation.name} {status}: {found[0]}"
 
 
-def _faults(response: Json | None, headers: dict[str, str], body: bytes) -> list[str]:
+def faults_of(response: Json | None, headers: dict[str, str], body: bytes) -> list[str]:
     if response is None:
         return ["the status is not documented"]
     documented = {name.lower(): header["required"] for name, header in response["headers"].items()}

@@ -47,7 +47,7 @@ def test_every_code_is_played_as_the_service_gives_it(
     body = answer.json()
     assert (body["code"], body["status"]) == (code, answer.status_code) and set(body) == {"code", "message", "status"}
     documented = documented_messages(client.get(server.origin + "/openapi.json").json(), code)
-    assert body["message"] in documented or code in ("internal_error", "not_found", "method_not_allowed")
+    assert body["message"] in documented or code in ("gone", "internal_error", "not_found", "method_not_allowed")
     assert answer.headers["preference-applied"] == f"error={code}"
     assert "Prefer" in answer.headers.get_list("vary", split_commas=True)
     assert answer.headers["cache-control"] == "no-store"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any
 
-from petstore.errors import RequestError, Unavailable
+from petstore.errors import Gone, RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
@@ -126,6 +126,8 @@ class App:
                 if route.operation is None or route.handler is None:
                     raise wrong_address(request.path, route.allow)
                 check_scope(key, route.operation.scope)
+                if now >= route.end:
+                    raise Gone(route.gone)
                 reply = await route.handler(api.pets, request, key, version, now)
         except Exception as error:
             reply = self._reply_of(error, request_id)

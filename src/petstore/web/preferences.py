@@ -6,7 +6,7 @@ from functools import lru_cache
 from time import perf_counter
 from typing import NamedTuple
 
-from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE
+from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE, Gone
 from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
 from petstore.web.admission import check_limits, insufficient_scope, unauthorized
 from petstore.web.replies import Lines, internal_error, line, unavailable
@@ -87,6 +87,8 @@ def play(preferences: Preferences, decision: Decision, request: Request, route: 
         raise insufficient_scope(route.operation.scope if route.operation else "read")
     if code == "method_not_allowed" and route.allow:
         raise wrong_address(request.path, route.allow)
+    if code == "gone":
+        raise Gone(route.gone)
     if code == "internal_error":
         raise internal_error(request_id)
     if code == "unavailable":
