@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 import httpx
 import jsonschema_rs
@@ -66,6 +67,11 @@ def operation_at(method: str, path: str) -> Operation | None:
     return None
 
 
+def path_of(target: str) -> str:
+    """The path of a target, percent-decoded; an encoded slash separates no segments."""
+    return unquote(re.sub("(?i)%2f", "%252F", target.partition("?")[0]), "latin-1")
+
+
 def assert_documented(method: str, path: str, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
     """`path` is percent-decoded. What no operation answers is not in the document: 404, 405, OPTIONS, the site."""
     operation = operation_at(method, path)
@@ -116,7 +122,8 @@ def _fits(schema: Json, text: str) -> bool:
 def documented(response: httpx.Response) -> None:
     """For the event hooks of a client."""
     request, headers = response.request, response.headers
+    path = path_of(request.url.raw_path.decode())
     # Without a request id, something in front of the service has answered.
-    if "x-request-id" in headers and operation_at(request.method, request.url.path) is not None:
+    if "x-request-id" in headers and operation_at(request.method, path) is not None:
         body = response.read()
-        assert_documented(request.method, request.url.path, response.status_code, headers.items(), body)
+        assert_documented(request.method, path, response.status_code, headers.items(), body)
