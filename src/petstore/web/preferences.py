@@ -67,7 +67,7 @@ def _seconds(text: str | None, most: int) -> int | None:
     return int(text)
 
 
-def played_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
+def simulated_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
     """What the gate would have decided: for a refusal, nothing remains until its Retry-After is over."""
     if preferences.error not in REFUSALS:
         return decision
@@ -75,8 +75,8 @@ def played_decision(decision: Decision, preferences: Preferences, now: float) ->
     return Decision(REFUSALS[preferences.error], decision.window, decision.limit, 0, int(now * SECOND) + wait, wait)
 
 
-def play(preferences: Preferences, decision: Decision, request: Request, route: Route, request_id: str) -> None:
-    """Raises the preferred error, as the service raises it. `decision` is that of `played_decision`."""
+def simulate(preferences: Preferences, decision: Decision, request: Request, route: Route, request_id: str) -> None:
+    """Raises the preferred error, as the service raises it. `decision` is that of `simulated_decision`."""
     code = preferences.error
     if code is None:
         return
