@@ -21,6 +21,9 @@ UNDOCUMENTED = {
 }  # fmt: skip
 
 
+ERROR_MEMBERS = ("code", "message", "status")
+
+
 class Described(dict[OperationName, Json]):
     """Operations by operationId, with references resolved, and with `method` and `path`."""
 
@@ -109,9 +112,17 @@ def faults_of(response: Json | None, headers: dict[str, str], body: bytes) -> li
         if not jsonschema_rs.is_valid(content["schema"], value):
             faults.append(f"{value} does not fit the schema")
         codes = {example["value"]["code"] for example in content.get("examples", {}).values()}
-        if codes and value["code"] not in codes:
-            faults.append(f"{value['code']} has no example")
+        if codes:
+            faults += error_faults(value)
+        if codes and value.get("code", "") not in codes:
+            faults.append(f"the code {value.get('code')} has no example")
     return faults
+
+
+def error_faults(body: Json) -> list[str]:
+    """What an Error body lacks, and what it has too much."""
+    faults = [f"the Error body lacks {name}" for name in ERROR_MEMBERS if name not in body]
+    return faults + [f"the Error body has {name}" for name in body if name not in ERROR_MEMBERS]
 
 
 def _fits(schema: Json, text: str) -> bool:

@@ -1,5 +1,6 @@
 """Calls of the app in this process: the request that the OpenAPI document shows for an operation."""
 
+import json
 from typing import Any
 
 from harness.in_process import NOW, Running, request
@@ -8,8 +9,9 @@ from petstore.keys import ApiKey, Environment, Scope, digest_of, mint, new_key
 from petstore.operations import Operation
 from petstore.plans import Limits
 from petstore.settings import BASES
+from petstore.web.documents import Json
 from petstore.web.replies import Reply
-from tests.interface import sample
+from tests.interface import error_faults, sample
 
 
 async def ask(
@@ -28,6 +30,14 @@ async def ask(
     return await running.app.answer(
         request(sent, method=method or shown, body=example if body is None else body, **fields, **more)
     )
+
+
+def error_of(reply: Reply) -> Json:
+    """The Error body of a reply, after checking that it is whole."""
+    body: Json = json.loads(reply.body)
+    assert error_faults(body) == [], reply.status
+    assert body["status"] == reply.status
+    return body
 
 
 async def key_with(

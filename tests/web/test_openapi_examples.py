@@ -17,6 +17,7 @@ import jsonschema_rs
 import pytest
 
 from harness.in_process import NOW, Running, Wrapped, request, use_app
+from harness.pets import pet
 from harness.servers import ENTRY, Key, Server, raw, serving
 from petstore import errors
 from petstore.admin.actions import Admin
@@ -31,9 +32,9 @@ from tests.interface import AFTER_SUNSET, DOCUMENT, DOCUMENTED, assert_documente
 from tests.web.answers import Answer, ask, parse
 
 PETS = [
-    {"id": 1, "name": "Rex", "categoryId": 1, "status": "available"},
-    {"id": 2, "name": "Ada", "categoryId": 1, "status": "pending"},
-    {"id": 3, "name": "Bo", "categoryId": 2, "status": "available"},
+    pet(id=1, name="Rex", categoryId=1),
+    pet(id=2, name="Ada", categoryId=1, status="pending"),
+    pet(id=3, name="Bo", categoryId=2),
 ]
 CURSOR = "AAAAAAAAAAJbFjEf"  # behind the second of them
 JSON = "application/json"
@@ -110,8 +111,8 @@ def test_the_requests_of_the_document_get_the_answers_of_the_document(fresh: Ser
     created = client.post(pets, content=body, headers=key.headers | {"Idempotency-Key": once})
     assert created.status_code == 201
     compare(created, "createPet", "X-RateLimit-Limit", "X-RateLimit-Remaining", "Location")
-    for pet in PETS[1:]:
-        new = {name: value for name, value in pet.items() if name != "id"}
+    for other in PETS[1:]:
+        new = {name: value for name, value in other.items() if name != "id"}
         assert client.post(pets, json=new, headers=key.headers).status_code == 201
     again = client.post(pets, content=body, headers=key.headers | {"Idempotency-Key": once})
     compare(again, "createPet", "Idempotent-Replayed", "Location", "Cache-Control")

@@ -27,8 +27,8 @@ from petstore.web.pets import HANDLERS
 from petstore.web.replies import pairs
 from petstore.web.requests import BODY_MAX
 from petstore_client import AsyncPetstore, Petstore
-from tests.interface import DOCUMENTED, sample
-from tests.web.calls import ask, key_with
+from tests.interface import DOCUMENTED, error_faults, sample
+from tests.web.calls import ask, error_of, key_with
 
 ROOT = Path(__file__).parents[2]
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
@@ -109,6 +109,44 @@ def test_it_is_limited_and_says_so(operation: Operation, tmp_path: Path) -> None
     use_app(tmp_path, work)
 
 
+@each_operation
+def test_every_error_body_is_whole(operation: Operation, tmp_path: Path) -> None:
+    async def work(running: Running) -> None:
+        _, other = await key_with(running, *(scope for scope in SCOPES if scope != operation.scope))
+        _, limited = await key_with(running, operation.scope, limit=1)
+        replies = [await ask(running, operation, secret) for secret in (None, other, limited, limited, running.secret)]
+        replies.append(await ask(running, operation, running.secret, "BREW"))
+        replies += [await ask(running, operation, running.secret, body=body) for body in (b"{", b"{}", b"[]")]
+        replies.append(await ask(running, operation, running.secret, content_type="text/plain"))
+        replies.append(await ask(running, operation, running.secret, idempotency_key="a b"))
+        faults = {
+            f"{operation.name} {reply.status}": found
+            for reply in replies
+            if reply.status >= 400 and (found := error_faults(json.loads(reply.body)))
+        }
+        assert faults == {}
+        assert {401, 403, 405, 429} <= {reply.status for reply in replies}
+
+    use_app(tmp_path, work)
+
+
+@each_operation
+def test_a_retry_gets_the_same_response(operation: Operation, tmp_path: Path) -> None:
+    """With an Idempotency-Key where the operation has one; an operation without one must not need it."""
+    parameters = {each["name"] for each in DOCUMENTED[operation.name]["parameters"]}
+    has_key = "Idempotency-Key" in parameters
+    fields = {"idempotency_key": "a"} if has_key else {}
+
+    async def work(running: Running) -> None:
+        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+        first, again = [await ask(running, operation, running.secret, **fields) for _ in range(2)]
+        assert first.status < 300
+        why = "the replay differs" if has_key else "it has no Idempotency-Key, so a retry must be harmless"
+        assert (again.status, again.body) == (first.status, first.body), f"{operation.name}: {why}"
+
+    use_app(tmp_path, work)
+
+
 @each_with_a_body
 def test_a_body_that_cannot_be_read_is_refused_with_a_documented_status(operation: Operation, tmp_path: Path) -> None:
     async def work(running: Running) -> None:
@@ -178,7 +216,7 @@ def test_an_id_in_another_form_is_404(operation: Operation, segment: str, tmp_pa
         method, _, body = sample(operation.name)
         path = "/v1" + operation.path.replace("{petId}", segment)
         reply = await running.ask(path, method=method, body=body, content_type="application/json")
-        assert (reply.status, json.loads(reply.body)["code"]) == (404, "pet_not_found")
+        assert (reply.status, error_of(reply)["code"]) == (404, "pet_not_found")
 
     use_app(tmp_path, work)
 
