@@ -22,8 +22,10 @@ def differences(left: object, right: object) -> list[str]:
 def _differing(where: str, left: dict[str, Any], right: dict[str, Any]) -> Iterator[str]:
     for name in left | right:
         one, other = left.get(name, _ABSENT), right.get(name, _ABSENT)
-        if one is _ABSENT or other is _ABSENT:
-            yield f"{where}{name} is only on the {'right' if one is _ABSENT else 'left'}"
+        if one is _ABSENT:
+            yield f"{where}{name} is only on the right: {other!r}"
+        elif other is _ABSENT:
+            yield f"{where}{name} is only on the left: {one!r}"
         elif one != other:
             first, second = _members(one), _members(other)
             if first is not None and second is not None:
