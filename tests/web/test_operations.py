@@ -135,7 +135,7 @@ def test_a_retry_gets_the_same_response(operation: Operation, tmp_path: Path) ->
     """With an Idempotency-Key where the operation has one; an operation without one must not need it."""
     parameters = {each["name"] for each in DOCUMENTED[operation.name]["parameters"]}
     has_key = "Idempotency-Key" in parameters
-    fields = {"idempotency_key": "a"} if has_key else {}
+    fields: dict[str, Any] = {"idempotency_key": "a"} if has_key else {}
 
     async def work(running: Running) -> None:
         await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
