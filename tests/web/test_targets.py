@@ -107,7 +107,7 @@ def test_without_a_raw_path_the_decoded_path_is_used_as_it_is(tmp_path: Path, mo
 )  # fmt: skip
 def test_the_path_is_below_the_root_path(tmp_path: Path, root: str, path: str, status: int, *, raw: bool) -> None:
     async def work(running: Running) -> None:
-        more = {"raw_path": path.replace("ö", "%C3%B6").encode()} if raw else {}
+        more: dict[str, Any] = {"raw_path": path.replace("ö", "%C3%B6").encode()} if raw else {}
         assert await status_of(running, path, root_path=root, **more) == status
 
     use_app(tmp_path, work)
