@@ -134,7 +134,8 @@ def test_every_record_but_those_of_keys_expires(redis: Redis, tmp_path: Path) ->
     with contextlib.closing(Client.from_url(place.url)) as client:
         names = list(client.scan_iter(count=1000))
         assert len(names) == 6
-        keys = {f"petstore:v2:key:{{key_{letter}}}".encode() for letter in "abcd"}  # braces: Redis' hash tag
+        keys = {f"petstore/1/key/{{key_{letter}}}".encode() for letter in "abcd"}  # braces: Redis' hash tag
+        assert all(name.startswith(b"petstore/1/") for name in names)
         assert all(client.pttl(name) == -1 for name in keys)  # counts that are not collected must not be lost
         assert all(0 < client.pttl(name) <= 31 * 86_400_000 for name in set(names) - keys)
 

@@ -119,7 +119,8 @@ def gate_file(url: str | None, data: Path) -> Path:
 def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     """The gate of a URL; without one, the file in the data directory. Must be called in a running event loop.
 
-    Raises OperatorError for a URL that is not valid, and Unavailable when the file cannot be opened.
+    Raises OperatorError for a URL that is not valid or a file that this version does not recognise, and Unavailable
+    if the file cannot be opened.
     """
     if url is None:
         from petstore.gate.lmdb import LmdbGate
@@ -131,11 +132,10 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     try:
         from petstore.gate.redis import RedisGate
         from petstore.gate.redis_url import open_link
-        from petstore.gate.upgrade_from_1_1 import UpgradedLink
     except ImportError as error:
         raise MissingPackage(f"--gate {scheme}", error.name, "cluster") from None
 
-    shared = RedisGate(UpgradedLink(open_link(url)), policy)
+    shared = RedisGate(open_link(url), policy)
     if policy.outage == "refuse":
         return shared
     from petstore.gate.fallback import FallbackGate

@@ -22,10 +22,10 @@ local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = 0, 1, 2, 3, 
 local VERSIONS = '<i8i8i8i8i8i8'
 local CALL = '<i8i8i8i8i8'
 local CALL_SIZE = 40
--- The record of a key, as in records.py: minute start, minute used, day start, day used, 0, strikes, ban start, ban end,
+-- The record of a key, as in records.py: minute start, minute used, day start, day used, strikes, ban start, ban end,
 -- bans; the environment as KEY_LIVE or KEY_STAGING, the epoch; then the counts, by the number of the operation.
-local KEY = '<i8i8i8i8i8i8i8i8i8i8i8'
-local KEY_SIZE = 88 -- without the counts
+local KEY = '<i8i8i8i8i8i8i8i8i8i8'
+local KEY_SIZE = 80 -- without the counts
 local COUNT, COUNT_SIZE = '<i8', 8
 local WINDOW = '<i8i8'
 local RESULT = '<i8i8i8i8i8i8'
@@ -66,8 +66,8 @@ end
 local function refusal(outcome, w, per_minute, per_day)
   local minute_end = w[2] >= per_minute and w[1] + MINUTE or 0
   local day_end = w[4] >= per_day and w[3] + DAY or 0
-  if outcome == BANNED and w[8] > minute_end and w[8] > day_end then
-    return IN_MINUTE, per_minute, 0, w[8]
+  if outcome == BANNED and w[7] > minute_end and w[7] > day_end then
+    return IN_MINUTE, per_minute, 0, w[7]
   end
   if day_end >= minute_end then
     return IN_DAY, per_day, 0, day_end
@@ -77,12 +77,12 @@ end
 
 -- Decide one request of a key. Returns whether `w` has changed, outcome, window, limit, remaining, reset.
 local function admit(w, per_minute, per_day)
-  local ban_start, ban_end = w[7], w[8]
+  local ban_start, ban_end = w[6], w[7]
   if now < ban_end then
     if now >= ban_start - DAY then -- requests during a ban are no strikes, and do not extend the ban
       return false, BANNED, refusal(BANNED, w, per_minute, per_day)
     end
-    w[7], w[8], w[9] = 0, 0, 0 -- the clock was set back by more than a day
+    w[6], w[7], w[8] = 0, 0, 0 -- the clock was set back by more than a day
   end
 
   local minute_open, day_open = open(w[1], MINUTE), open(w[3], DAY)
@@ -100,7 +100,7 @@ local function admit(w, per_minute, per_day)
     else
       w[3], w[4] = now, 1
     end
-    w[6] = 0
+    w[5] = 0
     if day_left <= minute_left then -- in a tie the headers show the longer window
       return true, ADMITTED, IN_DAY, per_day, day_left - 1, w[3] + DAY
     end
@@ -108,13 +108,13 @@ local function admit(w, per_minute, per_day)
   end
 
   local outcome = LIMITED
-  w[6] = w[6] + 1
-  if w[6] > (ban_threshold > 0 and ban_threshold or math.min(per_minute, STRIKES_MAX)) then
+  w[5] = w[5] + 1
+  if w[5] > (ban_threshold > 0 and ban_threshold or math.min(per_minute, STRIKES_MAX)) then
     outcome = BANNED
-    w[6] = 0
-    w[9] = (w[9] > 0 and now - w[7] < DAY) and w[9] + 1 or 1
-    w[7] = now
-    w[8] = now + math.min(ban_length * 2 ^ math.min(w[9] - 1, 40), ban_ceiling)
+    w[5] = 0
+    w[8] = (w[8] > 0 and now - w[6] < DAY) and w[8] + 1 or 1
+    w[6] = now
+    w[7] = now + math.min(ban_length * 2 ^ math.min(w[8] - 1, 40), ban_ceiling)
   end
   return true, outcome, refusal(outcome, w, per_minute, per_day)
 end
@@ -157,7 +157,7 @@ end
 -- Count an admission. A new epoch is the time: no earlier counts began at it. Counts of operations that only a later
 -- version knows stay as they are.
 local function count_admission(w, environment, number)
-  if w[11] == 0 then w[10], w[11] = environment, microseconds end
+  if w[10] == 0 then w[9], w[10] = environment, microseconds end
   local from = number * COUNT_SIZE
   local counts = padded(w.counts, from + COUNT_SIZE)
   local count = struct.pack(COUNT, struct.unpack(COUNT, counts, from + 1) + 1)
@@ -180,8 +180,8 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
     end
   elseif operation == LIFT then
     local w = key_record(name)
-    differs, outcome, window, limit, remaining, reset = w[9] > 0, ADMITTED, IN_MINUTE, 0, w[9], now
-    if differs then w[6], w[7], w[8], w[9] = 0, 0, 0, 0 end
+    differs, outcome, window, limit, remaining, reset = w[8] > 0, ADMITTED, IN_MINUTE, 0, w[8], now
+    if differs then w[5], w[6], w[7], w[8] = 0, 0, 0, 0 end
   elseif operation == MARK or operation == IS_MARKED then
     if operation == MARK and per_minute > 0 then
       redis.call('SET', name, '1', 'PX', per_minute)
@@ -205,7 +205,7 @@ end
 for name in pairs(changed) do
   local w = records[name]
   if w.counts then
-    redis.call('SET', name, struct.pack(KEY, unpack(w, 1, 11)) .. w.counts)
+    redis.call('SET', name, struct.pack(KEY, unpack(w, 1, 10)) .. w.counts)
   else
     redis.call('SET', name, struct.pack(WINDOW, w[1], w[2]), 'PX', 2 * MINUTE)
   end

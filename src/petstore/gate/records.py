@@ -13,7 +13,7 @@ from petstore.operations import OperationName
 from petstore.rate_limits import Windows
 from petstore.usage import AdmissionTotal
 
-_windows = struct.Struct("<4q8x4q")  # version 1 used the eight bytes in the middle
+_windows = struct.Struct("<8q")  # the fields of Windows
 _origin = struct.Struct("<2q")  # of the counts: the environment's number, the epoch; 0: nothing was counted
 _count = struct.Struct("<q")  # of the admissions for an operation, in the order of the operations' numbers
 _WIDTH = _count.size
@@ -21,7 +21,7 @@ _ORIGIN = _windows.size
 _COUNTS = _ORIGIN + _origin.size
 
 EMPTY = bytes(_windows.size)
-# The fields of Windows. The rules unpack them again: a named tuple would cost as much as the rules themselves.
+# Returns a plain tuple. The rules unpack it anyway, and building a named tuple would cost as much as the rules.
 unpack_fields = _windows.unpack_from
 
 
@@ -53,11 +53,6 @@ def with_admission(record: bytes, w: Windows, environment: Environment, number: 
         _origin.pack_into(changed, _ORIGIN, ENVIRONMENTS.index(environment), secrets.randbits(62))
     _count.pack_into(changed, place, before + 1)
     return changed
-
-
-def pack_counts(environment: int, epoch: int, counts: Sequence[int]) -> bytes:
-    """The bytes of a record behind the windows."""
-    return struct.pack(f"<{2 + len(counts)}q", environment, epoch, *counts)
 
 
 def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) -> list[AdmissionTotal]:
