@@ -286,6 +286,7 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
         check_parent(file)
+        data_dir.check_target(file, data_dir.trusted_users(where["data"]))
     if str(file) != "-" and not force and os.path.lexists(file):
         raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
 
