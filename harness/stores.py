@@ -23,6 +23,7 @@ from petstore.store.freshness import Announce
 from petstore.store.postgres.pool import PostgresPool
 from petstore.store.sqlite.connection import connect
 from petstore.store.sqlite.database import SqliteDatabase
+from petstore.store.sqlite.migrations import migrate
 
 T = TypeVar("T")
 
@@ -118,6 +119,7 @@ async def sqlite_store(
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Store]:
     """The live environment's store on SQLite, with bounds, connections and a clock of the test's own."""
+    migrate(data / "live.db")
     connecting = partial(connect, kind=kind)
     database = SqliteDatabase(data / "live.db", "live", _collecting(changes), bounds or PATIENT, connecting, clock)
     try:

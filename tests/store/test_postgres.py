@@ -176,7 +176,7 @@ def test_what_the_server_reports_is_an_outage_and_ours_and_bugs_stay_themselves(
 
 def test_database_of_a_newer_version_is_refused_with_a_clear_message(place: StorePlace) -> None:
     place.use(lambda store: store.database.ping())
-    place.by_hand(f"INSERT INTO petstore_staging.migrations VALUES ({NEWEST_SCHEMA + 1})")
+    place.by_hand(f"UPDATE petstore_staging.format SET version = {NEWEST_SCHEMA + 1}")
     with pytest.raises(OperatorError, match=r"newer Petstore.*upgrade"):
         place.use(lambda store: store.database.ping())
 

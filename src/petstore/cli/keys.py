@@ -82,7 +82,7 @@ def create(
         )
         return await _new_secret(backends, key, secret)
 
-    act(where, work, create=True).print(as_json)
+    act(where, work, access="create").print(as_json)
 
 
 @keys.command(name="list")
@@ -94,7 +94,7 @@ def create(
               help="The order: newest, by name, last used first, or most used today first.")  # fmt: skip
 @limit_option(100, most=100_000)
 @click.option("--before", metavar="ID", help="With --sort created: only keys older than this one.")
-@on_data
+@on_data("read")
 async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
     sort: KeyOrder, limit: int, before: str | None,
@@ -129,7 +129,7 @@ async def list_(
 
 @keys.command()
 @_key_argument
-@on_data
+@on_data("read")
 async def show(backends: Backends, key_id: str) -> Output:
     """Show one key: its state, its use, its limits and its history. ID is the key's id, as keys list shows it."""
     return await _one_key(backends, await key_of(backends, key_id))
@@ -162,7 +162,7 @@ def identify(as_json: bool, **where: Any) -> None:
         end = "" if until is None else "ended" if until <= time.time() else f"valid until {when(until)}"
         return await _one_key(backends, key, secret=end or "valid")
 
-    act(where, work).print(as_json)
+    act(where, work, access="write").print(as_json)
 
 
 def _read_secret() -> str:
@@ -180,7 +180,7 @@ def _read_secret() -> str:
               help="The new end from now, for example 90d, or never.")  # fmt: skip
 @_per_minute_option
 @_per_day_option
-@on_data
+@on_data("write")
 async def update(
     backends: Backends, key_id: str, scopes: tuple[Scope, ...], expires: float | None, **values: Any
 ) -> Output:
@@ -210,7 +210,7 @@ async def update(
 
 @keys.command()
 @_key_argument
-@on_data
+@on_data("write")
 async def suspend(backends: Backends, key_id: str) -> Output:
     """Refuse a key until it is resumed. ID is the key's id, as keys list shows it."""
     key = await (await admin_of_key(backends, key_id)).suspend_key(key_id)
@@ -220,7 +220,7 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 
 @keys.command()
 @_key_argument
-@on_data
+@on_data("write")
 async def resume(backends: Backends, key_id: str) -> Output:
     """Accept a suspended key again. ID is the key's id, as keys list shows it."""
     key = await (await admin_of_key(backends, key_id)).resume_key(key_id)
@@ -251,7 +251,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
         end = f"The old secret {f'is valid until {when(until)}' if overlap else f'ended at {when(until)}'}."
         return await _new_secret(backends, key, secret, end, old_secret_until=until)
 
-    act(where, work).print(as_json)
+    act(where, work, access="write").print(as_json)
 
 
 @keys.command()
@@ -277,7 +277,7 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         values = _key_values(revoked, await _status(backends, revoked))
         return Output(values, f"{key_id} is revoked: the service refuses it from the next request on.")
 
-    act(where, work).print(as_json)
+    act(where, work, access="write").print(as_json)
 
 
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus | None:

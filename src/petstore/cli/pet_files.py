@@ -92,7 +92,7 @@ def import_(
             elif earlier is not None and earlier.state == "interrupted":
                 of = f"{earlier.added:,} of {counted(earlier.total, 'animal')}"
                 click.echo(f"Going on with {earlier.id}, which has added {of}.", err=True)
-            imported = act(where, lambda backends: _add(backends, environment, name, pets, checked), create=True)
+            imported = act(where, lambda backends: _add(backends, environment, name, pets, checked), access="create")
     except KeyboardInterrupt:
         click.echo("\nInterrupted: give the same command again to go on.", err=True)
         raise
@@ -201,7 +201,7 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
 @click.command(cls=Command, short_help="List the imports, the newest first.")
 @env_option
 @limit_option(20)
-@on_data
+@on_data("read")
 async def imports(backends: Backends, environment: Environment, limit: int) -> Output:
     """List the imports, the newest first. An interrupted one is finished by importing the same file again."""
     found = await backends.stores[environment].imports.page(backends.clock(), limit=limit)
@@ -240,7 +240,7 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         return (await _undoing(backends, import_id))._replace(counts=counts)
 
     try:
-        after = act(where, work)
+        after = act(where, work, access="write")
     except KeyboardInterrupt:
         click.echo("\nInterrupted: give the same command again to go on.", err=True)
         raise

@@ -53,7 +53,7 @@ class Period(NamedTuple):
               help="Only keys that follow this one: the last of the previous list.")  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True,
               help="Print a bill as CSV: every key, and what it was admitted for.")  # fmt: skip
-@on_data
+@on_data("read")
 async def usage(
     backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: datetime | None,
     limit: int, operation: OperationName | None, after: str, as_csv: bool,

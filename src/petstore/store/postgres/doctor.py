@@ -11,10 +11,10 @@ from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.store.database import Bounds
 from petstore.store.postgres.database import schema_of
-from petstore.store.postgres.migrations import schema_version
+from petstore.store.postgres.migrations import is_migrated, schema_version
 from petstore.store.postgres.pool import Connection, each_host
 from petstore.store.postgres.writer import SEQUENCES
-from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY, migrations
+from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY
 
 CONNECT_TIMEOUT = Bounds().connect_timeout
 DISCONNECT_TIMEOUT = Bounds().disconnect_timeout
@@ -95,15 +95,15 @@ async def _server(connection: Connection, connections: int) -> list[str]:
 
 
 async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
+    try:
+        is_newest = await is_migrated(connection, schema)
+    except OperatorError as error:
+        return [str(error)], ""
     version = await schema_version(connection, schema)
     if version == 0:
-        return [f"there is no schema {schema} yet; petstore serve makes it"], ""
-    try:
-        migrations("postgres", version)
-    except OperatorError as error:
-        return [f"it {error}"], ""
-    if version < NEWEST_SCHEMA:
-        return [], f"schema {version}; the next start brings it to {NEWEST_SCHEMA}, with every node stopped"
+        return [f"there is no schema {schema} yet; petstore serve creates it"], ""
+    if not is_newest:
+        return [], f"schema {version}; petstore serve migrates it to {NEWEST_SCHEMA}"
     faults = []
     for table, sequence in SEQUENCES.items():
         last = await connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}")

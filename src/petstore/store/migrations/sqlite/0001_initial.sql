@@ -1,21 +1,24 @@
--- AUTOINCREMENT: an id is never given twice, not even after the newest row is gone.
+-- The tables of one environment in SQLite. The header of the file marks it: see store/sqlite/migrations.py.
+
+-- The animals. AUTOINCREMENT never assigns an id twice, even after the row with the highest id has been removed.
 CREATE TABLE pets (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     name        TEXT    NOT NULL,
     category_id INTEGER NOT NULL,
     status      TEXT    NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
-    edited      INTEGER NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- an operator has changed or restored it
+    edited      INTEGER NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed or restored it
 ) STRICT;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
 
--- How far the changes go that are not new animals. One row; store/freshness.py says what for.
+-- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
 CREATE TABLE changes (
     edited INTEGER NOT NULL, -- animals changed, removed or restored
     keys   INTEGER NOT NULL
 ) STRICT;
 INSERT INTO changes VALUES (0, 0);
 
+-- API keys.
 CREATE TABLE keys (
     id         TEXT    PRIMARY KEY,
     name       TEXT    NOT NULL,
@@ -31,7 +34,7 @@ CREATE TABLE keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_by_age ON keys (created, id);
 
--- A key has one secret, or several while a rotation overlaps. Only the SHA-256 of a secret is kept.
+-- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
 CREATE TABLE secrets (
     digest  BLOB PRIMARY KEY,
     key_id  TEXT NOT NULL REFERENCES keys (id),
@@ -39,7 +42,8 @@ CREATE TABLE secrets (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX secrets_by_key ON secrets (key_id);
 
--- Written in the same transaction as the animal: a retry after a lost answer finds it or nothing happened.
+-- Idempotency keys of creates, written in the same transaction as the animal. A retry therefore either finds the record,
+-- or the first attempt added nothing.
 CREATE TABLE idempotency (
     key_id      TEXT    NOT NULL,
     token       TEXT    NOT NULL,
@@ -53,7 +57,8 @@ CREATE TABLE idempotency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- docs/decisions/0014. `owner` is the token of the process that adds chunks, `touched` its last sign of life.
+-- Imports of files; see docs/decisions/0014. `owner` is the token of the process that adds chunks, `touched` its last
+-- heartbeat.
 CREATE TABLE imports (
     id      TEXT    PRIMARY KEY,
     at      REAL    NOT NULL,
@@ -68,7 +73,8 @@ CREATE TABLE imports (
 CREATE INDEX imports_by_age ON imports (at, id);
 CREATE INDEX imports_by_file ON imports (sha256);
 
--- The animals of a file that follow `place` others have the ids from `first_id` on.
+-- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
+-- starting with `first_id`.
 CREATE TABLE import_chunks (
     import_id TEXT    NOT NULL,
     place     INTEGER NOT NULL,
@@ -77,6 +83,7 @@ CREATE TABLE import_chunks (
     PRIMARY KEY (import_id, place)
 ) STRICT, WITHOUT ROWID;
 
+-- The audit log: what operators did.
 CREATE TABLE audit (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     at          REAL NOT NULL,
@@ -89,7 +96,7 @@ CREATE TABLE audit (
     status      TEXT
 ) STRICT;
 
--- The requests of keys, in intervals of 60, 3,600 and 86,400 seconds. An empty operation: counted before 1.1.
+-- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds.
 CREATE TABLE usage (
     seconds   INTEGER NOT NULL,
     start     INTEGER NOT NULL,
@@ -100,7 +107,7 @@ CREATE TABLE usage (
     PRIMARY KEY (seconds, start, key_id, operation, response)
 ) STRICT, WITHOUT ROWID;
 
--- All requests together, those without a valid key among them: a plot costs the same whatever the number of keys.
+-- Usage of all keys together and of requests without a valid key, so that a chart costs the same for any number of keys.
 CREATE TABLE usage_totals (
     seconds  INTEGER NOT NULL, -- 60 or 3,600
     start    INTEGER NOT NULL,
@@ -109,8 +116,8 @@ CREATE TABLE usage_totals (
     PRIMARY KEY (seconds, start, response)
 ) STRICT, WITHOUT ROWID;
 
--- docs/decisions/0013: how much of the gate's totals of admissions is in the usage of keys. An epoch is one count from
--- zero: a gate that has lost its totals begins a new one.
+-- How much of the gate's totals of admissions has been added to the usage; see docs/decisions/0013. An epoch identifies
+-- one count from zero. A gate that has lost its totals begins a new epoch.
 CREATE TABLE counted_admissions (
     key_id    TEXT    NOT NULL,
     epoch     INTEGER NOT NULL,
@@ -119,7 +126,7 @@ CREATE TABLE counted_admissions (
     PRIMARY KEY (key_id, epoch, operation)
 ) STRICT, WITHOUT ROWID;
 
--- The last refused requests and errors of each key, for its page in the console.
+-- The last refused and failed requests of each key, for its page in the console.
 CREATE TABLE recent_errors (
     key_id     TEXT    NOT NULL,
     at         REAL    NOT NULL,
@@ -129,7 +136,7 @@ CREATE TABLE recent_errors (
     PRIMARY KEY (key_id, at, request_id)
 ) STRICT, WITHOUT ROWID;
 
--- Who may sign in to the console. Only the SHA-256 of a token is kept.
+-- Who may sign in to the console. Tokens are stored as SHA-256.
 CREATE TABLE operators (
     name    TEXT PRIMARY KEY,
     digest  BLOB NOT NULL UNIQUE,
@@ -138,7 +145,7 @@ CREATE TABLE operators (
     role    TEXT NOT NULL CHECK (role IN ('operator', 'viewer'))
 ) STRICT, WITHOUT ROWID;
 
--- Where the rows are being copied from; empty when no copy is under way.
+-- The source of a copy into this store that has not finished. Empty when no copy is in progress.
 CREATE TABLE copying (
     source TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;

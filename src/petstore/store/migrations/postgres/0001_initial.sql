@@ -1,24 +1,33 @@
--- Ids come from a sequence: they grow, and none is given twice.
+-- The tables of one environment in PostgreSQL.
+
+-- Marks this schema as written by Petstore, in one row. Every migration updates the version.
+CREATE TABLE format (
+    product text PRIMARY KEY CHECK (product = 'petstore'),
+    version int  NOT NULL
+);
+INSERT INTO format VALUES ('petstore', 1);
+
+-- The animals. Ids come from a sequence: they only grow, and none is assigned twice.
 CREATE SEQUENCE pets_id_seq;
 CREATE TABLE pets (
     id          bigint   PRIMARY KEY DEFAULT nextval('pets_id_seq'),
     name        text     NOT NULL,
     category_id bigint   NOT NULL,
     status      text     NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
-    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- an operator has changed or restored it
+    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed or restored it
 );
 ALTER SEQUENCE pets_id_seq OWNED BY pets.id;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
 
--- How far the changes go that are not new animals. One row; store/freshness.py says what for.
+-- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
 CREATE TABLE changes (
     edited bigint NOT NULL, -- animals changed, removed or restored
     keys   bigint NOT NULL
 );
 INSERT INTO changes VALUES (0, 0);
 
--- COLLATE "C": keys are listed in the order of their bytes, as everywhere.
+-- API keys. COLLATE "C" sorts ids by their bytes, as SQLite does.
 CREATE TABLE keys (
     id         text COLLATE "C" PRIMARY KEY,
     name       text             NOT NULL,
@@ -34,7 +43,7 @@ CREATE TABLE keys (
 );
 CREATE INDEX keys_by_age ON keys (created, id);
 
--- A key has one secret, or several while a rotation overlaps. Only the SHA-256 of a secret is kept.
+-- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
 CREATE TABLE secrets (
     digest  bytea            PRIMARY KEY,
     key_id  text COLLATE "C" NOT NULL REFERENCES keys (id),
@@ -42,7 +51,8 @@ CREATE TABLE secrets (
 );
 CREATE INDEX secrets_by_key ON secrets (key_id);
 
--- Written in the same transaction as the animal: a retry after a lost answer finds it or nothing happened.
+-- Idempotency keys of creates, written in the same transaction as the animal. A retry therefore either finds the record,
+-- or the first attempt added nothing.
 CREATE TABLE idempotency (
     key_id      text COLLATE "C" NOT NULL,
     token       text COLLATE "C" NOT NULL,
@@ -56,7 +66,8 @@ CREATE TABLE idempotency (
 );
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- docs/decisions/0014. `owner` is the token of the process that adds chunks, `touched` its last sign of life.
+-- Imports of files; see docs/decisions/0014. `owner` is the token of the process that adds chunks, `touched` its last
+-- heartbeat.
 CREATE TABLE imports (
     id      text COLLATE "C" PRIMARY KEY,
     at      double precision NOT NULL,
@@ -71,7 +82,8 @@ CREATE TABLE imports (
 CREATE INDEX imports_by_age ON imports (at, id);
 CREATE INDEX imports_by_file ON imports (sha256);
 
--- The animals of a file that follow `place` others have the ids from `first_id` on.
+-- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
+-- starting with `first_id`.
 CREATE TABLE import_chunks (
     import_id text COLLATE "C" NOT NULL,
     place     bigint           NOT NULL,
@@ -80,6 +92,7 @@ CREATE TABLE import_chunks (
     PRIMARY KEY (import_id, place)
 );
 
+-- The audit log: what operators did.
 CREATE SEQUENCE audit_id_seq;
 CREATE TABLE audit (
     id          bigint           PRIMARY KEY DEFAULT nextval('audit_id_seq'),
@@ -94,7 +107,7 @@ CREATE TABLE audit (
 );
 ALTER SEQUENCE audit_id_seq OWNED BY audit.id;
 
--- The requests of keys, in intervals of 60, 3,600 and 86,400 seconds. An empty operation: counted before 1.1.
+-- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds.
 CREATE TABLE usage (
     seconds   bigint           NOT NULL,
     start     bigint           NOT NULL,
@@ -105,7 +118,7 @@ CREATE TABLE usage (
     PRIMARY KEY (seconds, start, key_id, operation, response)
 );
 
--- All requests together, those without a valid key among them: a plot costs the same whatever the number of keys.
+-- Usage of all keys together and of requests without a valid key, so that a chart costs the same for any number of keys.
 CREATE TABLE usage_totals (
     seconds  bigint           NOT NULL, -- 60 or 3,600
     start    bigint           NOT NULL,
@@ -114,8 +127,8 @@ CREATE TABLE usage_totals (
     PRIMARY KEY (seconds, start, response)
 );
 
--- docs/decisions/0013: how much of the gate's totals of admissions is in the usage of keys. An epoch is one count from
--- zero: a gate that has lost its totals begins a new one.
+-- How much of the gate's totals of admissions has been added to the usage; see docs/decisions/0013. An epoch identifies
+-- one count from zero. A gate that has lost its totals begins a new epoch.
 CREATE TABLE counted_admissions (
     key_id    text COLLATE "C" NOT NULL,
     epoch     bigint           NOT NULL,
@@ -124,7 +137,7 @@ CREATE TABLE counted_admissions (
     PRIMARY KEY (key_id, epoch, operation)
 );
 
--- The last refused requests and errors of each key, for its page in the console.
+-- The last refused and failed requests of each key, for its page in the console.
 CREATE TABLE recent_errors (
     key_id     text COLLATE "C" NOT NULL,
     at         double precision NOT NULL,
@@ -134,7 +147,7 @@ CREATE TABLE recent_errors (
     PRIMARY KEY (key_id, at, request_id)
 );
 
--- Who may sign in to the console. Only the SHA-256 of a token is kept.
+-- Who may sign in to the console. Tokens are stored as SHA-256.
 CREATE TABLE operators (
     name    text COLLATE "C" PRIMARY KEY,
     digest  bytea            NOT NULL UNIQUE,
@@ -143,7 +156,7 @@ CREATE TABLE operators (
     role    text             NOT NULL CHECK (role IN ('operator', 'viewer'))
 );
 
--- Where the rows are being copied from; empty when no copy is under way.
+-- The source of a copy into this store that has not finished. Empty when no copy is in progress.
 CREATE TABLE copying (
     source text PRIMARY KEY
 );
