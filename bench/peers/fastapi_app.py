@@ -10,7 +10,7 @@ Choices, and why:
 - Pydantic checks the body in strict mode, and encodes the answer without a second pass through ``response_model``.
 - One engine for reads and one with a single connection for writes: SQLite has one writer. WAL, synchronous=FULL and
   BEGIN IMMEDIATE ... COMMIT for every create: on disk before the 201. An Idempotency-Key is looked up and recorded in
-  that transaction; a dependency with ``yield`` knows which keys are in flight.
+  that transaction; a dependency with ``yield`` waits for a request in flight that uses the same key.
 
 Generous to this peer: its counters live in this process and are gone when it dies, and its cached keys are never looked
 at again. Left out, since the race does not touch it: bans, scopes, staging, logs and metrics.
@@ -19,6 +19,7 @@ Settings come from the environment: PEER_DB, PEER_PORT, PEER_KEYS (a file with o
 (one request a day), PEER_PER_MINUTE, PEER_PER_DAY, PEER_SEED.
 """
 
+import asyncio
 import base64
 import hashlib
 import math
@@ -190,7 +191,7 @@ async def admit(request: Request, key: Annotated[Key, Depends(authenticate)]) ->
 
 IDEMPOTENCY_LIFE = 24 * 60 * 60.0
 PRUNE_EVERY = 60.0
-IN_FLIGHT: set[tuple[str, str]] = set()
+IN_FLIGHT: dict[tuple[str, str], asyncio.Event] = {}
 pruned = time.time()
 IdempotencyToken = Annotated[str | None, Header(alias="Idempotency-Key", pattern=r"^[!-~]{1,255}$")]
 
@@ -212,13 +213,13 @@ async def claim_token(
         return
     digest = hashlib.sha256(await request.body()).digest()
     name = (key.id, token)
-    if name in IN_FLIGHT:
-        raise HTTPException(409, "idempotency_conflict")
-    IN_FLIGHT.add(name)
+    while name in IN_FLIGHT:
+        await IN_FLIGHT[name].wait()
+    IN_FLIGHT[name] = asyncio.Event()
     try:
         yield Claim(key.id, token, digest)
     finally:
-        IN_FLIGHT.discard(name)
+        IN_FLIGHT.pop(name).set()
 
 
 class Headers:
@@ -254,7 +255,6 @@ MESSAGES = {
     "unauthorized": "The API key is missing or invalid.",
     "pet_not_found": "There is no animal with this identifier.",
     "rate_limit_exceeded": "The rate limit is exceeded.",
-    "idempotency_conflict": "A request with this Idempotency-Key is in flight.",
     "idempotency_mismatch": "This Idempotency-Key was used with another body.",
     "invalid_parameter": "cursor is not one that this service gave out.",
 }

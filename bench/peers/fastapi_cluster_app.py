@@ -199,8 +199,10 @@ async def create_pet(
             )
         try:
             await session.commit()
-        except IntegrityError:
-            raise HTTPException(409, "idempotency_conflict") from None
+        except IntegrityError:  # another request has used the token in the meantime
+            await session.rollback()
+            earlier = await find_earlier(session, key.id, token, digest)
+            return created(earlier, replayed=True)
     return created(row, replayed=False)
 
 

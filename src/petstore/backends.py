@@ -112,6 +112,7 @@ def _close_soon(gate: Gate) -> None:
 
 def check_recognised(settings: Settings) -> None:
     """Raises OperatorError for files that this version cannot use, before anything in the directory changes."""
+    check_safe(settings.data)  # a pipe in place of a file would block us
     if settings.store is None:
         from petstore.store.sqlite.migrations import check_recognised as check_file
 

@@ -5,8 +5,8 @@ PetstoreError
 │   ├── Unauthorized          ├── RateLimitExceeded     ├── KeyBanned
 │   ├── InvalidBody           ├── InvalidParameter      ├── InsufficientScope
 │   ├── PetNotFound           ├── NotFound              ├── MethodNotAllowed
-│   ├── RequestTimeout        ├── IdempotencyConflict   ├── IdempotencyMismatch
-│   ├── Gone                  ├── BodyTooLarge          ├── UnsupportedMediaType
+│   ├── RequestTimeout        ├── IdempotencyMismatch   ├── Gone
+│   ├── BodyTooLarge          ├── UnsupportedMediaType
 │   └── InternalError         └── ServiceUnavailable    a bug; an outage
 ├── Unavailable               the store or the gate cannot answer now; becomes ServiceUnavailable
 └── OperatorError             an operator's command or setting is at fault; one line, exit code 2
@@ -29,7 +29,6 @@ STATUS_OF_CODE = {
     "method_not_allowed": 405,
     "request_timeout": 408,
     "malformed_request": 400,  # or 414, 431, 501, 505: the head could not be read
-    "idempotency_conflict": 409,
     "gone": 410,
     "body_too_large": 413,
     "unsupported_media_type": 415,
@@ -111,11 +110,6 @@ class MethodNotAllowed(RequestError):
 class RequestTimeout(RequestError):
     code = "request_timeout"
     usual = "The body did not arrive within 8 seconds."
-
-
-class IdempotencyConflict(RequestError):
-    code = "idempotency_conflict"
-    usual = "The first request with this Idempotency-Key is still running; retry shortly."
 
 
 class Gone(RequestError):

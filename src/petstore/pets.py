@@ -78,6 +78,11 @@ class IdempotencyKey(NamedTuple):
     token: str
     body_digest: bytes
 
+    @property
+    def name(self) -> tuple[str, str]:
+        """What makes two requests one: the same API key and the same token."""
+        return self.key_id, self.token
+
 
 class Added(msgspec.Struct, frozen=True, gc=False):
     """The animal as it was when it was added; `replayed` when an earlier request has added it."""

@@ -27,8 +27,8 @@ from petstore.observability import metrics
 from petstore.observability.logs import bugs_logged, event, logger
 from petstore.observability.monitoring import Monitoring
 from petstore.server.asgi_bridge import AsgiBridge
-from petstore.server.handover import Handover, running_digests
 from petstore.server.http_server import Application, HttpServer
+from petstore.server.reload_variables import Handover, running_digests
 from petstore.server.serving import serve_connections
 from petstore.server.sockets import Sockets, open_sockets
 from petstore.server.tls import tls_context

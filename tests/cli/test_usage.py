@@ -267,8 +267,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
 
     entries = petstore.server.act(work)
     elsewhere = ["backup", "restore", "copy", "sign in", "sign-in failed", "sign out", "sign out everywhere"]
-    of_older_versions = ["set limits"]
-    assert sorted([*(entry.action for entry in entries), *elsewhere, *of_older_versions]) == sorted(ACTIONS)
+    assert sorted([*(entry.action for entry in entries), *elsewhere]) == sorted(ACTIONS)
     assert {entry.actor for entry in entries} == {"ada"}
 
 
@@ -283,7 +282,7 @@ def test_every_action_in_the_code_is_known() -> None:
                 if isinstance(action, ast.Constant):
                     recorded.add(action.value)
     named_by_variables = {"sign out", "sign out everywhere"}
-    assert recorded == set(ACTIONS) - {"set limits"} - named_by_variables
+    assert recorded == set(ACTIONS) - named_by_variables
 
 
 @pytest.mark.parametrize("words", [["usage"], ["audit"], ["operators", "list"], ["keys", "list"]], ids=" ".join)

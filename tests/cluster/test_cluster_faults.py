@@ -23,6 +23,7 @@ from harness.served import wait_for
 from harness.servers import Key
 from harness.wire import receive, request, split
 from petstore.plans import Limits
+from petstore.store.postgres.migrations import APPLICATION_NAME
 
 RESTARTS = 3  # once in each way
 CREATES = 500
@@ -267,8 +268,8 @@ def test_a_primary_that_was_demoted_is_an_outage_and_not_a_success(
             assert client.post(node.url("/pets"), json=body).status_code == 201
             database = str(node.store).rpartition("/")[2]
             postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
-            pids = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'petstore 2'"
-            postgres.execute(pids)
+            ours = f"WHERE application_name = '{APPLICATION_NAME}'"
+            postgres.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity {ours}")
             assert wait_for(lambda: client.post(node.url("/pets"), json=body).status_code == 503)
             assert client.get(node.origin + "/readyz").status_code == 503
             postgres.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")

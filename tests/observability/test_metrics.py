@@ -210,8 +210,8 @@ def test_files_are_allocated_private_and_large_enough_for_all_labels(tmp_path: P
     values: dict[str, list[str]] = {
         "environment": [*ENVIRONMENTS, "none"],
         "operation": [*COUNTED, "site"],
-        "status": [str(status) for status in (200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 410, 413, 414,
-                                              415, 422, 429, 431, 500, 501, 503, 505)],
+        "status": [str(status) for status in (200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 410, 413, 414, 415,
+                                              422, 429, 431, 500, 501, 503, 505)],
         "plan": [*PLANS, "none"],
         "subject": ["key", "address"],
         "outcome": ["admitted", "refused", "banned"],

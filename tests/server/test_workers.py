@@ -195,7 +195,7 @@ def test_a_worker_that_cannot_start_is_tried_again_while_others_serve(tmp_path: 
 # A reload: the first new worker is ready and serves, the second one cannot start.
 _HALF_RELOADED = """
 import os, pathlib, signal, sys, time
-from petstore.server.handover import Handover
+from petstore.server.reload_variables import Handover
 from petstore.server.sockets import worker_sockets
 from petstore.server.worker_process import RETIRE
 from petstore.server.workers import Supervisor

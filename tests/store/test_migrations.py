@@ -105,7 +105,7 @@ def test_the_sql_file_has_the_tables_and_columns_that_the_code_names(store_at: S
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
 def test_each_table_has_a_comment(backend: str) -> None:
-    lines = known_migrations(backend)[0].sql.splitlines()  # type: ignore[arg-type]  # one of the two
+    lines = known_migrations(backend)[0].sql.splitlines()
     for number, line in enumerate(lines):
         if line.startswith("CREATE TABLE"):
             above = [each for each in lines[:number] if not each.startswith("CREATE SEQUENCE")]

@@ -13,7 +13,7 @@ import pytest
 
 from harness.backends import ANONYMOUS, Postgres, Process, program, running
 from harness.stores import ENTRY, NOW, PATIENT, StorePlace, imported
-from petstore.errors import IdempotencyConflict, OperatorError, Unavailable
+from petstore.errors import IdempotencyMismatch, OperatorError, Unavailable
 from petstore.keys import digest_of, mint, new_key
 from petstore.observability.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet
@@ -162,7 +162,7 @@ def test_two_nodes_answer_one_idempotency_key_with_one_animal(place: StorePlace)
 
 
 def test_what_the_server_reports_is_an_outage_and_ours_and_bugs_stay_themselves() -> None:
-    for same in (IdempotencyConflict("in flight"), asyncpg.UniqueViolationError("x"), asyncpg.PostgresSyntaxError("x"),
+    for same in (IdempotencyMismatch("x"), asyncpg.UniqueViolationError("x"), asyncpg.PostgresSyntaxError("x"),
                  asyncpg.CharacterNotInRepertoireError("x"), ValueError("x")):  # fmt: skip
         assert translate(same) is same
     for reported in (asyncpg.AdminShutdownError("x"), asyncpg.DeadlockDetectedError("x"), ConnectionResetError("x"),

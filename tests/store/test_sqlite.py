@@ -11,7 +11,7 @@ import pytest
 
 from harness.other_user import as_nobody, folder_of_nobody
 from harness.stores import NOW, PATIENT, StorePlace, WatchedConnection, imported, opened, sqlite_store
-from petstore.errors import IdempotencyConflict, OperatorError, Unavailable
+from petstore.errors import IdempotencyMismatch, OperatorError, Unavailable
 from petstore.observability import health
 from petstore.observability.metrics import STORE_DOWN
 from petstore.pets import IdempotencyKey, NewPet
@@ -103,7 +103,7 @@ def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: py
 
 def test_what_sqlite_reports_is_an_outage_and_ours_and_bugs_stay_themselves() -> None:
     for same in (
-        IdempotencyConflict("in flight"),
+        IdempotencyMismatch("another body"),
         apsw.ConstraintError("a row"),
         apsw.SQLError("syntax"),
         ValueError(),

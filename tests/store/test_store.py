@@ -9,7 +9,7 @@ import pytest
 from harness.stores import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, names
 from petstore import settings
 from petstore.changes import Change
-from petstore.errors import IdempotencyConflict, IdempotencyMismatch, OperatorError
+from petstore.errors import IdempotencyMismatch, OperatorError
 from petstore.keys import digest_of, mint, new_key
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.settings import Settings
@@ -161,18 +161,90 @@ def test_idempotency_key_is_free_again_after_exactly_a_day(store_at: StorePlace)
     store_at.use(work)
 
 
-def test_second_request_while_the_first_is_in_flight_is_a_conflict(store_at: StorePlace) -> None:
+async def added_at_once(
+    store: Store, *adds: tuple[str, IdempotencyKey | None], now: float = NOW
+) -> list[tuple[str, bool] | type[BaseException]]:
+    """For each animal, whose name is given: the name in the result and whether it is a replay, or the error.
+
+    Calls of the same iteration of the event loop share a batch.
+    """
+    adding = (store.pets.add(NewPet(name, 1), now, key) for name, key in adds)
+    results = await asyncio.gather(*adding, return_exceptions=True)
+    return [type(each) if isinstance(each, BaseException) else (each.pet.name, each.replayed) for each in results]
+
+
+def test_one_batch_adds_one_animal_for_each_idempotency_key(store_at: StorePlace) -> None:
+    """The first use of a key is written. The others are replays, or refused if their body differs."""
+    body, other_body = IdempotencyKey("key_a", "t", b"body"), IdempotencyKey("key_a", "t", b"other")
+    other_token, other_api_key = IdempotencyKey("key_a", "u", b"body"), IdempotencyKey("key_b", "t", b"body")
+
     async def work(store: Store) -> None:
-        idempotency_key = IdempotencyKey("key_a", "t", b"body")
-        first, second = await asyncio.gather(
-            store.pets.add(NewPet("Rex", 1), NOW, idempotency_key),
-            store.pets.add(NewPet("Rex", 1), NOW, idempotency_key),
-            return_exceptions=True,
-        )
-        assert isinstance(first, Added) and isinstance(second, IdempotencyConflict)
-        assert await names(store) == ["Rex"]
+        assert await added_at_once(
+            store,
+            ("Unrelated 1", None),
+            ("Rex", body),
+            ("Rex", body),
+            ("Max", other_body),
+            ("Other token", other_token),
+            ("Unrelated 2", None),
+            ("Rex", body),
+            ("Other API key", other_api_key),
+        ) == [
+            ("Unrelated 1", False),
+            ("Rex", False),
+            ("Rex", True),
+            IdempotencyMismatch,
+            ("Other token", False),
+            ("Unrelated 2", False),
+            ("Rex", True),
+            ("Other API key", False),
+        ]
+        assert await names(store) == ["Unrelated 1", "Rex", "Other token", "Unrelated 2", "Other API key"]
 
     store_at.use(work)
+
+
+def test_each_use_of_a_recorded_idempotency_key_is_compared_with_the_record(store_at: StorePlace) -> None:
+    """Not with the first use in its batch, which may have another body."""
+    body, other_body = IdempotencyKey("key_a", "t", b"body"), IdempotencyKey("key_a", "t", b"other")
+
+    async def work(store: Store) -> None:
+        await store.pets.add(NewPet("Rex", 1), NOW, body)
+        assert await added_at_once(store, ("Max", other_body), ("Rex", body), ("New", None)) == [
+            IdempotencyMismatch,
+            ("Rex", True),
+            ("New", False),
+        ]
+        # A day later the record has expired, and the first use in the batch replaces it.
+        assert await added_at_once(
+            store, ("Max", other_body), ("Rex", body), ("Max", other_body), now=NOW + 86_400
+        ) == [
+            ("Max", False),
+            IdempotencyMismatch,
+            ("Max", True),
+        ]
+        assert await names(store) == ["Rex", "New", "Max"]
+
+    store_at.use(work)
+
+
+def test_1000_creates_at_once_on_two_workers_add_one_animal(store_at: StorePlace) -> None:
+    """They take several batches, between creates that have nothing to do with them."""
+    key = IdempotencyKey("key_a", "t", b"body")
+    policy = StorePolicy(bounds=PATIENT._replace(batch=300))
+
+    async def work() -> None:
+        async with store_at.open(policy=policy) as one, store_at.open(policy=policy) as other:
+            results = await asyncio.gather(
+                *(store.pets.add(NewPet("Rex", 1), NOW, key) for store in (one, other) for _ in range(500)),
+                *(store.pets.add(NewPet("Max", 1), NOW) for store in (one, other) for _ in range(10)),
+            )
+            same = results[:1_000]
+            assert len({each.pet.id for each in same}) == 1
+            assert sum(each.replayed for each in same) == 999
+            assert sorted(await names(one)) == ["Max"] * 20 + ["Rex"]
+
+    asyncio.run(work())
 
 
 def test_replayed_request_is_not_announced_again(store_at: StorePlace) -> None:

@@ -14,7 +14,7 @@ import pytest
 from harness.stores import NOW, WatchedConnection, names, sqlite_store
 from petstore.errors import Unavailable
 from petstore.observability import metrics
-from petstore.pets import Added, IdempotencyKey, NewPet
+from petstore.pets import Added, IdempotencyKey, NewPet, Pet
 from petstore.store import Store
 from petstore.store.database import Bounds
 from petstore.store.schema import USAGE_TOTALS
@@ -24,18 +24,19 @@ LIMITS = Bounds(request_timeout=100, commit_timeout=10, check_interval=0.01, bus
 
 
 class Disk(WatchedConnection):
-    """Hangs before something is written, while `works` is clear."""
+    """Hangs before something is written, or before it is committed, while `works` is clear."""
 
     works = threading.Event()
+    hangs_in_commit = False
     hanging = threading.Event()
     locks_wanted = 0  # how often a transaction was begun, or tried to
 
     def before(self, sql: str) -> None:
-        if sql.startswith(("BEGIN", "INSERT INTO pets")) and not self.in_transaction:
-            Disk.locks_wanted += sql.startswith("BEGIN")
-            if not Disk.works.is_set():
-                Disk.hanging.set()
-                Disk.works.wait(timeout=60)
+        begins = sql.startswith(("BEGIN", "INSERT INTO pets")) and not self.in_transaction
+        Disk.locks_wanted += sql.startswith("BEGIN")
+        if (sql == "COMMIT" if Disk.hangs_in_commit else begins) and not Disk.works.is_set():
+            Disk.hanging.set()
+            Disk.works.wait(timeout=60)
 
 
 class Clock:
@@ -55,7 +56,8 @@ def disk() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def hanging_disk() -> AsyncIterator[None]:
+async def hanging_disk(*, in_commit: bool = False) -> AsyncIterator[None]:
+    Disk.hangs_in_commit = in_commit
     Disk.hanging.clear()
     Disk.works.clear()
     yield
@@ -218,6 +220,49 @@ def test_write_whose_time_ends_during_its_commit_is_written_and_its_caller_told_
                 await asyncio.sleep(0.05)  # several checks
                 assert not writing.done()
             assert (await writing).pet.name == "Rex"
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("how", ["timed out", "cancelled"])
+def test_second_use_of_an_idempotency_key_gets_the_animal_of_a_first_one_that_gave_up(tmp_path: Path, how: str) -> None:
+    clock = Clock()
+    key = IdempotencyKey("key_a", "token", b"")
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, LIMITS, Disk, clock=clock) as store:
+            async with hanging_disk(in_commit=True):
+                first = adding(store, "Rex", key)
+                await until(Disk.hanging.is_set)
+                clock.now += 50
+                second = adding(store, "Rex", key)
+                await asyncio.sleep(0)
+                if how == "timed out":
+                    clock.now += 61
+                    assert await refused(first)
+                else:
+                    first.cancel()
+            assert (await second) == Added(Pet(1, "Rex", 1, "available"), replayed=True)
+            assert await names(store) == ["Rex"]
+
+    asyncio.run(work())
+
+
+def test_second_use_of_an_idempotency_key_is_the_first_if_the_other_was_not_written(tmp_path: Path) -> None:
+    clock = Clock()
+    key = IdempotencyKey("key_a", "token", b"")
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, LIMITS, Disk, clock=clock) as store:
+            async with hanging_disk():
+                before = adding(store, "Max")
+                await until(Disk.hanging.is_set)
+                uses = [adding(store, "Rex", key) for _ in range(3)]
+                await asyncio.sleep(0)
+                uses[0].cancel()
+            await before
+            assert [(await each).replayed for each in uses[1:]] == [False, True]
+            assert await names(store) == ["Max", "Rex"]
 
     asyncio.run(work())
 

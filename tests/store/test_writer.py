@@ -78,6 +78,26 @@ def test_write_that_may_take_long_has_a_transaction_of_its_own(tmp_path: Path) -
     assert ["INSERT INTO pets" in part for part in transactions] == [False, False, True, False]
 
 
+def test_uses_of_one_idempotency_key_in_a_failed_batch_fail_together(tmp_path: Path) -> None:
+    key = IdempotencyKey("key_a", "token", b"")
+
+    async def work() -> None:
+        async with sqlite_store(tmp_path, kind=Watched) as store:
+            await store.audit.record(ENTRY)
+            writer = writers_connection()
+            writer.pragma("max_page_count", writer.pragma("page_count"))
+            much = AuditEntry(NOW, "a test", "write", "much", "x" * 200_000)
+            adding = [store.pets.add(NewPet("Rex", 1), NOW, key) for _ in range(3)]
+            failed = await asyncio.gather(*adding, store.audit.record(much), return_exceptions=True)
+            assert [type(each) for each in failed] == [Unavailable] * 4
+            writer.pragma("max_page_count", 2**30)
+            added = await asyncio.gather(*(store.pets.add(NewPet("Rex", 1), NOW, key) for _ in range(3)))
+            assert [each.replayed for each in added] == [False, True, True]
+            assert await names(store) == ["Rex"]
+
+    asyncio.run(work())
+
+
 def test_full_disk_fails_the_whole_batch_and_nothing_is_announced(tmp_path: Path) -> None:
     changes: list[Change] = []
 

@@ -8,7 +8,6 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,14 +151,6 @@ def limited(server: Server, requests: int) -> Answer:
     return [send(server, "listPets", key=key) for _ in range(requests)][-1]
 
 
-def in_conflict(server: Server) -> Answer:
-    key = server.key()
-    with server.writes_held_up(), ThreadPoolExecutor(2) as pool:
-        sent = [pool.submit(send, server, "createPet", "Idempotency-Key: order-18", key=key) for _ in range(2)]
-        answers = [each.result() for each in sent]
-    return next(answer for answer in answers if answer.status == 409)
-
-
 def held_up(server: Server) -> Answer:
     key = server.key()
     with server.writes_held_up():
@@ -267,7 +258,6 @@ ELICIT: dict[tuple[OperationName, str], Elicit] = {
         lambda s: parse(raw(s.port, b"GET /v1/pets HTTP/1.1\r\nHost: here\r\n", seconds=15))
     ),
     ("createPet", "request_timeout"): unfinished,
-    ("createPet", "idempotency_conflict"): in_conflict,
     ("getPet", "gone"): after_sunset,
     ("createPet", "body_too_large"): create_with(b"x" * 65_537),
     ("listPets", "target_too_long"): list_with("?" + "a" * 60_000),

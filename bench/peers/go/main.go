@@ -11,7 +11,8 @@
 //   - Key records live in a map under an RWMutex, by SHA-256, read from the database once.
 //   - Every list is one query: what most services do. With -tuned, tuned.go adds the two things that petstore does
 //     beyond that, a cache of rendered pages and group commit, so that one can see what they alone are worth.
-//   - An Idempotency-Key is looked up and recorded in the transaction of its create. Keys in flight are in a sync.Map.
+//   - An Idempotency-Key is looked up and recorded in the transaction of its create. A second request with a key in
+//     flight waits for the first; the keys in flight are in a sync.Map.
 //   - Both windows of a key live behind one mutex: a request is counted in both or in neither.
 //
 // Generous to this peer: its counters live in this process and are gone when it dies, and its cached keys are never
@@ -47,7 +48,7 @@ type server struct {
 	keys     map[[32]byte]*key
 	prefix   string // of request ids: random per process, followed by a counter
 	requests atomic.Uint64
-	inFlight sync.Map // of inFlight, the idempotency keys that are being used
+	inFlight sync.Map // a channel, closed when the request is answered, for each inFlight
 
 	// Nil unless -tuned; see tuned.go.
 	pages   *pageCache

@@ -167,11 +167,7 @@ func (s *server) createPet(w http.ResponseWriter, r *http.Request, k *key) error
 			return badParameter("Idempotency-Key must be given once, with 1 to 255 visible ASCII characters.")
 		}
 		c.token, c.bodyHash = sent[0], sha256.Sum256(body)
-		claim := inFlight{k.hash, c.token}
-		if _, taken := s.inFlight.LoadOrStore(claim, nil); taken {
-			return errConflict
-		}
-		defer s.inFlight.Delete(claim)
+		defer s.claim(inFlight{k.hash, c.token})()
 	}
 	if err := s.add(c); err != nil {
 		return err
@@ -183,10 +179,25 @@ func (s *server) createPet(w http.ResponseWriter, r *http.Request, k *key) error
 	return replyJSON(w, http.StatusCreated, c.pet)
 }
 
-// inFlight names an idempotency key whose first request is not answered yet.
+// inFlight names an idempotency key that a request in flight uses.
 type inFlight struct {
 	keyHash [32]byte
 	token   string
+}
+
+// claim waits until no other request uses the idempotency key, and returns the function that releases it.
+func (s *server) claim(name inFlight) func() {
+	released := make(chan struct{})
+	for {
+		other, taken := s.inFlight.LoadOrStore(name, released)
+		if !taken {
+			return func() {
+				s.inFlight.Delete(name)
+				close(released)
+			}
+		}
+		<-other.(chan struct{})
+	}
 }
 
 func goodToken(token string) bool {

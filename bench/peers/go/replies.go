@@ -24,7 +24,6 @@ var (
 	errNoPet        = &apiError{"pet_not_found", "There is no animal with this identifier.", 404}
 	errNotFound     = &apiError{"not_found", "There is nothing at this address.", 404}
 	errMethod       = &apiError{"method_not_allowed", "This address does not answer that method.", 405}
-	errConflict     = &apiError{"idempotency_conflict", "A request with this Idempotency-Key is in flight.", 409}
 	errTooLarge     = &apiError{"body_too_large", "The body is larger than 65536 bytes.", 413}
 	errMediaType    = &apiError{"unsupported_media_type", "The body must be application/json.", 415}
 	errMismatch     = &apiError{"idempotency_mismatch", "This Idempotency-Key was used with another body.", 422}

@@ -176,16 +176,11 @@ class Admin:
                 raise OperatorError(f"animal {pet_id} is in {self._store.environment}: there is nothing to restore")
             pet = removed.get(pet_id)
             if pet is None:
-                raise OperatorError(await self._not_restorable(pet_id, is_removed=pet_id in removed))
+                raise OperatorError(await self._not_restorable(pet_id))
             pets.append(pet)
         return await self._store.pets.restore(pets, self._entry("restore animal", ""))
 
-    async def _not_restorable(self, pet_id: int, *, is_removed: bool) -> str:
-        if is_removed:
-            return (
-                f"animal {pet_id} was removed before Petstore 2.0, whose audit log is the first with all values:"
-                " add it again"
-            )
+    async def _not_restorable(self, pet_id: int) -> str:
         by = await self._store.imports.of_pet(pet_id, self._clock())
         if by is not None and by.state in ("undoing", "undone"):
             return f"animal {pet_id} was removed with its import, {by.id}: import {by.name} again"

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.errors import IdempotencyConflict
 from petstore.pets import INT64_MAX, STATUSES, Added, Found, IdempotencyKey, NewPet, Page, Pet, PetChanges, PetStatus
 from petstore.store.audit import recorded
 from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text
@@ -19,7 +18,6 @@ class Pets:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._freshness = db.freshness
-        self._in_flight: set[tuple[str, str]] = set()  # idempotency keys whose first request is not answered yet
         numbered = f"{PET_COLUMNS}, (SELECT edited FROM {db.schema}.changes)"
         self._page_sql = page_sql(db.schema, columns=numbered)
         self._page_by_status_sql = page_sql(db.schema, columns=numbered, by_status=True)
@@ -96,19 +94,9 @@ class Pets:
     async def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None = None) -> Added:
         """Returns when the animal is on disk and visible to every reader.
 
-        Raises IdempotencyMismatch when `idempotency_key` was used with another body, IdempotencyConflict while its
-        first request is in flight.
+        Raises IdempotencyMismatch when `idempotency_key` was used with another body.
         """
-        if idempotency_key is None:
-            return await self._db.add(new, now, None)
-        name = (idempotency_key.key_id, idempotency_key.token)
-        if name in self._in_flight:
-            raise IdempotencyConflict
-        self._in_flight.add(name)
-        try:
-            added = await self._db.add(new, now, idempotency_key)
-        finally:
-            self._in_flight.discard(name)
+        added = await self._db.add(new, now, idempotency_key)
         if added.replayed and added.pet.id > self._freshness.announced.added:
             await self._freshness.check()
         return added

@@ -1,11 +1,11 @@
 """What the writers of both backends share: new animals, replays, and handing out results."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from petstore.errors import IdempotencyMismatch, PetstoreError
+from petstore.errors import IdempotencyMismatch, PetstoreError, Unavailable
 from petstore.observability.logs import logger
 from petstore.pets import Added, IdempotencyKey, NewPet, Pet
 from petstore.store.schema import new_pet_row
@@ -28,11 +28,43 @@ def added(new: NewPet, pet_id: int) -> Added:
     return Added(Pet(pet_id, *new_pet_row(new)), replayed=False)
 
 
-def replayed(idempotency_key: IdempotencyKey, digest: bytes, pet: Pet) -> Added | IdempotencyMismatch:
-    """The answer to a request whose idempotency key was used before, for `pet` and with a body of this digest."""
-    if digest == idempotency_key.body_digest:
-        return Added(pet, replayed=True)
-    return IdempotencyMismatch()
+# Of each idempotency key, by its name: the digest of the body that it was first used with, and the animal.
+Records = dict[tuple[str, str], tuple[bytes, Pet]]
+
+
+def first_uses(batch: Iterable[AddPet], recorded: Collection[tuple[str, str]] = ()) -> list[AddPet]:
+    """The part of a batch to write: adds without an idempotency key, and the first add with each unrecorded one."""
+    used = set(recorded)
+    first = []
+    for add in batch:
+        if add.idempotency_key is not None:
+            if add.idempotency_key.name in used:
+                continue
+            used.add(add.idempotency_key.name)
+        first.append(add)
+    return first
+
+
+def new_records(written: Iterable[AddPet]) -> Records:
+    return {
+        key.name: (key.body_digest, add.result.pet)
+        for add in written
+        if (key := add.idempotency_key) and isinstance(add.result, Added)
+    }
+
+
+def replay(batch: Iterable[AddPet], records: Records) -> None:
+    """Gives a result to each add that was not written, because its idempotency key has a record."""
+    for add in batch:
+        if add.result is None and add.idempotency_key is not None:
+            add.result = _replayed(add.idempotency_key, records)
+
+
+def _replayed(key: IdempotencyKey, records: Records) -> Added | PetstoreError:
+    if key.name not in records:  # another node has just pruned it: when the client retries, the animal is added
+        return Unavailable("an idempotency record was pruned")
+    digest, pet = records[key.name]
+    return Added(pet, replayed=True) if digest == key.body_digest else IdempotencyMismatch()
 
 
 def deliver(results: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:

@@ -1,7 +1,7 @@
 """Adds animals to PostgreSQL: all that waits goes into one multi-row statement, so one commit serves many."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import asyncpg
@@ -15,7 +15,7 @@ from petstore.store.database import IDEMPOTENCY_LIFETIME, Bounds
 from petstore.store.freshness import ADDED, Freshness, Numbers
 from petstore.store.postgres.pool import Connection, PostgresPool
 from petstore.store.schema import IDEMPOTENCY, NEW_PET_COLUMNS, NEW_PET_FIELDS, TYPES, new_pet_row
-from petstore.store.writing import AddPet, added, deliver, log_bug, replayed
+from petstore.store.writing import AddPet, Records, added, deliver, first_uses, log_bug, new_records, replay
 
 BATCH_MAX = 500  # animals in one statement
 
@@ -85,13 +85,10 @@ def _earlier_sql(schema: str) -> str:
     """
     columns = ", ".join(f"known.{field}" for field in NEW_PET_FIELDS)
     return (
-        f"SELECT wanted.place, known.body_digest, known.pet_id, {columns}"
-        " FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (key_id, token, place)"
+        f"SELECT key_id, token, known.body_digest, known.pet_id, {columns}"
+        " FROM unnest($1::text[], $2::text[]) AS wanted (key_id, token)"
         f" JOIN {schema}.idempotency AS known USING (key_id, token)"
     )
-
-
-Result = Added | Exception
 
 
 class PostgresWriter:
@@ -177,8 +174,9 @@ class PostgresWriter:
         timeout = min(self._bounds.request_timeout, batch[0].due + self._bounds.commit_timeout - now)
         try:
             work = self._pool.run(lambda connection: self._commit(connection, batch, now + timeout), timeout)
-            results: Sequence[Result] = await watched(self._health, work)
+            await watched(self._health, work)
             STORE_BATCH.observe(len(batch), self._environment)
+            results: list[Added | Exception | None] = [add.result for add in batch]
             new = [result.pet.id for result in results if isinstance(result, Added) and not result.replayed]
             if new:
                 await self._freshness.announce(ADDED, Numbers(added=max(new)))
@@ -208,51 +206,52 @@ class PostgresWriter:
             log_bug(bug)
         self._pruned = now
 
-    async def _commit(self, connection: Connection, batch: list[AddPet], until: float) -> list[Result]:
+    async def _commit(self, connection: Connection, batch: list[AddPet], until: float) -> None:
         try:
-            return await self._add_until(until, connection, batch)
+            await self._add_until(until, connection, batch)
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as bug:
             if len(batch) == 1:
-                return [bug]
-            # One bad row never fails its neighbours.
-            return [(await self._commit(connection, [add], until))[0] for add in batch]
+                batch[0].result = bug
+                return
+            for add in batch:  # one bad row never fails its neighbours
+                await self._commit(connection, [add], until)
 
-    async def _add_until(self, until: float, connection: Connection, batch: list[AddPet]) -> list[Result]:
+    async def _add_until(self, until: float, connection: Connection, batch: list[AddPet]) -> None:
         """The server must give up before we do: what waits there for a lock would be added after it was refused."""
         left = until - self._loop.time()
         if left > self._bounds.statement_timeout:
-            return await self._add(connection, batch)  # one statement, whose timeout is the connection's
+            await self._add(connection, batch)  # one statement, whose timeout is the connection's
+            return
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(f"SET LOCAL statement_timeout = {max(1, int(left * 900))}")
-            return await self._add(connection, batch)
+            await self._add(connection, batch)
 
-    async def _add(self, connection: Connection, batch: list[AddPet]) -> list[Result]:
+    async def _add(self, connection: Connection, batch: list[AddPet]) -> None:
         now = max(add.now for add in batch)
-        keys = [add.idempotency_key for add in batch]
+        first = first_uses(batch)  # one statement cannot claim a record twice
+        keys = [add.idempotency_key for add in first]
         rows = await connection.fetch(
             self._add_sql,
-            *map(list, zip(*(new_pet_row(add.new) for add in batch), strict=True)),
+            *map(list, zip(*(new_pet_row(add.new) for add in first), strict=True)),
             [key.key_id if key else None for key in keys],
             [key.token if key else None for key in keys],
             [key.body_digest if key else None for key in keys],
             now,
             now - IDEMPOTENCY_LIFETIME,
         )
-        repeated = [key for key, (_, is_new) in zip(keys, rows, strict=True) if key and not is_new]
-        earlier = iter(await self._earlier(connection, repeated) if repeated else ())
-        return [
-            added(add.new, pet_id) if is_new else next(earlier)
-            for add, (pet_id, is_new) in zip(batch, rows, strict=True)
-        ]
+        repeated = []
+        for add, (pet_id, is_new) in zip(first, rows, strict=True):
+            if is_new:
+                add.result = added(add.new, pet_id)
+            elif add.idempotency_key is not None:
+                repeated.append(add.idempotency_key)
+        earlier = await self._earlier(connection, repeated) if repeated else {}
+        if repeated or len(first) < len(batch):
+            replay(batch, earlier | new_records(first))
 
-    async def _earlier(self, connection: Connection, keys: list[IdempotencyKey]) -> list[Result]:
-        """The answers to requests that repeat an earlier one."""
+    async def _earlier(self, connection: Connection, keys: list[IdempotencyKey]) -> Records:
+        """The records that earlier transactions have written."""
         rows: list[Any] = await connection.fetch(
             self._earlier_sql, [key.key_id for key in keys], [key.token for key in keys]
         )
-        found = {place: (digest, Pet(*pet)) for place, digest, *pet in rows}
-        # A record that another node has pruned within this very moment is not found: the client's next try adds it.
-        return [
-            replayed(key, *found[place]) if place in found else Unavailable("an idempotency record vanished")
-            for place, key in enumerate(keys, 1)
-        ]
+        return {(key_id, token): (digest, Pet(*pet)) for key_id, token, digest, *pet in rows}

@@ -69,11 +69,15 @@ def _altered(connection: apsw.Connection, version: int) -> list[str]:
     animals that were acknowledged.
     """
     expected, found = _definitions_of(version), _definitions(connection)
-    differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    return [
-        f"the {kind} {name!r} is {'missing' if (kind, name) not in found else 'not as Petstore creates it'}; {RESTORE}"
-        for kind, name in differing
-    ]
+    faults = []
+    for kind, name in sorted(expected.keys() | found.keys()):
+        if (kind, name) not in expected:
+            faults.append(f"the {kind} {name!r} does not belong to Petstore's schema")
+        elif (kind, name) not in found:
+            faults.append(f"the {kind} {name!r} is missing")
+        elif expected[kind, name] != found[kind, name]:
+            faults.append(f"the {kind} {name!r} differs from Petstore's schema")
+    return faults
 
 
 def _definitions(connection: apsw.Connection) -> Definitions:

@@ -8,7 +8,7 @@ import msgspec
 from petstore.pets import Added, Pet
 from petstore.store.database import IDEMPOTENCY_LIFETIME, Bounds
 from petstore.store.schema import IDEMPOTENCY, NEW_PET_FIELDS, new_pet_row
-from petstore.store.writing import AddPet, replayed
+from petstore.store.writing import AddPet, Records
 
 # The animal as it was when it was added, whatever became of it.
 _FIND = (
@@ -27,35 +27,27 @@ class IdempotencyRecords:
         self._bounds = bounds
         self._pruned = 0.0
 
-    def without_replays(self, connection: apsw.Connection, adds: list[AddPet]) -> list[AddPet]:
-        """Gives a result to those that repeat an earlier request, and returns the others."""
-        keys = [add.idempotency_key for add in adds if add.idempotency_key]
-        if not keys:
-            return adds
+    def find(self, connection: apsw.Connection, adds: list[AddPet]) -> Records:
+        """The records of earlier requests with the same idempotency keys."""
+        names = {add.idempotency_key.name for add in adds if add.idempotency_key}
+        if not names:
+            return {}
         now = max(add.now for add in adds)
         self._prune(connection, now)
         rows: list[Any] = connection.execute(
-            _FIND, (msgspec.json.encode([(key.key_id, key.token) for key in keys]).decode(), now - IDEMPOTENCY_LIFETIME)
+            _FIND, (msgspec.json.encode(list(names)).decode(), now - IDEMPOTENCY_LIFETIME)
         ).fetchall()
-        known = {(key_id, token): (digest, Pet(*pet)) for key_id, token, digest, *pet in rows}
-        new = []
-        for add in adds:
-            key = add.idempotency_key
-            if key is None or (key.key_id, key.token) not in known:
-                new.append(add)
-            else:
-                add.result = replayed(key, *known[key.key_id, key.token])
-        return new
+        return {(key_id, token): (digest, Pet(*pet)) for key_id, token, digest, *pet in rows}
 
     def remember(self, connection: apsw.Connection, adds: list[AddPet]) -> None:
-        """Of animals that were just added."""
+        """Writes the records of animals that were just added."""
         records = [
             (*key, add.result.pet.id, *new_pet_row(add.new), add.now)
             for add in adds
             if (key := add.idempotency_key) and isinstance(add.result, Added)
         ]
         if records:
-            # REPLACE: a record whose life is over may still be there.
+            # REPLACE: an expired record may still be there.
             connection.executemany(_REMEMBER, records)
 
     def _prune(self, connection: apsw.Connection, now: float) -> None:

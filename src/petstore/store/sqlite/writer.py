@@ -33,7 +33,7 @@ from petstore.store.freshness import ADDED, Freshness, Numbers, numbering_sql, n
 from petstore.store.schema import NEW_PET_COLUMNS, NEW_PET_FIELDS, new_pet_row
 from petstore.store.sqlite.connection import FILE_PRAGMAS, WriteLock, set_busy_timeout, translate
 from petstore.store.sqlite.idempotency import IdempotencyRecords
-from petstore.store.writing import AddPet, added, deliver
+from petstore.store.writing import AddPet, added, deliver, first_uses, new_records, replay
 
 WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer waits for readers to start the log over
 CHECKPOINT_TIMEOUT = 0.2  # seconds of such a wait, in which other writers wait too
@@ -272,12 +272,16 @@ class Writer:
         """The rest of a transaction that has begun."""
         changes: set[Change] = set()
         last_id = 0
-        new = self._idempotency.without_replays(connection, [write for write in writes if isinstance(write, AddPet)])
+        adds = [write for write in writes if isinstance(write, AddPet)]
+        records = self._idempotency.find(connection, adds)
+        new = first_uses(adds, records)
         if new:
             for last_id, add in enumerate(new, _insert(connection, _rows(new), len(new))):
                 add.result = added(add.new, last_id)
             self._idempotency.remember(connection, new)
             changes.update(ADDED)
+        if len(new) < len(adds):
+            replay(adds, records | new_records(new))
         for write in writes:
             if isinstance(write, Call):
                 connection.execute("SAVEPOINT call")  # a call that fails takes nothing else with it

@@ -1,12 +1,12 @@
-"""What a reload passes on through the environment: to the process that tries the start, and over the `exec`."""
+"""The environment variables of a reload: one for the trial start, and one for the state that survives the `exec`."""
 
 import json
 import os
 
 import msgspec
 
-HANDOVER = "PETSTORE_SUCCESSION"  # the variable; a running service sets it, so its name stays
-TRIAL = "PETSTORE_TRIAL"  # set in the process that tries the start: what the workers that serve were started with
+HANDOVER = "PETSTORE_RELOAD_HANDOVER"  # a `Handover` as JSON
+TRIAL = "PETSTORE_RELOAD_TRIAL"  # set for the trial start: the digests of the running workers as JSON
 
 # What workers were started with, by name, as digests: a URL in the environment would show its password.
 Digests = dict[str, str]
