@@ -84,7 +84,7 @@ def test_with_two_deprecated_operations_the_callers_of_each_are_listed(tmp_path:
     server = Server(tmp_path / "data")
     server.program = program("getPet", "listPets")
     key, now = server.key(), int(time.time())
-    rows = [OperationUsage(key.id, now, "admitted", 7, "getPet"), OperationUsage(key.id, now, "ok", 9, "listPets")]
+    rows = [OperationUsage(key.id, now, "admitted", 7, "getPet"), OperationUsage(key.id, now, "admitted", 9, "listPets")]
     server.act(lambda backends: backends.stores["live"].usage.add(rows, {}))
     with running_console(server) as console:
         operator = console.sign_in("ada")
