@@ -22,11 +22,11 @@ from petstore.cli.options import (
     limit_option,
     yes_option,
 )
-from petstore.cli.output import Output, Table, printable, program
+from petstore.cli.output import Output, Table, program
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
-from petstore.wording import when
+from petstore.wording import printable, when
 
 SECRET_MAX = 1_000_000  # characters that identify reads
 HISTORY_MAX = 20  # audit entries of a key in text; JSON has all
