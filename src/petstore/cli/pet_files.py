@@ -158,9 +158,11 @@ def _opened(file: Path) -> BinaryIO:
 
 def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: str) -> Import | None:
     """An import of the same content."""
+    settings = settings_from(where)
+    data_dir.check_ours(settings.data)
     try:
-        asyncio.run(check_data(settings_from(where)))
-    except OperatorError:  # there are no data yet
+        asyncio.run(check_data(settings))
+    except OperatorError:  # there is no data yet
         return None
     return act(where, lambda backends: admin(backends, environment).earlier_import(sha256))
 
