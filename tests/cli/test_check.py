@@ -48,11 +48,11 @@ def test_check_with_a_fault_exits_with_1(embedded: Commands) -> None:
 
 
 def test_check_without_data_exits_with_2(without_data: Commands) -> None:
-    assert without_data.fails_in_one_line("check") == f"no Petstore data in {without_data.data}"
+    assert without_data.fails_in_one_line("check") == f"{without_data.data} has no Petstore data"
     without_data.fails_in_one_line("check", "--nothing")
     if without_data.server.store is None:
         without_data.data.mkdir()
-        assert without_data.fails_in_one_line("check") == f"no Petstore data in {without_data.data}"
+        assert without_data.fails_in_one_line("check") == f"{without_data.data} has no Petstore data"
 
 
 def state(data: Path) -> dict[str, tuple[str, float]]:
