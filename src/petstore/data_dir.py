@@ -139,7 +139,7 @@ def check_safe(data: Path) -> None:
     the permission to write away from others, which `create` does. A directory that does not exist is safe.
     """
     me = os.geteuid()
-    with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError):
+    with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         trusted = trusted_users(data)
         for found in (data.lstat(), data.stat()):  # the directory may be behind a link, which has an owner too
             if found.st_uid not in trusted:

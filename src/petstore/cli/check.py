@@ -39,10 +39,12 @@ def check(as_json: bool, **options: Any) -> None:
     """
     settings = settings_from(options)
     data_dir.check_ours(settings.data)
-    # A node on PostgreSQL may not have started yet.
-    if not settings.data.is_dir() or (settings.store is None and not data_dir.has_data(settings.data)):
+    # With all data on servers, a node that has not started yet has no directory.
+    if settings.store is None and not data_dir.has_data(settings.data):
         raise no_data(settings)
-    if not os.access(settings.data, os.R_OK | os.X_OK):
+    if settings.gate is None and not settings.data.is_dir():
+        raise no_data(settings)
+    if settings.data.is_dir() and not os.access(settings.data, os.R_OK | os.X_OK):
         raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
     data_dir.check_safe(settings.data)
     faults_of_settings: list[str] = []

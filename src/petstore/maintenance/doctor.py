@@ -54,7 +54,8 @@ async def findings(
 ) -> list[Finding]:
     """One finding for each subject. Raises nothing: what is wrong is in the findings."""
     data = settings.data
-    found = [_data_directory(data, mounts)]
+    is_needed = settings.store is None or settings.gate is None or data.is_dir()
+    found = [_data_directory(data, mounts)] if is_needed else []
     if settings.tls_cert and settings.tls_key:
         found.insert(0, _certificate(settings.tls_cert, settings.tls_key))
     if (data / data_dir.READY).exists():
@@ -63,7 +64,8 @@ async def findings(
     found += await _store(settings, clocks) + await _gate(settings, clocks)
     if settings.store is None:
         found.append(_last_backup(data))
-    found.append(_free_space(data, free_bytes, free_files))
+    if is_needed:
+        found.append(_free_space(data, free_bytes, free_files))
     found.append(Finding("clock", clocks, time.strftime("%Y-%m-%d %H:%M:%S %Z")))
     return found
 
