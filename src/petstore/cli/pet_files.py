@@ -14,6 +14,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import click
 
 from petstore import data_dir
+from petstore.admin.actions import described_import
 from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, IMPORTED, Checked, Format, PetFile, format_of, write_pets
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, check_data, on_data
@@ -105,7 +106,7 @@ def _begin(where: Mapping[str, Any], environment: Environment, name: str, checke
         return await admin(backends, environment).begin_import(Path(name).name, checked, repeats)
 
     while (begun := act(where, begin, access="create")).state == "done":
-        confirm(f"{name} was imported before: {_described(begun)}. Import it again?", yes)
+        confirm(f"{name} was imported before: {described_import(begun)}. Import it again?", yes)
         repeats = begun.id
     return begun
 
@@ -165,10 +166,6 @@ def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: 
     return act(where, lambda backends: admin(backends, environment).earlier_import(sha256))
 
 
-def _described(earlier: Import) -> str:
-    return f"{earlier.id}, {counted(earlier.added, 'animal')}, {when(earlier.at)}"
-
-
 def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets: PetFile, as_json: bool) -> None:
     """Prints each bad row as it is found: there may be millions."""
     listed: list[dict[str, Any]] = []
@@ -189,9 +186,9 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
     if not good and not faults:
         sentences.append("An import refuses a file without animals.")
     if earlier is not None and earlier.state == "done":
-        sentences.append(f"It was imported before: {_described(earlier)}.")
+        sentences.append(f"It was imported before: {described_import(earlier)}.")
     elif earlier is not None:
-        sentences.append(f"Its import is {earlier.state}: {_described(earlier)}.")
+        sentences.append(f"Its import is {earlier.state}: {described_import(earlier)}.")
     Output(data, *sentences).print(as_json)
     if faults or not good:
         raise click.exceptions.Exit(1)
