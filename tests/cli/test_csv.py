@@ -9,7 +9,7 @@ import pytest
 
 from harness.commands import Commands
 from harness.other_user import as_nobody, folder_of_nobody
-from petstore.admin.pet_files import LINE_MAX
+from petstore.admin.pet_rows import LINE_MAX
 from tests.cli.test_files import import_fails
 
 pytestmark = pytest.mark.on("sqlite-lmdb")  # the format of a file is read before a store is opened

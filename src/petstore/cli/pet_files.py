@@ -5,6 +5,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,18 @@ import click
 
 from petstore import data_dir
 from petstore.admin.actions import described_import
-from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, IMPORTED, Checked, Format, PetFile, format_of, write_pets
+from petstore.admin.pet_files import (
+    BAD_ROWS_MAX,
+    BATCH,
+    EXPORTED,
+    FORMATS,
+    Checked,
+    Format,
+    PetFile,
+    format_of,
+    write_pets,
+)
+from petstore.admin.pet_texts import IMPORTED
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, check_data, on_data
 from petstore.cli.options import (
@@ -43,7 +55,7 @@ IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file
 \b
 .jsonl has one object a line:  {{"name": "Rex", "categoryId": 1, "status": "available"}}
 .csv has a header line:        {",".join(IMPORTED)}
-.json has one array of objects, and at most 64 MiB.
+.json has one array of objects.
 Semicolons or tabs may stand for the commas of .csv.
 Ids in the file are ignored: the catalogue assigns new ones.
 
@@ -130,7 +142,10 @@ def _reaching(bar: Any) -> Callable[[int], None]:
 
 @contextlib.contextmanager
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
-    """The file, open for reading more than once: what can be read only once is copied first."""
+    """The file, open for reading more than once: what can be read only once is copied first.
+
+    Raises OperatorError for a device, which may have no end, unless it is the terminal that is standard input.
+    """
     with data_dir.os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
             source: Any = stack.enter_context(_opened(file))
@@ -138,6 +153,8 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
             raise OperatorError("standard input is closed")
         else:
             source = sys.stdin.buffer
+        if not (source is sys.stdin.buffer and source.isatty()):
+            _check_not_device(os.fstat(source.fileno()), name)
         if not source.seekable():
             copy = stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(source, copy)
@@ -148,6 +165,7 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
 def _opened(file: Path) -> BinaryIO:
     """Raises OperatorError that names the user, who is often another one than the file's owner expects."""
     try:
+        _check_not_device(file.stat(), str(file))  # before it is opened, which has effects on some devices
         return file.open("rb")
     except PermissionError:
         try:
@@ -155,6 +173,12 @@ def _opened(file: Path) -> BinaryIO:
         except KeyError:  # in a container a user may have no name
             user = f"uid {os.geteuid()}"
         raise OperatorError(f"{file}: the user {user} may not read it; give it another mode, or use -") from None
+
+
+def _check_not_device(found: os.stat_result, name: str) -> None:
+    """Raises OperatorError."""
+    if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+        raise OperatorError(f"{name} is a device; import a file or a pipe")
 
 
 def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: str) -> Import | None:
@@ -167,7 +191,7 @@ def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: 
 
 
 def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets: PetFile, as_json: bool) -> None:
-    """Prints each bad row as it is found: there may be millions."""
+    """Prints each bad row as it is found."""
     listed: list[dict[str, Any]] = []
 
     def bad(line: int, reason: str) -> None:
@@ -183,6 +207,8 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
         "earlier_import": earlier.id if earlier else None,
     }  # fmt: skip
     sentences = [f"{name}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added."]
+    if faults == BAD_ROWS_MAX:
+        sentences.append(f"Checking stopped after {faults:,} bad rows.")
     if not good and not faults:
         sentences.append("An import refuses a file without animals.")
     if earlier is not None and earlier.state == "done":

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from petstore.admin.pet_files import IMPORTED
+from petstore.admin.pet_texts import IMPORTED
 from petstore.pets import STATUSES
 from petstore.usage import RESPONSE_CLASSES, SPANS, ResponseClass
 from petstore.wording import when
