@@ -21,6 +21,7 @@ from petstore.pets import Import, NewPet
 from petstore.store import Store, StorePolicy, close_stores, open_stores, store_on
 from petstore.store.database import Bounds
 from petstore.store.freshness import Announce
+from petstore.store.postgres.migrations import APPLICATION_NAME
 from petstore.store.postgres.pool import PostgresPool
 from petstore.store.sqlite.connection import connect
 from petstore.store.sqlite.database import SqliteDatabase
@@ -144,10 +145,10 @@ async def postgres_pool(
 
 async def nobody_is_connected(place: StorePlace) -> None:
     """Returns when no process has a connection of the store's to this place. Raises TimeoutError."""
-    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND datname = current_database()"
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()"
     other = await asyncpg.connect(place.url)
     async with asyncio.timeout(60):  # the server notices when it comes to it
-        while await other.fetchval(sql) > 0:
+        while await other.fetchval(sql, APPLICATION_NAME) > 0:
             await asyncio.sleep(0.01)
     await other.close()
 

@@ -59,7 +59,7 @@ def test_too_many_connections_are_found(tmp_path: Path) -> None:
     assert any(f"{most + 1} connections" in fault and f"takes {most}" in fault for fault in found)
 
 
-def test_an_older_or_newer_schema_of_postgresql_is_reported(tmp_path: Path) -> None:
+def test_a_newer_schema_of_postgresql_is_reported(tmp_path: Path) -> None:
     commands = cluster(tmp_path)
 
     def about() -> str:

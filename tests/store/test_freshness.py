@@ -345,7 +345,8 @@ async def prepared(store: Store) -> dict[str, Any]:
 
 
 PET = Pet(1, "Ada", 1, "available")
-ROW = OperationUsage("key_a", int(NOW), "ok", 1, "listPets")
+ERROR = RecentError("key_a", 1.0, "r", "listPets", 404, "not_found", "/v1/pets")
+ROW = OperationUsage("key_a", int(NOW), "admitted", 1, "listPets")
 # What each write of each noun announces. A new method that writes belongs here, and fails below until it is.
 WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Awaitable[object]]]] = {
     "pets.add": (ADDED, lambda s, x: s.pets.add(NewPet("Rex", 1), NOW)),
@@ -363,7 +364,7 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "usage.add_admissions": (
         NOTHING, lambda s, x: s.usage.add_admissions([AdmissionTotal("live", "key_a", "listPets", 1, 1)], int(NOW)),
     ),
-    "usage.add_errors": (NOTHING, lambda s, x: s.usage.add_errors([RecentError("key_a", 1.0, "r", "listPets", 404)])),
+    "usage.add_errors": (NOTHING, lambda s, x: s.usage.add_errors([ERROR])),
     "operators.add": (NOTHING, lambda s, x: s.operators.add(new_operator("bea", NOW), b"new", ENTRY)),
     "operators.set_role": (NOTHING, lambda s, x: s.operators.set_role("ada", "viewer", ENTRY)),
     "operators.revoke": (NOTHING, lambda s, x: s.operators.revoke("ada", ENTRY)),

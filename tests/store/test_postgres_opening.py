@@ -162,7 +162,7 @@ def test_connection_settings_reach_the_server(place: StorePlace) -> None:
             limits = ("statement_timeout", "idle_in_transaction_session_timeout", "application_name")
             return [await pool.run(lambda c, limit=limit: c.fetchval(f"SHOW {limit}"), 20) for limit in limits]  # type: ignore[misc]  # of this turn
 
-    assert asyncio.run(work()) == ["1350ms", "5s", "petstore"]
+    assert asyncio.run(work()) == ["1350ms", "5s", migrations.APPLICATION_NAME]
 
 
 def test_pool_that_is_closed_first_finishes_its_work(place: StorePlace) -> None:

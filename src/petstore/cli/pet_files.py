@@ -40,11 +40,11 @@ from petstore.cli.options import (
     settings_from,
     yes_option,
 )
-from petstore.cli.output import Output, Table, printable, program, progress, use_utf8
+from petstore.cli.output import Output, Table, data_output, program, progress
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
-from petstore.wording import counted, when
+from petstore.wording import counted, printable, when
 
 NAMED_MAX = 10  # ids in a message
 KEPT_IDS_MAX = 1_000  # ids in JSON
@@ -198,7 +198,7 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
         if as_json:
             listed.append({"line": line, "reason": reason})
         else:
-            click.echo(f"line {line}: {reason}")
+            click.echo(printable(f"line {line}: {reason}"))
 
     good, faults, sha256, _ = asyncio.run(pets.read(bad))
     earlier = _earlier_import(where, environment, sha256)
@@ -308,6 +308,7 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
         check_parent(file)
+        data_dir.check_target(file, data_dir.trusted_users(where["data"]))
     if str(file) != "-" and not force and os.path.lexists(file):
         raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
 
@@ -320,8 +321,7 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
             )  # fmt: skip
 
     if str(file) == "-":
-        use_utf8()
-        act(where, lambda backends: write(backends, sys.stdout))
+        act(where, lambda backends: write(backends, data_output()))
         return
     with data_dir.os_errors_of(file), data_dir.replacing(file) as target:
         count = act(where, lambda backends: write(backends, target))

@@ -108,24 +108,25 @@ CREATE TABLE audit (
 );
 ALTER SEQUENCE audit_id_seq OWNED BY audit.id;
 
--- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds.
+-- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. A measure is `admitted`, from the gate, or
+-- `client_error`, `server_error`, `refused` or `banned`, from the workers; see docs/decisions/0009.
 CREATE TABLE usage (
     seconds   bigint           NOT NULL,
     start     bigint           NOT NULL,
     key_id    text COLLATE "C" NOT NULL,
     operation text COLLATE "C" NOT NULL,
-    response  text COLLATE "C" NOT NULL,
-    count     bigint           NOT NULL,
-    PRIMARY KEY (seconds, start, key_id, operation, response)
+    measure   text COLLATE "C" NOT NULL,
+    count     bigint           NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, key_id, operation, measure)
 );
 
 -- Usage of all keys together and of requests without a valid key, so that a chart costs the same for any number of keys.
 CREATE TABLE usage_totals (
-    seconds  bigint           NOT NULL, -- 60 or 3,600
-    start    bigint           NOT NULL,
-    response text COLLATE "C" NOT NULL,
-    count    bigint           NOT NULL,
-    PRIMARY KEY (seconds, start, response)
+    seconds bigint           NOT NULL, -- 60 or 3,600
+    start   bigint           NOT NULL,
+    measure text COLLATE "C" NOT NULL,
+    count   bigint           NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, measure)
 );
 
 -- How much of the gate's totals of admissions has been added to the usage; see docs/decisions/0013. An epoch identifies
@@ -138,13 +139,15 @@ CREATE TABLE counted_admissions (
     PRIMARY KEY (key_id, epoch, operation)
 );
 
--- The last refused and failed requests of each key, for its page in the console.
+-- The last refused and failed requests of each key.
 CREATE TABLE recent_errors (
     key_id     text COLLATE "C" NOT NULL,
     at         double precision NOT NULL,
     request_id text COLLATE "C" NOT NULL,
     operation  text             NOT NULL,
     status     int              NOT NULL,
+    code       text             NOT NULL,
+    path       text             NOT NULL, -- without keys, in printable ASCII
     PRIMARY KEY (key_id, at, request_id)
 );
 
