@@ -153,14 +153,14 @@ def links_followed(_: str) -> None:
 def uploads_kept(_: str) -> None:
     from petstore.admin import pet_rows
 
-    blocks = pet_rows.Blocks.__iter__
+    blocks = pet_rows.Reading.__iter__
 
-    def keep(self: pet_rows.Blocks) -> Iterator[bytes]:
+    def keep(self: pet_rows.Reading) -> Iterator[bytes]:
         for block in blocks(self):
             _kept.append(block)
             yield block
 
-    _replace(pet_rows.Blocks, "__iter__", keep)
+    _replace(pet_rows.Reading, "__iter__", keep)
 
 
 def metrics_for_anybody(_: str) -> None:

@@ -101,6 +101,33 @@ def test_bad_jsonl_rows_are_all_named_and_nothing_is_imported(petstore: Commands
     assert "object" in reasons["8"]
 
 
+def test_misspelled_members_and_values_of_json_are_named(petstore: Commands, tmp_path: Path) -> None:
+    lines = [
+        '{"name": "Rex", "category_id": 1}',
+        '{"name": "Rex", "categoryId": 1, "Status": "sold"}',
+        '{"name": "Rex", "categoryId": true, "status": "Sold"}',
+    ]
+    expected = [
+        'categoryId is required; unknown member "category_id"; did you mean categoryId?',
+        'unknown member "Status"; did you mean status?',
+        "categoryId must be a whole number that fits in 64 bits, not true;"
+        ' status "Sold" is not one of available, pending, sold (case-sensitive).',
+    ]
+    for name, content in (("animals.jsonl", "\n".join(lines)), ("animals.json", "[" + ",\n".join(lines) + "]")):
+        (tmp_path / name).write_text(content)
+        found = import_fails(petstore, tmp_path / name)
+        assert found == [f"line {number}: {reason}" for number, reason in enumerate(expected, 1)]
+
+
+def test_control_characters_of_a_file_are_escaped_in_messages(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_text("name,categoryId,\x1b[31mred\nRex,\u202e1\n")
+    (line,) = import_fails(petstore, file)
+    assert line == 'line 2: categoryId must be a whole number that fits in 64 bits, not "\\u202e1".'
+    dry = petstore.run("pets", "import", str(file), "--dry-run")
+    assert "\x1b" not in dry.stderr and "\u202e" not in dry.stdout
+
+
 def test_bad_csv_rows_are_all_named_and_nothing_is_imported(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.csv"
     file.write_text('name,categoryId,status\nRex,1,sold\n" ",1,\nMia,one,\nMia\nMia,1.5,\nMia,1,SOLD\nMia,2,\n')
@@ -114,13 +141,20 @@ def test_bad_csv_rows_are_all_named_and_nothing_is_imported(petstore: Commands, 
 @pytest.mark.parametrize(
     ("content", "names"),
     [
-        (b"Rex,1\nMia,2\n", "header"),
+        (b"Rex,1\nMia,2\n", 'header line is missing: the first line must be name,categoryId,status, not "Rex,1"'),
         (b"name,status\nRex,sold\n", "categoryId"),
         (b"", "header"),
-        (b"name,categoryId\nRex,1\n\xff\xfe,2\n", "UTF-8"),
+        (b"name,categoryId\nRex,1\nRen\xe9,2\n", '"Ren\\xe9,2" is not valid UTF-8; save the file as CSV UTF-8'),
         (b'name,categoryId\nRex,1\n"Mia,2\n', "CSV"),
-        (b"name,categoryId,Status\nRex,1,sold\n", '"Status" where status'),
-        (b"name, categoryId\nRex,1\n", '" categoryId" where categoryId'),
+        (b"name,categoryId,Status\nRex,1,sold\n", 'unknown column "Status"; did you mean status?'),
+        (b"name, categoryId\nRex,1\n", 'unknown column " categoryId"; did you mean categoryId?'),
+        (b"name,category_id\nRex,1\n", 'unknown column "category_id"; did you mean categoryId?'),
+        (b"name,categoryId,stauts\nRex,1,sold\n", 'unknown column "stauts"; did you mean status?'),
+        (b"name,categoryId\nRex,one\n", 'categoryId must be a whole number that fits in 64 bits, not "one".'),
+        (
+            b"name,categoryId,status\nRex,1,Available\n",
+            'status "Available" is not one of available, pending, sold (case-sensitive).',
+        ),
         (b"name,name,categoryId\nRex,Mia,1\n", "name more than once"),
         (b"name,categoryId,status,Status\nRex,1,sold,sold\n", "status more than once"),
     ],
@@ -132,6 +166,10 @@ def test_bad_csv_rows_are_all_named_and_nothing_is_imported(petstore: Commands, 
         "open quote",
         "other case",
         "space",
+        "underscore",
+        "typo",
+        "no number",
+        "status in another case",
         "two names",
         "two of other case",
     ],

@@ -152,6 +152,12 @@ def test_a_file_with_invalid_rows_is_not_imported_and_the_rows_are_listed(operat
     assert cells(operator.get("/live/animals?q=Only good"), "Name") == []
 
 
+def test_unknown_columns_are_named_with_the_result(operator: ConsoleClient) -> None:
+    content = f"name,categoryId,colour\nBrown {time.time_ns()},1,brown\n".encode()
+    page = finished_job(operator, upload(operator, "animals.csv", content))
+    assert '1 animal was added to live. Warning: unknown column "colour" is ignored.' in text_of(page)
+
+
 def test_a_file_without_animals_is_not_an_import(operator: ConsoleClient, server: Server) -> None:
     before = len(Commands(server).entries())
     page = finished_job(operator, upload(operator, "empty.ndjson", b"\n"))

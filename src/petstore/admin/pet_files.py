@@ -8,7 +8,7 @@ from typing import IO, Literal, NamedTuple
 
 import msgspec
 
-from petstore.admin.pet_rows import Blocks, Row, csv_rows, json_rows, jsonl_rows
+from petstore.admin.pet_rows import Reading, Row, csv_rows, json_rows, jsonl_rows, quoted
 from petstore.admin.pet_texts import COLUMNS
 from petstore.errors import OperatorError
 from petstore.pets import NewPet, Page
@@ -16,6 +16,7 @@ from petstore.pets import NewPet, Page
 BATCH = 2_000  # rows that are read at once
 LISTED_MAX = 100  # bad rows in a message
 BAD_ROWS_MAX = 10_000  # after which checking stops
+COLUMNS_LISTED_MAX = 10  # unknown columns in a message
 MARK = 16  # bytes of a digest that are kept for each BATCH: 100 GiB of animals have some 30 MiB of them
 Format = Literal["jsonl", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
@@ -39,6 +40,16 @@ class Checked(NamedTuple):
     bad_rows: int  # with BAD_ROWS_MAX of them, the rest of the file was not read
     sha256: str  # of its bytes
     marks: bytes  # the first bytes of a digest after each BATCH of rows: of the blocks that were read until then
+    unknown_columns: list[str]  # of a .csv file, which are ignored
+
+    @property
+    def warning(self) -> str:
+        """A sentence about unknown columns, or nothing if there are none."""
+        names = ", ".join(map(quoted, self.unknown_columns[:COLUMNS_LISTED_MAX]))
+        if len(self.unknown_columns) > COLUMNS_LISTED_MAX:
+            names += " …"
+        subject, verb = ("columns", "are") if len(self.unknown_columns) > 1 else ("column", "is")
+        return f"Warning: unknown {subject} {names} {verb} ignored." if names else ""
 
 
 class PetFile:
@@ -60,20 +71,20 @@ class PetFile:
 
         `progress` is called with the number of bytes read so far.
         """
-        blocks = Blocks(self._source)
+        reading = Reading(self._source)
         rows, bad_rows, marks = 0, 0, bytearray()
-        async for step in self._steps(blocks):
+        async for step in self._steps(reading):
             for number, row in step:
                 rows += 1
                 if isinstance(row, str) and bad_rows < BAD_ROWS_MAX:
                     bad_rows += 1
                     bad(number, row)
-            progress(blocks.bytes)
+            progress(reading.bytes)
             if bad_rows == BAD_ROWS_MAX:
                 break
             if step and rows % BATCH == 0:
-                marks += blocks.digest.digest()[:MARK]
-        return Checked(rows - bad_rows, bad_rows, blocks.digest.hexdigest(), bytes(marks))
+                marks += reading.digest.digest()[:MARK]
+        return Checked(rows - bad_rows, bad_rows, reading.digest.hexdigest(), bytes(marks), reading.unknown_columns)
 
     async def check(self, progress: Callable[[int], None] = lambda position: None) -> Checked:
         """Reads all of the file, of which every row must be good.
@@ -103,25 +114,25 @@ class PetFile:
         Raises OperatorError if the file has changed: no batch is returned before its bytes are known to be those that
         were checked.
         """
-        blocks = Blocks(self._source)
+        reading = Reading(self._source)
         first, pets, place = 0, list[NewPet](), 0
-        async for step in self._steps(blocks):
+        async for step in self._steps(reading):
             for _, row in step:
                 if isinstance(row, str):
                     raise self._changed()
                 pets.append(row)
             if len(pets) == BATCH:
-                if blocks.digest.digest()[:MARK] != checked.marks[place : place + MARK]:
+                if reading.digest.digest()[:MARK] != checked.marks[place : place + MARK]:
                     raise self._changed()
                 yield first, pets
                 first, pets, place = first + BATCH, [], place + MARK
-        if blocks.digest.hexdigest() != checked.sha256:
+        if reading.digest.hexdigest() != checked.sha256:
             raise self._changed()
         yield first, pets
 
-    async def _steps(self, blocks: Blocks) -> AsyncIterator[list[Row]]:
+    async def _steps(self, reading: Reading) -> AsyncIterator[list[Row]]:
         """Yields all rows, good or bad, in steps. After each BATCH of rows, a step ends."""
-        rows = iter(self._rows_of(blocks))
+        rows = iter(self._rows_of(reading))
         count, ended = 0, False
         while not ended:
             step, ended = await asyncio.to_thread(_next_step, rows, BATCH - count % BATCH)

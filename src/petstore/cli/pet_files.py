@@ -98,6 +98,7 @@ def import_(
                 return
             with progress("Checking", os.fstat(source.fileno()).st_size) as bar:
                 checked = asyncio.run(pets.check(_reaching(bar)))
+            _warn(checked)
             begun = _begin(where, environment, name, checked, yes)
             if begun.added:
                 of = f"{begun.added:,} of {counted(begun.total, 'animal')}"
@@ -128,6 +129,11 @@ async def _add(backends: Backends, environment: Environment, begun: Import, pets
         return await admin(backends, environment).import_pets(begun, pets, checked, _reaching(bar))
 
 
+def _warn(checked: Checked) -> None:
+    if checked.warning:
+        click.echo(checked.warning, err=True)
+
+
 def _reaching(bar: Any) -> Callable[[int], None]:
     """A function that moves a progress bar to a place. `bar.pos` lags behind, so it cannot tell the distance."""
     reached = 0
@@ -153,7 +159,7 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
             raise OperatorError("standard input is closed")
         else:
             source = sys.stdin.buffer
-        if not (source is sys.stdin.buffer and source.isatty()):
+        if str(file) != "-" or not source.isatty():
             _check_not_device(os.fstat(source.fileno()), name)
         if not source.seekable():
             copy = stack.enter_context(tempfile.TemporaryFile())
@@ -200,11 +206,13 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
         else:
             click.echo(printable(f"line {line}: {reason}"))
 
-    good, faults, sha256, _ = asyncio.run(pets.read(bad))
-    earlier = _earlier_import(where, environment, sha256)
+    checked = asyncio.run(pets.read(bad))
+    _warn(checked)
+    good, faults = checked.animals, checked.bad_rows
+    earlier = _earlier_import(where, environment, checked.sha256)
     data = {
         "added": 0, "import": None, "animals": good, "bad_rows": faults, "bad": listed,
-        "earlier_import": earlier.id if earlier else None,
+        "earlier_import": earlier.id if earlier else None, "unknown_columns": checked.unknown_columns,
     }  # fmt: skip
     sentences = [f"{name}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added."]
     if faults == BAD_ROWS_MAX:

@@ -43,7 +43,8 @@ async def start_import(request: ConsoleRequest) -> Response:
             done = await request.admin.import_pets(begun, file, checked, job.advance)
         request.pets_changed()
         job.link = f"/animals/imports/{done.id}"
-        return f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added to {request.environment}."
+        result = f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added to {request.environment}."
+        return f"{result} {checked.warning}".rstrip()
 
     try:
         format_of(name)
