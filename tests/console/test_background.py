@@ -113,7 +113,7 @@ def test_a_job_continues_after_the_answer_and_ends_without_one() -> None:
             jobs.answer(refused, False)
             assert await ended(confirmed) == ("finished", "confirmed")
             assert await ended(refused) == ("failed", "Cancelled. Nothing was changed.")
-            assert await ended(unanswered) == ("failed", "Nothing was changed: nobody answered within ten minutes.")
+            assert await ended(unanswered) == ("failed", "Nothing was changed: no answer within ten minutes.")
             jobs.answer(unanswered, True)
             left = await asking(jobs)
         assert left.state == "failed", "the console stops"

@@ -1,6 +1,6 @@
 """Rows of .jsonl, .csv and .json files: each is an animal or the reason why it is not.
 
-A file is read in blocks, and each reader yields None after a block, so that nobody waits long for the next row.
+A file is read in blocks. Each reader also yields None after a block, so that a block without rows ends a step.
 """
 
 import codecs

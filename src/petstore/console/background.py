@@ -114,7 +114,7 @@ class Job(msgspec.Struct):
             async with asyncio.timeout(timeout_seconds):
                 confirmed = await self.answered
         except TimeoutError:
-            raise OperatorError("Nothing was changed: nobody answered within ten minutes.") from None
+            raise OperatorError("Nothing was changed: no answer within ten minutes.") from None
         finally:
             self.state = "running"
         if not confirmed:
