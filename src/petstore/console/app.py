@@ -75,6 +75,7 @@ ROUTES = [
     _get("/animals/{pet_id}/history", pets.history),
     _post("/animals/{pet_id}/remove", pets.remove),
     _get("/jobs/{job_id}", pet_files.show_job),
+    _post("/jobs/{job_id}", pet_files.answer_job),
     _get("/jobs/{job_id}/file", pet_files.download),
     *_page("/keys", keys.content, "keys/list.html", "keys/rows.html"),
     _post("/keys", keys.create),

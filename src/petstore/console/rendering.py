@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from petstore.admin.charts import RESPONSE_CLASSES, ResponseClass
-from petstore.admin.pet_files import IMPORTED
+from petstore.admin.pet_texts import IMPORTED
 from petstore.pets import STATUSES
 from petstore.usage import SPANS
 from petstore.wording import when
