@@ -6,7 +6,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
 from petstore.settings import Settings, check_url, without_password
+from petstore.usage import calendar_month
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -106,16 +106,17 @@ class Int64(click.ParamType[int]):
             self.fail(f"{value!r} is not a whole number{least} of at most 64 bits.", param, ctx)
 
 
-class Month(click.ParamType[datetime]):
-    """A calendar month, as its first day."""
+class Month(click.ParamType[str]):
+    """A calendar month, as `calendar_month` takes it."""
 
     name = "month"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            return datetime.strptime(value, "%Y-%m").replace(tzinfo=UTC)
-        except ValueError:
-            self.fail(f"{value!r} is not a month; write it like 2026-10.", param, ctx)
+            calendar_month(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
 
 
 class Duration(click.ParamType[float]):

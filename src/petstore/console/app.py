@@ -93,6 +93,8 @@ ROUTES = [
     _post("/keys/{key_id}/revoke", keys.revoke),
     *_page("/bans", keys.bans, "bans/list.html", "bans/refresh.html"),
     _post("/bans/{key_id}/lift", keys.lift_ban),
+    *_page("/bills", usage.bills, "bills/list.html", "bills/rows.html"),
+    _get("/bills/export", usage.export_bill),
     *_page("/deprecated", usage.deprecated, "deprecated/list.html", "deprecated/rows.html"),
     _get("/deprecated/export", usage.export_deprecated),
     *_page("/audit", audit.content, "audit/list.html", "audit/rows.html"),
