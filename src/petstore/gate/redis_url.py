@@ -12,8 +12,8 @@ from redis.backoff import NoBackoff
 from petstore.errors import OperatorError
 from petstore.gate.redis_cluster import ClusterLink, ServerAddress
 from petstore.gate.redis_link import SingleLink
+from petstore.timeouts import CLIENT
 
-SENTINEL_TIMEOUT = 0.3  # seconds: three Sentinels that do not answer leave time for a fourth within one batch
 OPTIONS = ("db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_keepalive",
            "retry_on_timeout", "health_check_interval")  # fmt: skip
 TLS_OPTIONS = (*OPTIONS, "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_certfile", "ssl_keyfile", "ssl_password",
@@ -81,6 +81,6 @@ def _sentinels(url: str) -> tuple[Sentinel, str]:
     if not service:
         raise ValueError("name the service: redis+sentinel://host:26379,host:26379/name")
     # Without a limit redis-py waits for seconds for a Sentinel that does not answer, and retries it.
-    limits = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
+    limits = {"socket_timeout": CLIENT.gate_sentinel, "socket_connect_timeout": CLIENT.gate_sentinel}
     options: Any = {**limits, "retry": Retry(NoBackoff(), 0)}
     return Sentinel(_servers(url), sentinel_kwargs=options), service  # type: ignore[no-untyped-call]  # redis-py's

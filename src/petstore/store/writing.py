@@ -13,10 +13,10 @@ from petstore.store.schema import new_pet_row
 
 @dataclass(slots=True, eq=False)
 class AddPet:
-    """A new animal for a writer. After `due`, by the writer's clock, it is no longer written."""
+    """A new animal for a writer."""
 
     future: "asyncio.Future[Added]"
-    due: float
+    deadline: float  # by the writer's clock
     new: NewPet
     now: float
     idempotency_key: IdempotencyKey | None
