@@ -38,9 +38,10 @@ def first_uses(batch: Iterable[AddPet], recorded: Collection[tuple[str, str]] = 
     first = []
     for add in batch:
         if add.idempotency_key is not None:
-            if add.idempotency_key.name in used:
+            name = add.idempotency_key.name
+            if name in used:
                 continue
-            used.add(add.idempotency_key.name)
+            used.add(name)
         first.append(add)
     return first
 

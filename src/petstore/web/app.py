@@ -15,11 +15,11 @@ from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
 from petstore.observability.metrics import REJECTED
-from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
+from petstore.rate_limits import ADMITTED, BANNED, LIMITED, SECOND, Decision
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.usage import RecentError
-from petstore.web.admission import Admission, check_limits, check_scope, unauthorized
+from petstore.web.admission import Admission, check_limits, insufficient_scope, unauthorized
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCounters
@@ -107,8 +107,8 @@ class App:
 
     async def _answer_of_interface(self, request: Request, route: Route) -> Reply:
         """What is under a base address."""
-        task = request.task or present_task()
-        self._deadlines.begin(task)
+        deadlines, task = self._deadlines, request.task or present_task()
+        deadlines.in_flight[task] = deadlines.next or deadlines.look()  # as `begin`, which costs 0.3 µs more
         now = self._clock()
         request_id = next(self._request_ids)
         api = route.api
@@ -120,25 +120,28 @@ class App:
             if request.method == "OPTIONS":
                 reply = self._options(request, route, key, decision)
             else:
-                check_limits(decision)
+                if decision.outcome is not ADMITTED:
+                    check_limits(decision)
                 if key is None:
                     raise unauthorized(request, api.environment)
                 if api.environment == "staging" and "prefer" in request.fields:
                     preferences = self._delays.granted(parse_preferences(request.fields["prefer"]))
                     applied, played = preferences.applied, preferences.error
-                    delayed = await self._deadlines.pause(self._delays.wait(preferences.delay))
+                    delayed = await deadlines.pause(self._delays.wait(preferences.delay))
                     decision = played_decision(decision, preferences, now + delayed)
                     play(preferences, decision, request, route, request_id)
                 if route.operation is None or route.handler is None:
                     raise wrong_address(request.path, route.allow)
-                check_scope(key, route.operation.scope)
+                if route.operation.scope not in key.scopes:
+                    raise insufficient_scope(route.operation.scope)
                 reply = await route.handler(api.pets, request, key, version, now)
         except (Exception, CancelledError) as error:
-            reply = self._reply_of(self._deadlines.cause(task, error), request_id)
+            reply = self._reply_of(deadlines.cause(task, error), request_id)
 
         if decision is None:
             decision = await self._peek(task, api.environment, self.address_of(request), now)
-        self._deadlines.end(task)
+        if deadlines.in_flight.pop(task, None) is None:
+            deadlines.end(task)
         headers = reply.headers + common_headers(decision, request_id) + route.headers + applied
         if self._ietf_headers:
             headers += _ietf_headers(decision, key)

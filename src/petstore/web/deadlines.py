@@ -30,20 +30,18 @@ class Deadlines:
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._deadlines: dict[Task, float] = {}  # in their order, because each request has the same time
-        self._passed: set[Task] = set()  # tasks that were cancelled, until they notice
-        self._next = 0.0  # the deadline of a request that begins now
-        self._timer: asyncio.TimerHandle | None = None
+        # By the task that answers the request; in their order, because each request has the same time.
+        self.in_flight: dict[Task, float] = {}
+        self.next = 0.0  # the deadline of a request that begins now; 0 while no timer runs
+        self._passed: set[Task] = set()  # tasks that were cancelled, until their requests end
 
     def begin(self, task: Task) -> None:
         """The deadline of the request that this task answers begins."""
-        if self._timer is None:
-            self._look()
-        self._deadlines[task] = self._next
+        self.in_flight[task] = self.next or self.look()
 
     def end(self, task: Task) -> None:
         """The request of this task has its response."""
-        if self._deadlines.pop(task, None) is None and task in self._passed:
+        if self.in_flight.pop(task, None) is None and task in self._passed:
             self._passed.remove(task)
             task.uncancel()
 
@@ -52,12 +50,12 @@ class Deadlines:
 
     def of(self, request: Request) -> float:
         """The deadline of a request in flight, by `time.monotonic`."""
-        return self._deadlines[request.task or present_task()]
+        return self.in_flight[request.task or present_task()]
 
     async def pause(self, waiting: Awaitable[T]) -> T:
         """Await something that is up to the client. The deadline of the present task begins again afterwards."""
         task = present_task()
-        del self._deadlines[task]
+        del self.in_flight[task]
         try:
             return await waiting
         finally:
@@ -72,20 +70,22 @@ class Deadlines:
             raise error
         return Unavailable("the request was not finished by its deadline")
 
-    def _look(self) -> None:
+    def look(self) -> float:
+        """Cancel the tasks whose deadline is about to pass; again and again. Returns the next deadline."""
         now = self._clock()
-        self._next = now + self._seconds
-        while self._deadlines:
-            task, deadline = next(iter(self._deadlines.items()))
+        while self.in_flight:
+            task, deadline = next(iter(self.in_flight.items()))
             if deadline > now + INTERVAL:
                 break
-            del self._deadlines[task]
+            del self.in_flight[task]
             self._passed.add(task)
             task.cancel()
-        # Without a request in flight, no timer runs.
-        self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._tick)
+        asyncio.get_running_loop().call_later(INTERVAL, self._look_again)
+        self.next = now + self._seconds
+        return self.next
 
-    def _tick(self) -> None:
-        self._timer = None
-        if self._deadlines:
-            self._look()
+    def _look_again(self) -> None:
+        if self.in_flight:
+            self.look()
+        else:
+            self.next = 0.0  # and no timer runs

@@ -149,15 +149,12 @@ class Writer:
         self._watch = self._loop.call_later(self._bounds.check_interval, self._refuse_late)
         now = self._clock()
         STORE_QUEUE.set(len(self._in_flight) + len(self._waiting), self._environment)
-        self._refuse(write for write in list(self._waiting) if not self._is_in_time(write, now))
+        latest = now + self._timeouts.reserve
+        self._refuse(write for write in list(self._waiting) if write.deadline <= latest)
         late = [write for write in self._in_flight if write.deadline < now]
         if late and not self._health.down:  # also if every caller has given up by now
             self._health.failed("the writer hangs")
         self._refuse(late)
-
-    def _is_in_time(self, write: Write, now: float) -> bool:
-        """Whether a write may still join a batch."""
-        return now < write.deadline - self._timeouts.reserve
 
     def _refuse(self, writes: Iterable[Write]) -> None:
         for write in writes:
@@ -317,8 +314,8 @@ class Writer:
 
     def _in_time(self, writes: list[Write]) -> list[Write]:
         """Without those that come too late, or whose callers have gone."""
-        now = self._clock()
-        return [write for write in writes if self._is_in_time(write, now) and not write.future.done()]
+        latest = self._clock() + self._timeouts.reserve
+        return [write for write in writes if latest < write.deadline and not write.future.done()]
 
     def _note_wal_pages(self, connection: apsw.Connection, database: str, pages: int) -> int:
         self._wal_pages = pages
