@@ -26,6 +26,12 @@ FORGED_SQL = {
     "an index with a condition": "CREATE INDEX extra ON pets (id) WHERE \"hex\" (name) <> 'x'",
     "a constraint": "DROP TABLE copying; CREATE TABLE copying (source TEXT CHECK (hex/**/(source) <> 'x'))",
     "a computed column": "DROP TABLE copying; CREATE TABLE copying (source TEXT, x AS (hex(source)))",
+    # Animals that were acknowledged would silently not be added.
+    "a conflict clause": "DROP INDEX pets_edited; ALTER TABLE pets RENAME TO old; CREATE TABLE pets (id INTEGER PRIMARY"
+    " KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE ON CONFLICT IGNORE, category_id INTEGER, status TEXT, edited INTEGER"
+    " DEFAULT 0); DROP TABLE old",
+    "a unique index": "DROP INDEX pets_by_status; CREATE UNIQUE INDEX pets_by_status ON pets (status)",
+    "a missing index": "DROP INDEX pets_by_status",
     "a trigger": "CREATE TRIGGER forged AFTER INSERT ON audit BEGIN"
     " UPDATE keys SET per_minute = 1000000; DELETE FROM audit; END",
 }

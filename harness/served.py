@@ -1,6 +1,7 @@
 """`petstore serve` as an operator runs it, and what to look at while it runs."""
 
 import json
+import os
 import re
 import subprocess
 import time
@@ -20,13 +21,21 @@ class Served(Server):
         super().__init__(data, "own", *options, workers=workers)
         self.origin = f"{scheme}://127.0.0.1:{self.port}"
         self.output = data.parent / f"{data.name}.out"
+        self.code: Path | None = None  # a directory to run another copy of the package from
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of the service and of commands on its data."""
+        return {**os.environ, **self.where, **({"PYTHONPATH": str(self.code)} if self.code else {})}
 
     def start(self, *, wait: bool = True, log: int | None = None) -> "Served":
         """`log` is a file descriptor to log to in place of the file."""
         command = [*PETSTORE, "serve", "--data", str(self.data), "--port", str(self.port),
                    "--workers", str(self.workers), *self.options]  # fmt: skip
         with self.output.open("wb") as out, self.log.open("ab") as file:
-            self.process = subprocess.Popen(command, stdout=out, stderr=log or file, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=log or file, env=self.variables, start_new_session=True
+            )
         if wait:
             self.wait_until_ready()
         return self

@@ -1,6 +1,7 @@
 """Where a store or a gate is: opening it again finds what was left there. And what the tests of stores share."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, closing, suppress
@@ -20,9 +21,11 @@ from petstore.pets import Import, NewPet
 from petstore.store import Store, StorePolicy, close_stores, open_stores, store_on
 from petstore.store.database import Bounds
 from petstore.store.freshness import Announce
+from petstore.store.postgres.migrations import APPLICATION_NAME
 from petstore.store.postgres.pool import PostgresPool
 from petstore.store.sqlite.connection import connect
 from petstore.store.sqlite.database import SqliteDatabase
+from petstore.store.sqlite.migrations import migrate
 from petstore.timeouts import Timeouts
 
 T = TypeVar("T")
@@ -120,6 +123,7 @@ async def sqlite_store(
     announce: Announce | None = None,
 ) -> AsyncIterator[Store]:
     """The live environment's store on SQLite, with bounds, connections and a clock of the test's own."""
+    migrate(data / "live.db")
     connecting = partial(connect, kind=kind)
     announce = announce or _collecting(changes)
     database = SqliteDatabase(data / "live.db", "live", announce, bounds or PATIENT, connecting, clock)
@@ -144,23 +148,23 @@ async def postgres_pool(
 
 async def nobody_is_connected(place: StorePlace) -> None:
     """Returns when no process has a connection of the store's to this place. Raises TimeoutError."""
-    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore 2' AND datname = current_database()"
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()"
     other = await asyncpg.connect(place.url)
     async with asyncio.timeout(60):  # the server notices when it comes to it
-        while await other.fetchval(sql) > 0:
+        while await other.fetchval(sql, APPLICATION_NAME) > 0:
             await asyncio.sleep(0.01)
     await other.close()
 
 
-async def imported(store: Store, *pets: NewPet, entry: AuditEntry = ENTRY, sha256: str = "") -> Import:
-    """An import of these animals, in chunks of the usual size."""
-    claim = await store.imports.begin(sha256, len(pets), entry)
-    assert claim is not None
+async def imported(
+    store: Store, *pets: NewPet, entry: AuditEntry = ENTRY, sha256: str | None = None, repeats: str = ""
+) -> Import:
+    """Imports these animals in chunks of the usual size. Without `sha256`, no other import has the same bytes."""
+    begun = await store.imports.begin(sha256 or secrets.token_hex(32), len(pets), entry, repeats)
     size = store.database.bounds.import_chunk
     for place in range(0, len(pets), size):
-        await store.imports.add_chunk(claim, place, pets[place : place + size], entry.at)
-    await store.imports.finish(claim, entry.at)
-    found = await store.imports.get(claim.import_id, entry.at)
+        assert await store.imports.add_chunk(begun.id, place, pets[place : place + size], entry.at)
+    found = await store.imports.get(begun.id, entry.at)
     assert found is not None
     return found
 

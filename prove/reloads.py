@@ -14,9 +14,11 @@ from pathlib import Path
 
 from harness.certificates import self_signed
 from harness.claims import folder, hold
+from harness.gates import use_lmdb
 from harness.served import Served, wait_for
 from harness.servers import Key
 from petstore.plans import Limits
+from prove.next_version import add_migration, copy_code
 from prove.proof import Figures, Parts, Scale
 
 CLIENTS = 8
@@ -124,27 +126,34 @@ def prove(scale: Scale) -> Figures:
     parts = Parts(scale)
     with folder() as data:
         with parts.part():
-            figures |= _under_load(data / "plain", scale.reloads, scale, tls=False)
+            figures |= _under_load(data / "plain", scale.reloads, scale)
         with parts.part():
             renewed = _under_load(data / "tls", max(2, scale.reloads // 10), scale, tls=True)
             figures |= {f"{name}, with a new certificate each time": value for name, value in renewed.items()}
+        with parts.part():
+            migrated = _under_load(data / "migrated", max(2, scale.reloads // 10), scale, migrates=True)
+            figures |= {f"{name}, with a migration each time": value for name, value in migrated.items()}
     parts.judge()
     return figures
 
 
-def _under_load(place: Path, reloads: int, scale: Scale, *, tls: bool) -> Figures:
+def _under_load(place: Path, reloads: int, scale: Scale, *, tls: bool = False, migrates: bool = False) -> Figures:
     place.mkdir()
     options: tuple[str, ...] = ()
     if tls:
         made = self_signed(place)
         options = ("--tls-cert", str(made.chain), "--tls-key", str(made.key))
-    server = Served(place / "data", *options, workers=2, scheme="https" if tls else "http").start()
+    server = Served(place / "data", *options, workers=2, scheme="https" if tls else "http")
+    server.code = code = copy_code(place / "code")
+    server.start()
     try:
         key = server.key(limits=Limits(10**9, 10**9))
         with Load(server, key, tls=tls) as load:
             for _ in range(reloads):
                 if tls:
                     self_signed(place)
+                if migrates:
+                    add_migration(code)
                 reload(server)
             if scale.plant:
                 server.kill()
@@ -165,6 +174,6 @@ def _under_load(place: Path, reloads: int, scale: Scale, *, tls: bool) -> Figure
 
 
 def used_by(server: Served, key: Key) -> int:
-    """What the gate has counted for a key."""
-    (windows,) = server.act(lambda backends: backends.gate.windows([key.id]))
+    """What the gate file has counted for a key. The store is not opened: a next version may have migrated it."""
+    (windows,) = use_lmdb(server.data, lambda gate: gate.windows([key.id]))
     return int(windows.day_used)

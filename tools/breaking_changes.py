@@ -2,6 +2,11 @@
 
 Growth passes: new operations, optional parameters, headers, statuses, error codes, members of responses. Everything
 else is reported, and so is a change that this check cannot judge.
+
+`docs/openapi/` has the document of each release and of this version. The check fails if the file of this version is out
+of date, so that every change of the interface is in the diff of that file. It also fails if the document breaks the one
+of the release before. Before the first release, the file of this version takes that place: the check then reports what
+the sunset of an operation removes without an announcement.
 """
 
 import argparse
@@ -13,19 +18,17 @@ from typing import Any
 
 from petstore import __version__
 from petstore.web.documents import as_json, openapi_document
-from petstore.web.pets import SUNSET
+from tools.kept import check_unreleased, is_released
 
 Json = dict[str, Any]
 
-RELEASED = Path(__file__).parent.parent / "docs/openapi"
-# Announced since 1.0.0, and true only for the document after the sunset.
+DOCUMENTS = Path(__file__).parent.parent / "docs/openapi"
+AFTER_EVERY_SUNSET = 1e12
+# Announced, and true only for the document after the sunset.
 ANNOUNCED = {
     "GET /pets/{petId}: the operation is gone",
     "POST /pets: 201: the header Location is gone",
 }
-# The default is the same, and is documented in words: from the keyword, generators of clients concluded that the member
-# is always there, and made it required.
-REWORDED = {"POST /pets: body: status: the default is another"}
 ANNOTATIONS = {"title", "description", "examples", "example"}
 LOWER_BOUNDS = {"minimum", "minLength", "minItems"}
 UPPER_BOUNDS = {"maximum", "maxLength", "maxItems"}
@@ -215,15 +218,15 @@ def resolved(node: Any, document: Json) -> Any:
     return {name: resolved(value, document) for name, value in node.items()}
 
 
-def last_release() -> Path:
-    """The document of the release before this version: that of this version itself may be kept already."""
-    others = (file for file in RELEASED.glob("*.json") if file.stem != __version__)
-    return max(others, key=lambda file: [int(part) for part in file.stem.split(".")])
-
-
 def kept_document() -> Path:
-    """Where the document of this version is kept at its release."""
-    return RELEASED / f"{__version__}.json"
+    """The file with the document of this version."""
+    return DOCUMENTS / f"{__version__}.json"
+
+
+def baseline() -> Path:
+    """The document of the release before this version. Before the first release, that of this version."""
+    others = [file for file in DOCUMENTS.glob("*.json") if file != kept_document()]
+    return max(others, key=lambda file: [int(part) for part in file.stem.split(".")], default=kept_document())
 
 
 def present_document() -> bytes:
@@ -232,27 +235,37 @@ def present_document() -> bytes:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.breaking_changes")
-    parser.add_argument("--against", type=Path, default=last_release(), help="a document to compare with")
-    parser.add_argument("--keep", action="store_true", help="keep the present document as that of this release")
+    parser.add_argument("--against", type=Path, default=baseline(), help="a document to compare with")
+    parser.add_argument("--keep", action="store_true", help="write the present document to the file of this version")
     options = parser.parse_args(arguments)
     if options.keep:
+        check_unreleased()
+        DOCUMENTS.mkdir(exist_ok=True)
         kept_document().write_bytes(present_document())
-        print(f"kept as {kept_document()}")
+        print(f"Wrote {kept_document()}.")
         return 0
-    released = json.loads(options.against.read_bytes())
-    after_sunset = breaking_changes(released, openapi_document("/v1", "/staging/v1", SUNSET))
-    found = [
-        *(
-            each
-            for each in breaking_changes(released, openapi_document("/v1", "/staging/v1", 0))
-            if each not in REWORDED
-        ),
-        *(f"after the sunset: {each}" for each in after_sunset if each not in ANNOUNCED | REWORDED),
-    ]
-    for change in found:
-        print(f"breaking change: {change}")
-    print(f"OpenAPI: {len(found)} breaking changes since {options.against.stem}")
+    found = list(_findings(options.against))
+    for finding in found:
+        print(finding)
+    print(f"OpenAPI: compared with {options.against.stem}, {len(found)} findings")
     return int(bool(found))
+
+
+def _findings(against: Path) -> Iterator[str]:
+    kept = kept_document()
+    if not kept.is_file() or kept.read_bytes() != present_document():
+        remedy = (
+            "set the next version first" if is_released() else "run .venv/bin/python -m tools.breaking_changes --keep"
+        )
+        yield f"docs/openapi/{kept.name} is not the present document; {remedy}"
+    if not against.is_file():
+        return
+    before = json.loads(against.read_bytes())
+    for change in breaking_changes(before, openapi_document("/v1", "/staging/v1", 0)):
+        yield f"breaking change: {change}"
+    for change in breaking_changes(before, openapi_document("/v1", "/staging/v1", AFTER_EVERY_SUNSET)):
+        if change not in ANNOUNCED:
+            yield f"breaking change after the sunset: {change}"
 
 
 if __name__ == "__main__":

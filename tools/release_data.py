@@ -1,7 +1,8 @@
-"""`python -m tools.release_data`: keeps data as this version leaves them, for the tests of the next upgrade.
+"""`python -m tools.release_data`: writes the data of this version to tests/fixtures/VERSION, for the tests of upgrades.
 
 There are two installations with the same history: one on SQLite and LMDB, one on PostgreSQL and Redis. Each service is
-killed at the end, so rows are in the write-ahead log, and the gate has admissions that are not in the usage.
+killed at the end, so rows are in the write-ahead log, and the gate has admissions that are not in the usage. The
+command refuses to overwrite the data of a released version.
 """
 
 import contextlib
@@ -25,7 +26,9 @@ from harness.commands import Commands
 from harness.servers import ENTRY, Server
 from petstore import __version__
 from petstore.backends import Backends
+from petstore.gate.redis_script import PREFIX
 from petstore.pets import NewPet
+from tools.kept import check_unreleased
 
 FIXTURES = Path(__file__).parent.parent / "tests/fixtures"
 FILES = ("live.db", "live.db-wal", "staging.db", "staging.db-wal", "gate.mdb")
@@ -135,10 +138,9 @@ class History:
 async def interrupted_import(backends: Backends) -> None:
     """An import of four animals, of which a process added two before it ended, an hour ago."""
     imports = backends.stores["live"].imports
-    claim = await imports.begin("0" * 64, 4, ENTRY)
-    assert claim is not None
+    begun = await imports.begin("0" * 64, 4, ENTRY)
     added = [NewPet(f"interrupted.csv {number}", number) for number in range(2)]
-    await imports.add_chunk(claim, 0, added, time.time() - 3600)
+    await imports.add_chunk(begun.id, 0, added, time.time() - 3600)
 
 
 def keep_files(history: History, target: Path) -> None:
@@ -158,16 +160,40 @@ def keep_databases(history: History, target: Path) -> None:
     (target / "postgres.sql").write_text(re.sub(r"\n{3,}", "\n\n", re.sub(of_session, "", script)).lstrip())
     records = {}
     with contextlib.closing(redis.Redis.from_url(str(history.server.gate))) as client:
-        for name in sorted(client.scan_iter("petstore:*")):
+        for name in sorted(client.scan_iter(f"{PREFIX}*")):
             value, ttl = client.get(name), client.pttl(name)
             assert isinstance(value, bytes)
             records[name.decode()] = {"value": value.hex(), "ttl_ms": ttl if ttl > 0 else None}
     (target / "redis.json").write_text(json.dumps(records, indent=1) + "\n")
 
 
+README = f"""# Data of Petstore {__version__}
+
+`python -m tools.release_data` wrote these files with the code of {__version__}, for the tests of upgrades. They contain
+two installations with the same history: one on SQLite and LMDB, one on PostgreSQL and Redis.
+
+- `data.zip` is the data directory of a service that was killed (`kill -9`). Some committed rows are only in `*.db-wal`,
+  and some admissions are only in the gate. Files that the next start creates again are left out.
+- `backup.zip` is a backup of it.
+- `postgres.sql` is the second installation: `pg_dump --inserts --no-owner`, without session settings.
+- `redis.json` has the records of its Redis by name: `value` (hexadecimal) and `ttl_ms` (`null`: no expiry).
+- `known.json` has for each backend:
+  - `unix`: when the service was killed
+  - `secrets`: the secrets of keys, and the status that `GET /pets` returns with each
+  - `operators`: their tokens and roles
+  - `replays`: creates with their idempotency keys and responses
+  - `pets`: what `petstore pets list` prints
+  - `admitted`: the requests of each key and operation
+
+The history has keys that are suspended, revoked, rotated, at their limit and banned. One import is done, one is undone,
+and one was interrupted after two of four animals. Animals were renamed, removed and restored.
+"""
+
+
 def main() -> int:
+    check_unreleased()
     target = FIXTURES / __version__
-    target.mkdir(exist_ok=True)
+    target.mkdir(parents=True, exist_ok=True)
     known: dict[str, Any] = {}
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -184,7 +210,8 @@ def main() -> int:
     finally:
         remove_shared()
     (target / "known.json").write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
-    print(f"kept in {target}: {', '.join(sorted(file.name for file in target.iterdir()))}")
+    (target / "README.md").write_text(README)
+    print(f"Wrote {', '.join(sorted(file.name for file in target.iterdir()))} to {target}.")
     return 0
 
 

@@ -61,7 +61,7 @@ class SteppedSender:
         await _Step(Sleep(seconds))
 
 
-DEFAULTS = Options(2, Timeouts(30.0, 5.0, 30.0, 30.0, 30.0), 90.0, {})
+DEFAULTS = Options(2, Timeouts(30.0, 5.0, 30.0, 30.0, 30.0), 120.0, {})
 
 
 def options_with(**changes: Any) -> Options:

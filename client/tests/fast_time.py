@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import threading
 import time
 from pathlib import Path
 
@@ -16,12 +17,25 @@ class FastTime:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._seen = threading.local()
 
     def clock(self) -> float:
-        return time.monotonic() + self._ahead()
+        self._seen.now = time.monotonic() + self._ahead()
+        now: float = self._seen.now
+        return now
 
     def sleep(self, seconds: float) -> None:
-        until = self.clock() + seconds
+        self.sleep_until(self.end_of(seconds), seconds)
+
+    def end_of(self, seconds: float) -> float:
+        """When a sleep ends that the calling thread begins now.
+
+        It is counted from the thread's last look at the clock: since then, another thread may have made it jump.
+        """
+        end: float = self._seen.now + seconds
+        return end
+
+    def sleep_until(self, until: float, seconds: float) -> None:
         time.sleep(min(seconds, 0.01))  # so that the other workers reach their waits too
         if seconds >= SKIPPED:
             with self._file.with_suffix(".lock").open("w") as lock:

@@ -17,6 +17,7 @@ def main(base_url: str, secret: str, clock_file: str, name: str, count: str) -> 
         secret,
         base_url=base_url,
         max_retries=5,
+        total_timeout=600,
         transport=recorder,
         on_attempt=attempts.append,
         clock=fast.clock,

@@ -79,7 +79,7 @@ def test_a_cursor_that_makes_the_url_too_long_is_a_failed_connection(kind: Kind)
 def test_a_page_is_requested_when_the_iteration_reaches_it(kind: Kind) -> None:
     service = Service(http_page(2, "x"), http_page(1, first_id=3))
     with Client(kind, service) as client:
-        pets = client.list_pets(PetStatus.AVAILABLE, limit=2)
+        pets = client.list_pets(PetStatus.AVAILABLE, page_size=2)
         assert service.requests == []
         assert [next(pets).id, next(pets).id] == [1, 2]
         assert len(service.requests) == 1
@@ -154,7 +154,7 @@ def test_an_id_that_is_not_a_number_is_a_value_error(kind: Kind) -> None:
 
 def test_a_429_pauses_all_calls_of_the_client(kind: Kind) -> None:
     service = Service(http_error(429, "rate_limit_exceeded", {"Retry-After": "100", **LIMITS}), http_page(1))
-    with Client(kind, service) as client:
+    with Client(kind, service, total_timeout=90) as client:
         with pytest.raises(RateLimited) as first:
             client.create_pet("Rex", 7)
         with pytest.raises(RateLimited) as second:
@@ -306,7 +306,7 @@ def test_iterators_and_pages_have_a_repr(kind: Kind) -> None:
     service = Service(http_page(2, "x"), http_page(1))
     prefix = "Async" if kind == "async" else ""
     with Client(kind, service) as client:
-        pets = client.inner.list_pets("sold", limit=2)
+        pets = client.inner.list_pets("sold", page_size=2)
         assert repr(pets) == f"<{prefix}PetIterator /pets?limit=2&status=sold>"
         pages = pets.pages()
         assert repr(pages) == f"<{prefix}PageIterator /pets?limit=2&status=sold, next: the first page>"
@@ -317,10 +317,59 @@ def test_iterators_and_pages_have_a_repr(kind: Kind) -> None:
         assert repr(pages) == f"<{prefix}PageIterator /pets?limit=2&status=sold, at the end>"
 
 
-def test_nothing_is_printed_where_logging_is_not_set_up() -> None:
-    script = "import logging, petstore_client; logging.getLogger('petstore_client').warning('waiting')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+WAITING = """
+import httpx
+from petstore_client import Petstore
+now = 0.0
+def sleep(seconds):
+    global now
+    now += seconds
+responses = [httpx.Response(429, headers={"Retry-After": "41"}), httpx.Response(200, json=[])]
+transport = httpx.MockTransport(lambda request: responses.pop(0))
+store = Petstore("key", transport=transport, clock=lambda: now, sleep=sleep, random=lambda: 0.0)
+print(list(store.list_pets()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "printed"),
+    [
+        ("", "waiting 41 s: per-minute rate limit\n"),
+        ("import logging; logging.getLogger('petstore_client').setLevel(logging.ERROR)", ""),
+        ("import logging; logging.getLogger('petstore_client').addHandler(logging.NullHandler())", ""),
+        ("import logging; logging.basicConfig()", "WARNING:petstore_client:waiting 41 s: per-minute rate limit\n"),
+    ],
+)
+def test_a_long_wait_is_printed_without_configuring_logging_and_can_be_silenced(before: str, printed: str) -> None:
+    done = subprocess.run([sys.executable, "-c", before + WAITING], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[]\n", printed)
+
+
+@pytest.mark.parametrize(("max_items", "requests"), [(3, 2), (2, 1), (0, 0)])
+def test_max_items_ends_the_iteration_in_every_form(kind: Kind, max_items: int, requests: int) -> None:
+    for listing in ("list_pets", "pages"):
+        service = Service(http_page(2, "x"), http_page(1, "y", first_id=3))
+        with Client(kind, service) as client:
+            items = list(getattr(client, listing)(max_items=max_items, page_size=2))
+            pets = items if listing == "list_pets" else [pet for page in items for pet in page]
+            assert [pet.id for pet in pets] == list(range(1, max_items + 1))
+        assert len(service.requests) == requests
+        assert [request.url.params["limit"] for request in service.requests] == ["2", "1"][:requests]
+
+
+def test_a_raw_list_has_at_most_max_items_animals(kind: Kind) -> None:
+    service = Service(http_page(2, "x"))
+    with Client(kind, service) as client:
+        raw = client.inner.with_options(max_retries=0).with_raw_response
+        assert len(client.finish(raw.list_pets(max_items=2)).parse()) == 2
+        with pytest.raises(ValueError, match="max_items"):
+            client.finish(raw.list_pets(max_items=0))
+    assert [request.url.params["limit"] for request in service.requests] == ["2"]
+
+
+def test_a_negative_max_items_is_a_value_error_at_once(kind: Kind) -> None:
+    with Client(kind, Service()) as client, pytest.raises(ValueError, match="max_items"):
+        client.inner.list_pets(max_items=-1)
 
 
 def test_a_repeated_header_is_joined(kind: Kind) -> None:

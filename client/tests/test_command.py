@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 
@@ -28,6 +31,33 @@ def run(
         [sys.executable, "-m", "petstore_client", *arguments],
         env=variables | more, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
+
+
+class _Answer(BaseHTTPRequestHandler):
+    status = 200
+    body = ""
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def answering(status: int, body: str) -> Iterator[str]:
+    """A server that gives one answer to everything; its base URL."""
+    handler = type("Handler", (_Answer,), {"status": status, "body": body})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +84,16 @@ def test_list_as_json_is_one_array(shop: Server) -> None:
     assert run("list", "--status", "pending", key=key, server=shop).stdout == ""
 
 
-@pytest.mark.parametrize(("limit", "pages"), [(1, 1), (5, 1), (120, 2), (1000, 2)])
-def test_list_with_a_limit_prints_only_the_first_animals(shop: Server, limit: int, pages: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "limits"),
+    [(1, ["1"]), (100, ["100"]), (120, ["100", "20"]), (150, ["100", "50"]), (1000, ["100", "100"])],
+)
+def test_list_with_a_limit_prints_only_the_first_animals(shop: Server, limit: int, limits: list[str]) -> None:
     arguments = ["list", "--limit", str(limit), "--status", "sold"]
     done = run(*arguments, "--verbose", key=shop.key().secret, server=shop)
     assert [int(line.split()[0]) for line in done.stdout.splitlines()] == list(range(1, min(limit, 150) + 1))
     requests = re.findall(r"^GET /pets\?limit=(\d+)", done.stderr, re.MULTILINE)
-    assert requests == [str(min(limit, 100))] * pages, "no page is requested that is not printed"
+    assert requests == limits, "no page is requested that is not printed"
 
 
 def test_add_and_get_print_the_animal_and_get_warns_of_its_removal(server: Server, key: Key) -> None:
@@ -75,9 +108,24 @@ def test_add_and_get_print_the_animal_and_get_warns_of_its_removal(server: Serve
     assert shown.stdout.split() == [str(rex["id"]), "sold", "7", "Rex"]
 
 
-def test_control_characters_in_a_name_are_replaced(server: Server, key: Key) -> None:
-    done = run("add", "Rex\x9b31m", "7", key=key.secret, server=server)
-    assert "Rex\N{REPLACEMENT CHARACTER}31m" in done.stdout
+@pytest.mark.parametrize("output", [[], ["--json"]])
+def test_control_characters_are_escaped(server: Server, key: Key, output: list[str]) -> None:
+    name = "Rex\x80\x9b31m\u061c\u200e\u2028\u2029\u202e\u2066"
+    done = run("add", name, "7", *output, key=key.secret, server=server)
+    escaped = r"Rex\u0080\u009b31m\u061c\u200e\u2028\u2029\u202e\u2066"
+    assert escaped in done.stdout
+    assert done.stdout.replace("\n", "").isascii()
+    if output:
+        assert json.loads(done.stdout)["name"] == name, "the value is unchanged"
+
+
+def test_control_characters_in_an_error_are_escaped() -> None:
+    body = {"code": "a\x9bb", "message": "No\u202e\n", "status": 418}
+    with answering(418, json.dumps(body)) as base_url:
+        done = run("list", "--verbose", key="k", PETSTORE_BASE_URL=base_url)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [r"No\u202e\u000a (a\u009bb, status 418)"]
+    assert done.stderr.replace("\n", "").isascii()
 
 
 def test_an_error_of_the_service_is_one_line_and_exit_code_1(server: Server, key: Key) -> None:
@@ -169,7 +217,7 @@ def test_a_wait_for_the_rate_limit_is_printed(server: Server) -> None:
         env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stderr is not None
-        assert re.fullmatch(r"waiting \d\d s for the rate limit\n", process.stderr.readline())
+        assert re.fullmatch(r"waiting \d\d s: per-minute rate limit\n", process.stderr.readline())
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
 

@@ -115,9 +115,9 @@ def test_requests_that_are_refused_together_are_one_refusal() -> None:
     assert refusals.refuse() == 1
 
 
-def test_a_call_during_a_pause_longer_than_max_wait_raises_without_sending() -> None:
+def test_a_call_during_a_pause_that_exceeds_total_timeout_raises_without_sending() -> None:
     clock = Clock()
-    shared = operations(clock)
+    shared = operations(clock, options_with(total_timeout=90.0))
     headers = {"retry_after": 100, "x_request_id": "first", **limits(60, 0, 9000)}
     Run(shared.create_pet("Rex", 7), [error(429, "key_banned", **headers)], clock)
     clock.now += 10
@@ -128,17 +128,20 @@ def test_a_call_during_a_pause_longer_than_max_wait_raises_without_sending() -> 
     assert second.error.retry_after == 94, "the rest of the pause, with its jitter of 4 of at most 8 s"
     assert (second.error.limit, second.error.request_id) == (60, "first")
     clock.now += 4
-    third = Run(shared.create_pet("Ada", 7), [response(201, REX)], clock)
-    assert third.waited == pytest.approx(90, abs=0.01), "exactly max_wait is not longer than max_wait"
-    assert third.result is not None
+    third = Run(shared.create_pet("Ada", 7), [], clock)
+    assert isinstance(third.error, KeyBanned), "a pause that ends with total_timeout leaves no time to send"
+    clock.now += 0.5
+    fourth = Run(shared.create_pet("Ada", 7), [response(201, REX)], clock)
+    assert fourth.waited == pytest.approx(89.5, abs=0.01)
+    assert fourth.result is not None
 
 
 def test_other_options_of_a_call_share_the_pause() -> None:
     clock = Clock()
     shared = operations(clock)
-    Run(shared.create_pet("Rex", 7), [error(429, "rate_limit_exceeded", retry_after=100)], clock)
-    patient = Run(shared.with_options(max_wait=200).create_pet("Ada", 7), [response(201, REX)], clock)
-    assert patient.waited >= 100
+    Run(shared.create_pet("Rex", 7), [error(429, "rate_limit_exceeded", retry_after=200)], clock)
+    patient = Run(shared.with_options(total_timeout=math.inf).create_pet("Ada", 7), [response(201, REX)], clock)
+    assert patient.waited >= 200
     impatient = Run(shared.with_options(max_retries=0).create_pet("Ada", 7), [error(500, "internal_error")], clock)
     assert len(impatient.sent) == 1
 
@@ -185,25 +188,25 @@ def test_every_wait_is_reported_and_each_pause_is_logged_once(caplog: pytest.Log
     waits: list[Wait] = []
     clock = Clock()
     shared = operations(clock, events=Events(on_wait=waits.append))
-    refused, other = shared.create_pet("Rex", 7), shared.list_pets(limit=5)
+    refused, other = shared.create_pet("Rex", 7), shared.list_pets(page_size=5)
     refused.send(None)
     refused.send(error(429, "rate_limit_exceeded", retry_after=41))
     other.send(None)
     assert [(wait.method, wait.path, wait.reason) for wait in waits] == [
-        ("POST", "/pets", "rate_limit"),
-        ("GET", "/pets?limit=5", "rate_limit"),
+        ("POST", "/pets", "minute_limit"),
+        ("GET", "/pets?limit=5", "minute_limit"),
     ]
     assert [wait.seconds for wait in waits] == [pytest.approx(43.05)] * 2
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert lines == [("WARNING", f"waiting {waits[0].seconds:.0f} s for the rate limit")]
+    assert lines == [("WARNING", "waiting 43 s: per-minute rate limit")]
     refused.close()
     other.close()
 
 
-def test_the_delay_after_a_failure_is_reported_and_not_logged_as_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_wait_is_reported_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     waits: list[Wait] = []
     clock = Clock()
     call = operations(clock, events=Events(on_wait=waits.append)).fetch_pet(1)
     Run(call, [error(500, "internal_error"), response(200, REX)], clock)
-    assert waits == [Wait("GET", "/pets/1", 0.375, "retry")]
+    assert waits == [Wait("GET", "/pets/1", 0.375, "failure")]
     assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == []

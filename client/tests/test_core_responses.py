@@ -1,5 +1,6 @@
 """What a response means: errors by code, the rate limit, pages, bodies that do not fit; and what is logged of it."""
 
+import json
 import logging
 import pickle
 import re
@@ -30,6 +31,7 @@ from petstore_client import (
     _errors,
 )
 from petstore_client._errors import CLASSES, api_error
+from petstore_client._escaping import escape
 from petstore_client._events import Events
 from petstore_client._messages import Failure, Response
 from petstore_client._responses import next_cursor
@@ -123,7 +125,7 @@ def test_an_error_shows_its_values_and_can_be_pickled() -> None:
     assert copy.headers == raised.headers == {"x-request-id": "r-1"}
     for shown in (raised, copy):
         assert isinstance(shown, KeyBanned)
-        assert repr(shown) == "<KeyBanned: Wait. (key_banned, status 429, request r-1)>"
+        assert repr(shown) == "<KeyBanned: Wait. (key_banned, status 429, request r-1, retry after 60 s)>"
         assert (shown.retry_after, shown.limit, shown.reset) == (60.0, 60, 1794614400)
     assert str(ConnectionFailed("Not reached", code="connection_failed")) == "Not reached (connection_failed)"
 
@@ -190,8 +192,8 @@ def test_a_link_to_the_next_page_without_a_cursor_is_an_unexpected_response() ->
     ("arguments", "path"),
     [
         ({}, "/pets?limit=100"),
-        ({"status": PetStatus.SOLD, "limit": 2}, "/pets?limit=2&status=sold"),
-        ({"limit": 2, "cursor": "a+b"}, "/pets?limit=2&cursor=a%2Bb"),
+        ({"status": PetStatus.SOLD, "page_size": 2}, "/pets?limit=2&status=sold"),
+        ({"page_size": 2, "cursor": "a+b"}, "/pets?limit=2&cursor=a%2Bb"),
     ],
 )
 def test_the_arguments_of_a_list_become_its_query(arguments: dict[str, Any], path: str) -> None:
@@ -288,6 +290,26 @@ def test_an_attempt_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 3
 
 
+CONTROLS = "\x00\x1b\n\x7f\x80\x9b\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
+
+
+def test_control_characters_are_escaped_and_json_keeps_its_meaning() -> None:
+    for character in CONTROLS:
+        escaped = escape(f"a{character}b")
+        assert escaped == f"a\\u{ord(character):04x}b"
+        assert escaped.isascii()
+    assert escape("\ud800") == "\\ud800"
+    assert escape("Łucja 🐶\u00a0é") == "Łucja 🐶\u00a0é", "and nothing else"
+    name = f'Rex{CONTROLS}"\\'
+    assert json.loads(escape(Pet(1, name, 7, PetStatus.SOLD).to_json()))["name"] == name
+
+
+def test_a_log_line_has_no_control_characters(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "petstore_client")
+    Events().attempt(Attempt("GET", "/pets", 1, 3, 0.0, 418, "a\n\u202eb", "r\x9b", None))
+    assert caplog.messages == ["GET /pets: 418 a\\u000a\\u202eb in 0.000 s, attempt 1 of 3, request r\\u009b"]
+
+
 def test_a_new_animal_is_sent_with_a_status_only_if_one_is_given() -> None:
     clock = Clock()
     bodies = []
@@ -317,7 +339,7 @@ def test_get_pet_of_the_raw_operations_warns() -> None:
 
 def test_iterating_follows_the_cursors_and_skips_empty_pages() -> None:
     clock = Clock()
-    pets = operations(clock).iterate("available", 2, None, Page((), etag='"v1"'))
+    pets = operations(clock).iterate("available", None, 2, None, Page((), etag='"v1"'))
     pages = [
         response(200, [REX, REX], link='</v1/pets?cursor=a>; rel="next"'),
         response(200, [], link='</v1/pets?cursor=b>; rel="next"'),
@@ -337,7 +359,7 @@ def test_iterating_follows_the_cursors_and_skips_empty_pages() -> None:
 
 def test_iterating_requests_the_same_page_again_after_an_error() -> None:
     clock = Clock()
-    pages = operations(clock).iterate(None, 100, "a", None).pages()
+    pages = operations(clock).iterate(None, None, 100, "a", None).pages()
     broken = Run(pages.__anext__(), [error(410, "gone")], clock)
     again = Run(pages.__anext__(), [LAST_PAGE], clock)
     assert broken.error is not None
@@ -346,7 +368,7 @@ def test_iterating_requests_the_same_page_again_after_an_error() -> None:
 
 def test_iterators_and_pages_show_where_they_are() -> None:
     clock = Clock()
-    pets = operations(clock).iterate("sold", 2, None, None)
+    pets = operations(clock).iterate("sold", None, 2, None, None)
     pages = pets.pages()
     shown = [repr(pets), repr(pages)]
     linked = response(200, [REX], link='</v1/pets?cursor=a>; rel="next"')

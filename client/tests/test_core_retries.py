@@ -1,5 +1,6 @@
 """The rules on retrying and waiting, one by one, for one call on a fake clock."""
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from petstore_client import (
     ServerError,
     TimedOut,
 )
+from petstore_client._events import Events
 from petstore_client._messages import Failure, Response, Timeouts
 from petstore_client._operations import checked_headers
 from petstore_client._retries import delay_after, retry_after
@@ -83,11 +85,82 @@ def test_a_503_is_retried_after_the_retry_after_plus_jitter() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "rate_limit_exceeded"), (503, "unavailable")])
-def test_a_wait_longer_than_max_wait_is_raised_at_once(status: int, code: str) -> None:
-    run, clock = create(error(status, code, retry_after=10), max_wait=10)
+def test_a_wait_that_would_exceed_total_timeout_is_raised_at_once(status: int, code: str) -> None:
+    run, clock = create(error(status, code, retry_after=10), total_timeout=10)
     assert isinstance(run.error, RateLimited | ServerError)
     assert run.error.retry_after == 10, "as the service said"
     assert clock.slept == []
+
+
+@pytest.mark.parametrize("code", ["rate_limit_exceeded", "key_banned"])
+def test_a_second_wait_that_would_exceed_total_timeout_raises_the_last_error(code: str) -> None:
+    run, clock = create(error(429, "rate_limit_exceeded", retry_after=60), error(429, code, retry_after=58))
+    assert isinstance(run.error, RateLimited)
+    assert run.error.code == code
+    assert clock.slept == [63.0], "120 s do not have room for a second wait"
+
+
+def test_a_retry_without_a_retry_after_is_bounded_too() -> None:
+    run, clock = create(*[error(500, "internal_error")] * 2, total_timeout=0.5, max_retries=5)
+    assert isinstance(run.error, ServerError)
+    assert clock.slept == [0.375]
+
+
+def test_without_total_timeout_a_call_waits_as_long_as_the_service_asks() -> None:
+    refused = error(429, "rate_limit_exceeded", retry_after=80_000)
+    run, clock = create(refused, response(201, REX), total_timeout=math.inf)
+    assert run.parsed.name == "Rex"
+    assert sum(clock.slept) >= 80_000
+    assert [request.timeouts.total for _, request in run.sent] == [30, 30]
+
+
+def test_each_attempt_gets_at_most_the_rest_of_total_timeout() -> None:
+    run, _ = create(error(503, "unavailable", retry_after=100), response(201, REX))
+    totals = [request.timeouts.total for _, request in run.sent]
+    assert totals == [30, 16], "120 s less the wait of 104 s"
+
+
+def test_an_attempt_that_begins_as_total_timeout_ends_has_a_timeout_above_0() -> None:
+    assert Timeouts(30, 5, 30, 30, 30).within(-1).total == 0.001
+    assert Timeouts(30, 5, 30, 30, 30).within(math.inf).total == 30
+
+
+def test_nothing_is_sent_after_total_timeout_has_passed_in_a_callback() -> None:
+    clock = Clock()
+    events = Events(on_wait=lambda wait: clock.sleep(200))
+    for outcome in (error(429, "rate_limit_exceeded", retry_after=9), error(503, "unavailable", retry_after=9)):
+        run = Run(operations(clock, events=events).create_pet("Rex", 7), [outcome], clock)
+        assert len(run.sent) == 1
+        assert isinstance(run.error, RateLimited | ServerError), "the last error"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        (error(429, "rate_limit_exceeded", retry_after=41), "waiting 43 s: per-minute rate limit"),
+        (error(429, "rate_limit_exceeded", retry_after=60), "waiting 63 s: per-minute rate limit"),
+        (error(429, "rate_limit_exceeded", retry_after=61), "waiting 64 s: per-day rate limit"),
+        (error(429, "key_banned", retry_after=60), "waiting 63 s: the API key is banned"),
+        (error(503, "unavailable", retry_after=10), "waiting 10 s: the service is unavailable"),
+        (error(502, "unknown", retry_after=10), "waiting 10 s: the last attempt failed"),
+        (error(429, "rate_limit_exceeded", retry_after=5), "waiting 5 s: per-minute rate limit"),
+        (error(503, "unavailable", retry_after=2), None),
+        (error(429, "rate_limit_exceeded", retry_after=4), None),
+    ],
+)
+def test_a_wait_longer_than_5_seconds_is_one_warning_that_names_its_cause(
+    outcome: Response, line: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, _ = create(outcome, response(201, REX))
+    assert run.result is not None
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("WARNING", line)] * (
+        line is not None
+    )
+
+
+def test_a_long_backoff_after_lost_connections_is_a_warning_too(caplog: pytest.LogCaptureFixture) -> None:
+    create(*[Failure(OSError("cut"), "no response")] * 5, response(201, REX), max_retries=5)
+    assert [record.getMessage() for record in caplog.records] == ["waiting 6 s: no response from the service"]
 
 
 def test_the_wait_grows_each_time_that_a_call_is_refused_again() -> None:
@@ -176,7 +249,7 @@ def test_an_idempotency_key_that_no_header_can_carry_is_not_sent(bad: str) -> No
         Run(operations(clock).create_pet("Rex", 7, idempotency_key=bad), [], clock)
 
 
-@pytest.mark.parametrize("bad", [{"max_retries": -1}, {"max_wait": -1}, {"max_wait": float("nan")}])
+@pytest.mark.parametrize("bad", [{"max_retries": -1}, {"total_timeout": 0}, {"total_timeout": float("nan")}])
 def test_an_option_out_of_range_is_a_value_error(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         operations(Clock()).with_options(**bad)
@@ -195,6 +268,16 @@ def test_the_headers_of_the_options_are_sent_but_those_of_the_call_go_first() ->
     assert run.sent[0][1].headers == {
         "prefer": "error=gone, delay=1", "x-empty": "", "content-type": "application/json", "idempotency-key": "random",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [({}, "handling=strict"), ({"prefer": "handling=lenient, delay=1"}, "handling=strict, handling=lenient, delay=1")],
+)
+def test_strict_handling_is_the_first_preference(given: dict[str, str], sent: str) -> None:
+    run, _ = create(response(201, REX), strict=True, headers=given)
+    assert run.sent[0][1].headers["prefer"] == sent
+    assert "prefer" not in create(response(201, REX))[0].sent[0][1].headers
 
 
 @pytest.mark.parametrize(

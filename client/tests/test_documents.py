@@ -1,6 +1,7 @@
 """The documents of the client: the examples print what they say, and the reference is complete."""
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from packaging.requirements import Requirement
 
 import petstore_client
 from examples import CLIENT, EXAMPLES, README, REFERENCE
@@ -32,8 +34,8 @@ METHODS = [snake_case(each.name) for each in OPERATIONS]
 PUBLIC = [name for name in petstore_client.__all__ if not name.startswith("__")]
 
 
-def test_the_documents_have_nine_examples() -> None:
-    assert len(EXAMPLES) == 9
+def test_the_documents_have_ten_examples() -> None:
+    assert len(EXAMPLES) == 10
 
 
 @pytest.fixture
@@ -43,19 +45,40 @@ def fresh(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs_with_a_free_key_and_prints_what_it_says(name: str, fresh: Server) -> None:
+def test_an_example_runs_with_a_free_key_and_prints_what_it_says(name: str, fresh: Server, tmp_path: Path) -> None:
     environment: Environment = "staging" if "Prefer" in EXAMPLES[name] else "live"
     key = fresh.key("free", environment=environment)
     variables = {"PETSTORE_API_KEY": key.secret, "PETSTORE_BASE_URL": fresh.url("", environment)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", EXAMPLES[name]],
-        env=os.environ | variables, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     expected = re.findall(r"→ ([^→\n]+?)\s*(?=→|$)", EXAMPLES[name], re.MULTILINE)
     assert expected, "an example says what it prints"
     assert done.stdout.splitlines() == expected
+
+
+def test_the_mirror_of_the_readme_resumes_after_an_interruption(fresh: Server, tmp_path: Path) -> None:
+    (example,) = (text for text in EXAMPLES.values() if "mirror.jsonl" in text)
+    variables = {"PETSTORE_API_KEY": fresh.key().secret, "PETSTORE_BASE_URL": fresh.url("")}
+
+    def mirror(program: str) -> list[int]:
+        command = [sys.executable, "-W", "error", "-c", program]
+        subprocess.run(command, cwd=tmp_path, env=os.environ | variables, capture_output=True, timeout=60)
+        lines = (tmp_path / "mirror.jsonl").read_bytes().splitlines()
+        return [json.loads(line)["id"] for line in lines]
+
+    fresh.fill(250)
+    killed_before_the_state_is_saved = "import os\n" + example.replace("mirror.flush()", "mirror.flush(), os._exit(9)")
+    killed_after_the_first_page = "import os\n" + example.replace("replace(state)", "replace(state), os._exit(9)")
+    assert len(mirror(killed_before_the_state_is_saved)) == 100
+    assert len(mirror(killed_after_the_first_page)) == 100
+    assert len(mirror(killed_before_the_state_is_saved)) == 200
+    assert mirror(example) == list(range(1, 251))
+    fresh.fill(30)
+    assert mirror(example) == list(range(1, 281)), "and adds new animals"
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -128,7 +151,6 @@ def test_every_relative_link_of_the_documents_exists() -> None:
 
 def test_the_documents_name_the_wheel_and_no_package_of_a_registry() -> None:
     """On a public registry, a package of this name could be someone else's."""
-    assert f"petstore_client-{petstore_client.__version__}-py3-none-any.whl" in README
     texts = [
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
@@ -139,6 +161,18 @@ def test_the_documents_name_the_wheel_and_no_package_of_a_registry() -> None:
     assert len(texts) > 100
     command = re.compile(r"(?:pip3?|uv|pipx|poetry) (?:install|add) (?:-\S+ )*['\"]?petstore(?!\S*\.whl)")
     assert [path.name for path in texts if command.search(path.read_text())] == []
+
+
+def test_the_readme_names_the_current_version_and_lines_that_pip_accepts() -> None:
+    versions = re.findall(r"petstore_client-(.+?)-py3-none-any\.whl|\.git@v(.+?)#", README)
+    assert {wheel or tag for wheel, tag in versions} == {petstore_client.__version__}
+    (lines,) = re.findall(r"^```text\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (table,) = re.findall(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    given = [line.split("    #")[0] for line in lines.splitlines()] + tomllib.loads(table)["dependencies"]
+    assert len(given) == 3
+    for requirement in map(Requirement, given):
+        assert requirement.name == "petstore-client"
+        assert requirement.url
 
 
 def test_the_distribution_needs_httpx_msgspec_and_typing_extensions() -> None:

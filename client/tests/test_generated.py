@@ -44,13 +44,16 @@ def output(*command: str | Path, cwd: Path) -> str:
 def test_a_generated_python_client_works(shop: Server, document: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("post_hooks: []\n")  # no formatting of the generated code
     output(
-        sys.executable, "-m", "openapi_python_client", "generate", "--path", document, "--meta", "none",
-        "--config", tmp_path / "config.yaml", "--output-path", tmp_path / "pets_client", "--fail-on-warning",
+        sys.executable, "-m", "openapi_python_client", "generate", "--path", document,
+        "--config", tmp_path / "config.yaml", "--fail-on-warning",
         cwd=tmp_path,
     )  # fmt: skip
-    shutil.copy(HERE / "generated_pets.py", tmp_path)
+    # Neither the project nor the package has the name of our client, so that both can be installed.
+    project = tmp_path / "petstore-api-client"
+    assert [each.parent.name for each in tmp_path.glob("*/*/__init__.py")] == ["petstore_api_client"]
+    shutil.copy(HERE / "generated_pets.py", project)
     result = json.loads(
-        output(sys.executable, "-W", "error", "generated_pets.py", shop.url(""), shop.key().secret, cwd=tmp_path)
+        output(sys.executable, "-W", "error", "generated_pets.py", shop.url(""), shop.key().secret, cwd=project)
     )
     rex = result["created"]
     assert rex | {"id": 0} == {"id": 0, "name": "Rex", "categoryId": 7, "status": "available"}

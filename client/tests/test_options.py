@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fakes import KEY, REX, Client, Kind, Service, http_error, http_page, http_response
+from fakes import KEY, REX, Client, Clock, Kind, Service, http_error, http_page, http_response
 from harness.servers import Key, Server
 from petstore_client import LIVE, STAGING, AsyncPetstore, InvalidRequest, Petstore, RateLimited, ServerError, TimedOut
 
@@ -49,8 +49,8 @@ def test_key_and_base_url_come_from_the_environment_variables_unless_given(
 
 
 @pytest.mark.parametrize(
-    "bad", [{"base_url": "ftp://x"}, {"max_retries": -1}, {"max_wait": -1}, {"timeout": 0}, {"connect_timeout": 0},
-            {"max_wait": float("nan")}, {"timeout": httpx.Timeout(5, read=0)}],
+    "bad", [{"base_url": "ftp://x"}, {"max_retries": -1}, {"total_timeout": 0}, {"timeout": 0}, {"connect_timeout": 0},
+            {"total_timeout": float("nan")}, {"timeout": httpx.Timeout(5, read=0)}],
 )  # fmt: skip
 def test_an_argument_out_of_range_is_a_value_error(kind: Kind, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
@@ -133,7 +133,7 @@ def test_the_default_timeouts_are_5_seconds_to_connect_and_30_in_all(kind: Kind)
     assert all(25 < timeouts.get(phase) <= 30 for phase in ("read", "write", "pool"))
 
 
-def test_with_options_sets_max_retries_timeout_and_max_wait_for_one_call(kind: Kind) -> None:
+def test_with_options_sets_max_retries_timeout_and_total_timeout_for_one_call(kind: Kind) -> None:
     failure = http_error(500, "internal_error")
     late = http_error(503, "unavailable", {"Retry-After": "3"})
     service = Service(failure, late, failure, failure, failure)
@@ -144,7 +144,7 @@ def test_with_options_sets_max_retries_timeout_and_max_wait_for_one_call(kind: K
         assert len(service.requests) == 1
         assert service.requests[0].extensions["timeout"]["read"] <= 2
         with pytest.raises(ServerError, match="unavailable"):
-            client.finish(client.inner.with_options(max_wait=1).create_pet("Rex", 7))
+            client.finish(client.inner.with_options(total_timeout=1).create_pet("Rex", 7))
         assert len(service.requests) == 2
         with pytest.raises(ServerError):
             client.create_pet("Rex", 7)
@@ -162,7 +162,7 @@ def test_with_options_shares_connections_callbacks_and_the_pause(kind: Kind) -> 
     refusal = http_error(429, "rate_limit_exceeded", {"Retry-After": "1000"})
     service = Service(refusal, http_response(201, REX))
     with Client(kind, service) as client:
-        changed = client.inner.with_options(max_wait=2000)
+        changed = client.inner.with_options(total_timeout=None)
         assert type(changed) is type(client.inner)
         assert changed.base_url == client.inner.base_url
         with pytest.raises(RateLimited):
@@ -170,11 +170,11 @@ def test_with_options_shares_connections_callbacks_and_the_pause(kind: Kind) -> 
         client.finish(changed.create_pet("Rex", 7))
         assert sum(client.clock.slept) > 1000
         assert [attempt.status for attempt in client.attempts] == [429, 201]
-        assert [wait.reason for wait in client.waits] == ["rate_limit"]
+        assert [wait.reason for wait in client.waits] == ["day_limit"]
 
 
 @pytest.mark.parametrize(
-    "bad", [{"max_retries": -1}, {"max_wait": -0.5}, {"timeout": 0}, {"timeout": httpx.Timeout(0)}]
+    "bad", [{"max_retries": -1}, {"total_timeout": -0.5}, {"timeout": 0}, {"timeout": httpx.Timeout(0)}]
 )
 def test_with_options_out_of_range_is_a_value_error(kind: Kind, bad: dict[str, Any]) -> None:
     with Client(kind, Service()) as client, pytest.raises(ValueError, match="must be"):
@@ -205,6 +205,7 @@ def test_a_header_that_cannot_be_sent_is_a_value_error(kind: Kind, bad: dict[str
 def timeouts_sent(kind: Kind, timeout: Any, **options: Any) -> list[dict[str, float]]:
     """The timeouts of two requests: of a client with this timeout, and of one that gets it from `with_options`."""
     service = Service(*[http_response(201, REX)] * 2)
+    options |= {"total_timeout": None}
     with Client(kind, service, timeout=timeout, **options) as client:
         client.create_pet("Rex", 7)
     with Client(kind, service, **options) as client:
@@ -227,6 +228,84 @@ def test_with_options_without_a_timeout_keeps_it(kind: Kind) -> None:
     with Client(kind, service, timeout=2) as client:
         client.finish(client.inner.with_options(max_retries=1).create_pet("Rex", 7))
     assert service.requests[0].extensions["timeout"]["read"] <= 2
+
+
+@pytest.mark.parametrize("timeout", [30, None, httpx.Timeout(30)])
+def test_no_attempt_may_take_longer_than_the_rest_of_total_timeout(kind: Kind, timeout: Any) -> None:
+    service = Service(http_error(503, "unavailable", {"Retry-After": "6"}), http_response(201, REX))
+    with Client(kind, service, timeout=timeout, connect_timeout=30, total_timeout=10) as client:
+        client.create_pet("Rex", 7)
+    first, second = (dict(request.extensions["timeout"]) for request in service.requests)
+    assert all(9 < seconds <= 10 for seconds in first.values())
+    assert all(2.5 < seconds <= 4 for seconds in second.values()), "10 s less the wait of 6.3 s"
+
+
+class RealTime(Clock):
+    def __call__(self) -> float:
+        return time.monotonic()
+
+
+def test_total_timeout_ends_a_call_to_a_server_that_does_not_respond(kind: Kind) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        with Client(kind, base_url=address, clock=RealTime(), timeout=None, total_timeout=0.3) as client:
+            began = time.monotonic()
+            with pytest.raises(TimedOut):
+                client.create_pet("Rex", 7)
+            assert 0.25 < time.monotonic() - began < 30
+        assert len(client.attempts) == 1, "no time is left for a retry"
+
+
+def test_total_timeout_is_for_each_page_of_a_list(kind: Kind) -> None:
+    late = http_error(503, "unavailable", {"Retry-After": "6"})
+    service = Service(late, http_page(1, "x"), late, http_page(1, "y"), late, late)
+    with Client(kind, service, total_timeout=10) as client:
+        pets = client.list_pets()
+        assert [next(pets).id, next(pets).id] == [1, 1]
+        assert sum(client.clock.slept) > 12
+        with pytest.raises(ServerError):
+            next(pets)
+    assert len(service.requests) == 6, "the last page had one retry: a second wait would exceed total_timeout"
+
+
+def test_total_timeout_of_with_options_is_for_its_calls_only(kind: Kind) -> None:
+    late = http_error(503, "unavailable", {"Retry-After": "6"})
+    service = Service(late, late, http_response(201, REX), late, http_response(201, REX))
+    with Client(kind, service, total_timeout=5) as client:
+        with pytest.raises(ServerError):
+            client.create_pet("Rex", 7)
+        client.finish(client.inner.with_options(total_timeout=None).create_pet("Rex", 7))
+        longer = client.inner.with_options(total_timeout=10)
+        client.finish(longer.with_options(max_retries=1).create_pet("Rex", 7))
+
+
+def test_time_that_a_callback_takes_counts(kind: Kind) -> None:
+    service = Service(http_error(503, "unavailable", {"Retry-After": "2"}))
+    clock = Clock()
+    with (
+        Client(kind, service, clock, total_timeout=10, on_attempt=lambda attempt: clock.sleep(20)) as client,
+        pytest.raises(ServerError),
+    ):
+        client.create_pet("Rex", 7)
+    assert len(service.requests) == 1
+
+
+def test_strict_asks_for_strict_handling(kind: Kind) -> None:
+    service = Service(*[http_response(201, REX)] * 5)
+    with Client(kind, service, strict=True, default_headers={"Prefer": "delay=1"}) as client:
+        client.create_pet("Rex", 7)
+        client.finish(client.inner.with_options(max_retries=1).create_pet("Rex", 7))
+        client.finish(client.inner.with_options(strict=False).create_pet("Rex", 7))
+    with Client(kind, service) as client:
+        client.create_pet("Rex", 7)
+        client.finish(client.inner.with_options(strict=True).create_pet("Rex", 7))
+    assert [request.headers.get("Prefer") for request in service.requests] == [
+        "handling=strict, delay=1",
+        "handling=strict, delay=1",
+        "delay=1",
+        None,
+        "handling=strict",
+    ]
 
 
 def test_requests_with_each_kind_of_timeout_reach_the_service(kind: Kind, server: Server, key: Key) -> None:

@@ -50,7 +50,7 @@ def add_animals(kind: Kind, server: Server, key: Key, workers: int, each: int, *
 
     async def run_tasks() -> None:
         async def sleep(seconds: float) -> None:
-            await asyncio.to_thread(fast.sleep, seconds)
+            await asyncio.to_thread(fast.sleep_until, fast.end_of(seconds), seconds)
 
         async with AsyncPetstore(key.secret, sleep=sleep, **options) as client:
 
@@ -87,7 +87,7 @@ def test_8_workers_add_200_animals_with_a_free_key_and_default_options(kind: Kin
 def test_a_pool_far_larger_than_the_limit_is_not_banned(kind: Kind, own_server: Server) -> None:
     """Seven refusals in a row would be a ban: 40 workers that do not share a client would reach it at once."""
     key = own_server.key("enterprise", Limits(6, 1_000_000))
-    result = add_animals(kind, own_server, key, workers=40, each=1, max_wait=3600.0)
+    result = add_animals(kind, own_server, key, workers=40, each=1, total_timeout=3600.0)
     assert result.errors == []
     assert len(names(own_server)) == 40
     assert "key_banned" not in {attempt.code for attempt in result.attempts}

@@ -58,10 +58,10 @@ def test_a_created_animal_can_be_fetched_and_listed(connect: Connect) -> None:
 def test_all_pages_are_followed_in_the_order_of_ids(connect: Connect, server: Server) -> None:
     server.fill(45)
     client = connect()
-    ids = [pet.id for pet in client.list_pets(limit=20)]
+    ids = [pet.id for pet in client.list_pets(page_size=20)]
     assert ids == sorted(set(ids))
     assert len(ids) >= 45
-    assert [len(page) for page in client.pages(limit=20)][:2] == [20, 20]
+    assert [len(page) for page in client.pages(page_size=20)][:2] == [20, 20]
 
 
 def test_a_public_url_in_the_links_does_not_change_the_base_url(
@@ -71,7 +71,7 @@ def test_a_public_url_in_the_links_does_not_change_the_base_url(
     with serving(data, "own", "--public-url", "https://pets.example") as server:
         server.fill(5)
         with Client(kind, api_key=server.key().secret, base_url=server.url("")) as client:
-            assert [pet.id for pet in client.list_pets(limit=2)] == [1, 2, 3, 4, 5]
+            assert [pet.id for pet in client.list_pets(page_size=2)] == [1, 2, 3, 4, 5]
 
 
 def test_the_same_idempotency_key_adds_one_animal_and_no_other(connect: Connect) -> None:
@@ -87,9 +87,17 @@ def test_invalid_values_are_an_invalid_request_that_names_them(connect: Connect)
         connect().create_pet(" ", 7)
     assert (body.value.code, body.value.status) == ("invalid_body", 400)
     with pytest.raises(InvalidRequest, match="limit") as parameter:
-        next(connect().list_pets(limit=101))
+        next(connect().list_pets(page_size=101))
     assert parameter.value.code == "invalid_parameter"
     assert parameter.value.request_id
+
+
+def test_strict_handling_refuses_nothing_that_the_client_sends(connect: Connect) -> None:
+    client = connect(strict=True)
+    rex = client.create_pet("Rex", 7, status="sold")
+    assert client.get_pet(rex.id) == rex
+    page = next(client.pages("sold", max_items=1))
+    assert next(client.pages("sold", page_size=1, cursor=page.next_cursor, if_none_match=page.etag)) is not None
 
 
 def test_unknown_animals_keys_paths_and_missing_scopes_have_their_errors(connect: Connect, server: Server) -> None:
@@ -132,9 +140,9 @@ def test_a_list_is_resumed_at_a_cursor(connect: Connect, server: Server) -> None
     server.fill(5, status="sold")
     client = connect()
     every = [pet.id for pet in client.list_pets("sold")]
-    first = next(client.pages("sold", limit=2))
+    first = next(client.pages("sold", page_size=2))
     assert first.next_cursor is not None
-    rest = [pet.id for pet in client.list_pets("sold", limit=100, cursor=first.next_cursor)]
+    rest = [pet.id for pet in client.list_pets("sold", page_size=100, cursor=first.next_cursor)]
     assert [pet.id for pet in first] + rest == every
     with pytest.raises(InvalidRequest, match="cursor"):
         next(client.list_pets(cursor="mangled"))
@@ -160,8 +168,8 @@ def test_raw_responses_have_the_headers_of_the_service(connect: Connect) -> None
     assert created.status == 201
     assert created.headers["Location"].endswith(f"/pets/{created.parse().id}")
     assert created.request_id
-    page = client.finish(client.inner.with_raw_response.list_pets(limit=1))
-    unchanged = client.finish(client.inner.with_raw_response.list_pets(limit=1, if_none_match=page.etag))
+    page = client.finish(client.inner.with_raw_response.list_pets(page_size=1))
+    unchanged = client.finish(client.inner.with_raw_response.list_pets(page_size=1, if_none_match=page.etag))
     assert (unchanged.status, unchanged.content, unchanged.etag) == (304, b"", page.etag)
     assert "X-RateLimit-Remaining" in unchanged.headers
 

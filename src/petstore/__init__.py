@@ -1,3 +1,3 @@
 """Petstore: an HTTP and JSON pet store service whose contract holds to the letter."""
 
-__version__ = "2.0.0"
+__version__ = "1.0.0"

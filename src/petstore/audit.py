@@ -7,7 +7,6 @@ import msgspec
 # Actions whose subject is the id of a key, or of an animal.
 KEY_ACTIONS = (
     "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "revoke key", "lift ban",
-    "set limits",  # of older versions; now a part of "update key"
 )  # fmt: skip
 PET_ACTIONS = ("add animal", "update animal", "set status", "remove animal", "restore animal")
 # Every action of an operator, by its name in the audit log.

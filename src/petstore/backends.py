@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+
+import msgspec
 
 from petstore.changes import Change
 from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, check_safe, exclusive_lock, shared_lock
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
-from petstore.gate.upgrade_from_1_1 import needs_upgrade as gate_needs_upgrade
-from petstore.gate.upgrade_from_1_1 import upgrade as upgrade_gate
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability import multiprocess
 from petstore.rate_limits import SECOND, BanPolicy
@@ -20,7 +22,6 @@ from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.database import Bounds
 from petstore.store.schema import UNFINISHED_COPY
-from petstore.store.sqlite.connection import migrate, needs_upgrade
 
 TOTALS_MAX = 250  # of admissions in one transaction, so that creates do not wait long for the write lock
 
@@ -35,23 +36,25 @@ class Backends:
         alone: bool = False,
         serving: bool = False,
         locked: bool = True,
+        migrate: bool = True,
         bounds: Bounds | None = None,
     ) -> None:
         """`alone`: no other process may use the data directory meanwhile. `serving`: the callers are clients.
 
-        Without `locked` the data directory is not used, and need not exist. Raises OperatorError and Unavailable.
+        Without `locked` the data directory is not used, and need not exist. Without `migrate` no store is created or
+        migrated. Raises OperatorError and Unavailable.
         """
         self._settings = settings
         self._locked = locked
         self.clock = clock_of(settings)
         with contextlib.ExitStack() as lock:
             if locked:
+                check_recognised(settings)
                 recover_gate(settings)
-                upgrade_data(settings)
                 lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
-            self.gate = open_gate_for(settings)
+            self.gate = open_gate_for(settings if migrate else _with_existing_gate(settings, lock))
             try:
-                self.stores = open_stores_for(settings, self.gate, serving=serving, bounds=bounds)
+                self.stores = open_stores_for(settings, self.gate, serving=serving, migrate=migrate, bounds=bounds)
             except BaseException:
                 _close_soon(self.gate)
                 raise
@@ -85,6 +88,14 @@ class Backends:
                 mark_gate_clean(self._settings)
 
 
+def _with_existing_gate(settings: Settings, lock: contextlib.ExitStack) -> Settings:
+    """For a command that only reads: where there is no gate file yet, an empty one takes its place meanwhile."""
+    if settings.gate is not None or gate_file(None, settings.data).exists():
+        return settings
+    elsewhere = lock.enter_context(tempfile.TemporaryDirectory(prefix="petstore-"))
+    return msgspec.structs.replace(settings, data=Path(elsewhere))
+
+
 async def check_copied(stores: Mapping[Environment, Store]) -> None:
     """Raises OperatorError for an unfinished copy, which is incomplete and must not be changed."""
     for store in stores.values():
@@ -99,8 +110,19 @@ def _close_soon(gate: Gate) -> None:
     closing.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
+def check_recognised(settings: Settings) -> None:
+    """Raises OperatorError for files that this version cannot use, before anything in the directory changes."""
+    check_safe(settings.data)  # a pipe in place of a file would block us
+    if settings.store is None:
+        from petstore.store.sqlite.migrations import check_recognised as check_file
+
+        for environment in ENVIRONMENTS:
+            check_file(settings.data / f"{environment}.db")
+
+
 def prepare(settings: Settings) -> None:
     """Make the data directory or finish an interrupted restore; delete old metrics. Raises OperatorError."""
+    check_recognised(settings)
     with shared_lock(settings.data):
         pass
     with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so
@@ -127,27 +149,6 @@ def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
             time.sleep(0.02)
 
 
-def upgrade_data(settings: Settings) -> None:
-    """Bring the files of release 1.1 up to date, while no other process uses them. Raises OperatorError, Unavailable.
-
-    PostgreSQL and Redis are upgraded when they are first used.
-    """
-    gate = gate_file(settings.gate, settings.data)
-    files = [settings.data / f"{each}.db" for each in ENVIRONMENTS] if settings.store is None else []
-    if not (gate_needs_upgrade(gate) or any(map(needs_upgrade, files))):
-        return
-    try:
-        with exclusive_lock(settings.data):
-            for path in files:  # first: a store that is refused leaves the gate as it is
-                migrate(path)
-            upgrade_gate(gate)
-    except InUse:
-        raise InUse(
-            f"--data {settings.data}: was written by Petstore 1.1, and a service or a command of it still works there;"
-            " stop it, then start this version"
-        ) from None
-
-
 def mark_gate_clean(settings: Settings) -> None:
     """To be called by every process that has used the gate's file: the last one notes that all of it is on disk."""
     with contextlib.suppress(InUse), exclusive_lock(settings.data):
@@ -163,7 +164,12 @@ def open_gate_for(settings: Settings) -> Gate:
 
 
 def open_stores_for(
-    settings: Settings, gate: Gate | None, *, serving: bool = False, bounds: Bounds | None = None
+    settings: Settings,
+    gate: Gate | None,
+    *,
+    serving: bool = False,
+    migrate: bool = True,
+    bounds: Bounds | None = None,
 ) -> dict[Environment, Store]:
     """Stores that announce to the gate what each commit changes. Raises OperatorError."""
 
@@ -172,7 +178,7 @@ def open_stores_for(
             await gate.announce(environment, changes)
 
     bounds = (bounds or Bounds())._replace(usage_days=settings.usage_days)
-    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, bounds)
+    policy = StorePolicy(settings.postgres_pool, settings.pgbouncer, serving, migrate, bounds)
     return open_stores(settings.store, settings.data, policy, lambda environment: partial(announce, environment))
 
 

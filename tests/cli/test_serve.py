@@ -15,6 +15,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
@@ -25,10 +26,10 @@ from harness.served import SECRET, Served, is_running, serve_fails_in_one_line, 
 from harness.servers import PETSTORE, Server, takes_connections
 from harness.stores import StorePlace
 from petstore.cli import serve as serve_command
+from petstore.keys import Environment
 from petstore.service import AsgiService
 from petstore.settings import Settings
-from petstore.store import schema
-from petstore.store.postgres import migrations
+from petstore.store.postgres.migrations import MIGRATION_LOCK
 from petstore.store.schema import UNFINISHED_COPY
 from petstore.timeouts import CLIENT
 
@@ -185,16 +186,22 @@ def test_a_store_that_is_away_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
 
 
 def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
-    place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slow = tmp_path / "slow.sql"
-    seconds = 0.6 * CLIENT.call  # for each of the two schemas
-    *earlier, last = schema.migrations("postgres", 0)
-    slow.write_text(f"{last.file.read_text()}; SELECT pg_sleep({seconds})")
-    monkeypatch.setattr(migrations, "migrations", lambda *_: [*earlier, last._replace(file=slow)])
+    assert place.url is not None
+    settings = Settings(data=place.data, store=place.url)
     monkeypatch.setattr(serve_command, "OPENING_LOGGED_AFTER", 0.1)
+
+    async def start_while_another_node_migrates() -> dict[Environment, str]:
+        other = await asyncpg.connect(place.url)
+        await other.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
+        starting = asyncio.create_task(serve_command._first_key(settings))
+        await other.execute(f"SELECT pg_sleep({1.2 * CLIENT.call})")
+        await other.close()
+        return await starting
+
     with caplog.at_level("INFO", "petstore"):
-        secrets = asyncio.run(serve_command._first_key(Settings(data=place.data, store=place.url)))
+        secrets = asyncio.run(start_while_another_node_migrates())
     assert SECRET.fullmatch(secrets["live"])
     assert caplog.messages == ["store opening"]
 

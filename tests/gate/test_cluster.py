@@ -185,7 +185,7 @@ def test_a_slot_without_owner_fails_its_own_keys_until_it_has_one(tmp_path: Path
     well = next(key_id for key_id in KEY_IDS[1:] if shard_of(key_record(key_id)) == shard_of(key_record("key_0")))
     with cluster_running() as cluster:
         place = GatePlace(tmp_path, cluster.url())
-        place.use(lambda gate: gate.keys_version("live"), REFUSE)  # the first use looks for records of 1.1 in all slots
+        place.use(lambda gate: gate.keys_version("live"), REFUSE)
         owner = cluster.clients[shard_of(key_record("key_0"))]
         for client in (owner, *cluster.clients):
             client.config_set("cluster-require-full-coverage", "no")

@@ -14,7 +14,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import apsw
 import httpx
 import pytest
 
@@ -30,7 +29,6 @@ from petstore.maintenance import archive
 from petstore.pets import Pet
 from petstore.plans import Limits
 from tests.marks import only_as_root
-from tests.release_1_1 import pet_ids, unpack
 
 SECONDS, EVERY = 3.0, 1.0
 CLIENTS = 4
@@ -246,18 +244,6 @@ def test_backup_of_damaged_data_is_refused_and_leaves_no_file(embedded: Commands
         file.write(b"\xff" * 8192)
     embedded.fails_in_one_line("backup", str(tmp_path / "backup.zip"))
     assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
-
-
-def test_backup_does_not_migrate_an_older_schema(tmp_path: Path) -> None:
-    """A service of the older version may be running."""
-    older, copy = Commands(Server(tmp_path / "data")), Commands(Server(tmp_path / "copy"))
-    unpack("data.zip", older.data)
-    made = older.json("backup", str(tmp_path / "backup.zip"))
-    assert [member.get("schema") for member in made["manifest"]["members"]] == [5, 5]
-    with apsw.Connection(str(older.data / "live.db")) as connection:
-        assert connection.pragma("user_version") == 5
-    copy.text("restore", str(tmp_path / "backup.zip"))
-    assert {pet["id"] for pet in copy.json("pets", "list", "--limit", "1000")} == pet_ids("sqlite", "live")
 
 
 def test_restore_raises_the_versions_of_a_gate_in_redis(tmp_path: Path) -> None:

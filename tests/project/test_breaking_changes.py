@@ -1,4 +1,4 @@
-"""The check of the OpenAPI document against that of the last release: each kind of breaking change is planted."""
+"""The check of the OpenAPI document against the kept documents: each kind of breaking change is planted."""
 
 import copy
 import json
@@ -11,16 +11,24 @@ import pytest
 from harness.claims import Broken
 from petstore import __version__
 from petstore.web.documents import openapi_document
-from petstore.web.pets import SUNSET
 from tools import breaking_changes as tool
-from tools import release
-from tools.breaking_changes import ANNOUNCED, REWORDED, breaking_changes, last_release, main
-from tools.release import check_kept
+from tools import kept, release
+from tools.breaking_changes import (
+    AFTER_EVERY_SUNSET,
+    ANNOUNCED,
+    baseline,
+    breaking_changes,
+    kept_document,
+    main,
+    present_document,
+)
+from tools.kept import is_released
+from tools.release import check_data_kept
 
 Json = dict[str, Any]
 Change = Callable[[Json], object]
 
-RELEASED: Json = json.loads(last_release().read_bytes())
+BASELINE: Json = json.loads(baseline().read_bytes())
 PRESENT = openapi_document("/v1", "/staging/v1", 0)
 
 
@@ -162,21 +170,72 @@ def test_growth_is_not_breaking(kind: str) -> None:
 
 
 def test_the_document_breaks_no_client_of_the_last_release() -> None:
-    assert set(breaking_changes(RELEASED, PRESENT)) == REWORDED
+    assert breaking_changes(BASELINE, PRESENT) == []
 
 
 def test_after_the_sunset_exactly_what_was_announced_is_gone() -> None:
-    after = openapi_document("/v1", "/staging/v1", SUNSET)
-    assert set(breaking_changes(RELEASED, after)) == ANNOUNCED | REWORDED
+    after = openapi_document("/v1", "/staging/v1", AFTER_EVERY_SUNSET)
+    assert set(breaking_changes(BASELINE, after)) == ANNOUNCED
 
 
 def test_the_check_fails_and_names_what_breaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    promised = copy.deepcopy(RELEASED)
+    promised = copy.deepcopy(BASELINE)
     promised["paths"]["/owners"] = promised["paths"]["/pets"]
     (tmp_path / "9.9.9.json").write_text(json.dumps(promised))
     assert main(["--against", str(tmp_path / "9.9.9.json")]) == 1
     assert "breaking change: GET /owners: the operation is gone" in capsys.readouterr().out
+
+
+@pytest.fixture
+def documents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty directory in place of docs/openapi."""
+    monkeypatch.setattr(tool, "DOCUMENTS", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def changelog(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A changelog in which this version is unreleased."""
+    file = tmp_path_factory.mktemp("changelog") / "CHANGELOG.md"
+    file.write_text(f"## [{__version__}] - Unreleased\n")
+    monkeypatch.setattr(kept, "CHANGELOG", file)
+    return file
+
+
+def date(changelog: Path) -> None:
+    changelog.write_text(f"## [{__version__}] - 2026-12-01\n")
+
+
+@pytest.mark.usefixtures("changelog")
+def test_a_change_of_the_document_is_kept_in_the_same_change(
+    documents: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([]) == 1, "the document was never kept"
+    assert main(["--keep"]) == 0
+    assert main([]) == 0
+    kept_document().write_bytes(present_document().replace(b"An animal", b"A beast", 1))
+    assert main([]) == 1
+    assert f"docs/openapi/{__version__}.json is not the present document" in capsys.readouterr().out
+    assert [file.name for file in documents.iterdir()] == [f"{__version__}.json"]
+
+
+def test_the_kept_document_of_a_release_never_changes(
+    documents: Path, changelog: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    date(changelog)
+    with pytest.raises(SystemExit, match="is released"):
+        main(["--keep"])
+    assert list(documents.iterdir()) == []
+    assert main([]) == 1
+    assert "set the next version first" in capsys.readouterr().out
+
+
+def test_the_baseline_is_the_release_before_this_version(documents: Path) -> None:
+    assert baseline() == kept_document()
+    for name in ("0.9.0", "0.10.0", __version__):
+        (documents / f"{name}.json").write_bytes(b"{}")
+    assert baseline().stem == "0.10.0"
 
 
 def test_make_check_runs_the_check() -> None:
@@ -184,18 +243,17 @@ def test_make_check_runs_the_check() -> None:
     assert "-m tools.breaking_changes" in makefile.partition("\ncheck:")[2].partition("\n\n")[0]
 
 
-def test_a_release_keeps_its_document_and_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Until its date is in the changelog, the document of a version may change."""
-    monkeypatch.setattr(tool, "RELEASED", tmp_path)
-    check_kept(f"## [{__version__}] - Unreleased")
-    dated = f"## [{__version__}] - 2026-12-01"
-    with pytest.raises(Broken, match=r"tools\.breaking_changes --keep"):
-        check_kept(dated)
-    tool.kept_document().write_bytes(b"{}")
-    with pytest.raises(Broken, match=r"tools\.breaking_changes --keep"):
-        check_kept(dated)
-    tool.kept_document().write_bytes(tool.present_document())
-    check_kept(dated)
+def test_a_release_keeps_its_data(changelog: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(release, "FIXTURES", tmp_path)
+    check_data_kept()
+    date(changelog)
     with pytest.raises(Broken, match=r"tools\.release_data"):
-        check_kept(dated)
+        check_data_kept()
+    (tmp_path / __version__).mkdir()
+    (tmp_path / __version__ / "known.json").write_text("{}")
+    check_data_kept()
+
+
+def test_a_version_without_a_section_in_the_changelog_is_named() -> None:
+    with pytest.raises(ValueError, match=r"has no section for 9\.9\.9"):
+        is_released("9.9.9")

@@ -99,8 +99,8 @@ def test_usage_of_all_workers_adds_up_after_a_stop(tmp_path: Path) -> None:
     rows = server.act(lambda backends: backends.stores["live"].usage.of_keys([key.id], HOUR, hours))
     counted: Counter[str] = Counter()
     for row in rows:
-        counted[row.response] += row.requests
-    assert counted == {"ok": 30, "refused": 10}
+        counted[row.measure] += row.requests
+    assert counted == {"admitted": 30, "refused": 10}
     shown = server.act(lambda backends: backends.stores["live"].keys.get(key.id))
     assert shown is not None and shown.last_used is not None
 
@@ -195,7 +195,7 @@ def test_a_worker_that_cannot_start_is_tried_again_while_others_serve(tmp_path: 
 # A reload: the first new worker is ready and serves, the second one cannot start.
 _HALF_RELOADED = """
 import os, pathlib, signal, sys, time
-from petstore.server.handover import Handover
+from petstore.server.reload_variables import Handover
 from petstore.server.sockets import worker_sockets
 from petstore.server.worker_process import RETIRE
 from petstore.server.workers import Supervisor

@@ -15,7 +15,7 @@ from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
 from petstore.pets import NewPet
 from petstore.settings import Settings
-from petstore.store import Store, StorePolicy, schema
+from petstore.store import Store, StorePolicy
 from petstore.store.database import Bounds
 from petstore.store.postgres import migrations
 from petstore.store.postgres.pool import PostgresPool, each_host, pool_options
@@ -85,7 +85,7 @@ def test_options_that_make_no_sense_are_an_operators_error(tmp_path: Path) -> No
 
 def test_schema_that_cannot_be_used_leaves_no_connection_open(place: StorePlace) -> None:
     place.use(lambda store: store.database.ping())
-    place.by_hand("INSERT INTO petstore_live.migrations VALUES (1000)")
+    place.by_hand("UPDATE petstore_live.format SET version = 1000")
 
     async def work() -> None:
         with pytest.raises(OperatorError, match="newer"):
@@ -99,7 +99,7 @@ def test_schema_that_cannot_be_used_leaves_no_connection_open(place: StorePlace)
 def test_requests_that_meet_a_newer_schema_get_an_outage(place: StorePlace) -> None:
     """A worker opens its pool with the first request: by then a node of the next version may have been here."""
     place.use(lambda store: store.database.ping())
-    place.by_hand("INSERT INTO petstore_live.migrations VALUES (1000)")
+    place.by_hand("UPDATE petstore_live.format SET version = 1000")
 
     async def work() -> None:
         async with Backends(Settings(data=place.data, store=place.url), serving=True) as backends:
@@ -113,18 +113,14 @@ def test_requests_that_meet_a_newer_schema_get_an_outage(place: StorePlace) -> N
     asyncio.run(work())
 
 
-def test_migration_may_take_longer_than_a_request_waits(
-    place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = tmp_path / "slow.sql"
-    *earlier, last = schema.migrations("postgres", 0)
-    slow.write_text(f"{last.file.read_text()}; SELECT pg_sleep(1)")
-    monkeypatch.setattr(migrations, "migrations", lambda *_: [*earlier, last._replace(file=slow)])
+def test_migration_may_take_longer_than_a_request_waits(place: StorePlace) -> None:
+    *earlier, last = migrations.KNOWN
+    slow = last._replace(sql=f"{last.sql}; SELECT pg_sleep(1)")
 
     async def work() -> None:
         assert place.url is not None
         policy = StorePolicy(1, bounds=PATIENT)
-        pool = PostgresPool(place.url, ["petstore_live"], policy)
+        pool = PostgresPool(place.url, ["petstore_live"], policy, [*earlier, slow])
         with pytest.raises(Unavailable):
             await pool.run(lambda connection: connection.fetchval("SELECT 1"), 0.2)
         assert await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20) == 1
@@ -167,7 +163,7 @@ def test_connection_settings_reach_the_server(place: StorePlace) -> None:
             limits = ("statement_timeout", "idle_in_transaction_session_timeout", "application_name")
             return [await pool.run(lambda c, limit=limit: c.fetchval(f"SHOW {limit}"), 20) for limit in limits]  # type: ignore[misc]  # of this turn
 
-    assert asyncio.run(work()) == ["1200ms", "5s", "petstore 2"]
+    assert asyncio.run(work()) == ["1200ms", "5s", migrations.APPLICATION_NAME]
 
 
 def test_guide_asks_operators_of_pgbouncer_for_the_same_timeouts() -> None:

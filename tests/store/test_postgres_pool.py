@@ -20,6 +20,7 @@ from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.database import Bounds
 from petstore.store.postgres.batched_creates import watched
+from petstore.store.postgres.migrations import APPLICATION_NAME
 from petstore.store.postgres.pool import PostgresPool, long_transaction, terminate_at
 from petstore.timeouts import Timeouts
 
@@ -263,7 +264,7 @@ def test_closed_store_has_closed_its_connections(place: StorePlace) -> None:
     async def work() -> None:
         async with place.open():
             other = await asyncpg.connect(place.url)
-            ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore 2'"
+            ours = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{APPLICATION_NAME}'"
             assert await other.fetchval(f"{ours} AND datname = current_database()") == 1
             await other.close()
         await nobody_is_connected(place)

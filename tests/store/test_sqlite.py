@@ -18,9 +18,10 @@ from petstore.pets import IdempotencyKey, NewPet
 from petstore.store.pets import page_sql
 from petstore.store.schema import NEWEST_SCHEMA
 from petstore.store.sqlite.backup import Snapshot
-from petstore.store.sqlite.connection import FILE_PRAGMAS, PRAGMAS, WAL_PAGES, connect, migrate, translate
+from petstore.store.sqlite.connection import FILE_PRAGMAS, PRAGMAS, WAL_PAGES, connect, translate
 from petstore.store.sqlite.database import translated
 from petstore.store.sqlite.doctor import FileReport, check_file
+from petstore.store.sqlite.migrations import migrate
 from petstore.store.sqlite.writer import WAL_MAX
 from tests.marks import only_as_root
 

@@ -26,7 +26,7 @@ from petstore_client._models import Page, Pet, PetStatus, RateLimit, Status
 from petstore_client._pages import AsyncPageIterator, AsyncPetIterator
 from petstore_client._responses import RawResponse
 
-__version__ = "2.0.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "LIVE",

@@ -4,16 +4,14 @@ A key among the arguments would be in the shell's history, and every user could 
 """
 
 import argparse
-import itertools
 import logging
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
 
 from petstore_client import LIVE, Pet, PetStatus, Petstore, PetstoreError, __version__
-from petstore_client._operations import PAGE_SIZE
+from petstore_client._escaping import escape
 
 STATUSES = [status.value for status in PetStatus]
 
@@ -56,8 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(client: Petstore, options: argparse.Namespace) -> None:
     """Raises PetstoreError, ValueError for a name that cannot be sent, OSError for output that cannot be written."""
     if options.command == "list":
-        pets = client.list_pets(options.status, limit=min(options.limit or PAGE_SIZE, PAGE_SIZE))
-        _print_all(itertools.islice(pets, options.limit), options.json)
+        _print_all(client.list_pets(options.status, max_items=options.limit), options.json)
     elif options.command == "add":
         _print_one(client.create_pet(options.name, options.category_id, status=options.status), options.json)
     else:
@@ -118,26 +115,25 @@ def _print_all(pets: Iterable[Pet], as_json: bool) -> None:
         return
     before = "["
     for pet in pets:
-        print(before + pet.to_json())
+        print(before + _json(pet))
         before = ","
     print("]" if before == "," else "[]")
 
 
 def _print_one(pet: Pet, as_json: bool) -> None:
-    print(pet.to_json() if as_json else _line(pet))
+    print(_json(pet) if as_json else _line(pet))
 
 
-# A terminal treats these characters as commands: control characters, line ends, text direction marks.
-_COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+def _json(pet: Pet) -> str:
+    return escape(pet.to_json())
 
 
 def _line(pet: Pet) -> str:
-    name = _COMMANDS.sub("\N{REPLACEMENT CHARACTER}", pet.name)
-    return f"{pet.id:>8}  {pet.status:<9}  {pet.category_id:>6}  {name}"
+    return f"{pet.id:>8}  {pet.status:<9}  {pet.category_id:>6}  {escape(pet.name)}"
 
 
 def _print_error(text: str, exit_code: int) -> int:
-    print(text, file=sys.stderr)
+    print(escape(text), file=sys.stderr)
     return exit_code
 
 

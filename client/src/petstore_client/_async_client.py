@@ -33,9 +33,10 @@ class AsyncPetstore(BaseClient):
         base_url: str | None = None,
         max_retries: int = 2,
         timeout: "float | httpx.Timeout | None" = 30.0,
-        max_wait: float = 90.0,
+        total_timeout: float | None = 120.0,
         connect_timeout: float | None = 5.0,
         default_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
         http_client: "httpx.AsyncClient | None" = None,
         transport: "httpx.AsyncBaseTransport | None" = None,
         on_attempt: Callable[[Attempt], object] | None = None,
@@ -57,8 +58,9 @@ class AsyncPetstore(BaseClient):
             max_retries=max_retries,
             timeout=timeout,
             connect_timeout=connect_timeout,
-            max_wait=max_wait,
+            total_timeout=total_timeout,
             headers=default_headers,
+            strict=strict,
         )
 
     @property
@@ -70,12 +72,13 @@ class AsyncPetstore(BaseClient):
         self,
         status: Status | None = None,
         *,
-        limit: int = PAGE_SIZE,
+        max_items: int | None = None,
+        page_size: int = PAGE_SIZE,
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> AsyncPetIterator:
         """As `Petstore.list_pets`, for `async for`."""
-        return self._operations.iterate(status, limit, cursor, if_none_match)
+        return self._operations.iterate(status, max_items, page_size, cursor, if_none_match)
 
     async def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None

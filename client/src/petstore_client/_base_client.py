@@ -31,7 +31,7 @@ class NotGiven:
 
 
 NOT_GIVEN: Final = NotGiven()
-"""The default of a `timeout` argument for which None has a meaning: no timeout."""
+"""The default of a timeout argument for which None has a meaning: no timeout."""
 
 
 class BaseClient:
@@ -48,15 +48,16 @@ class BaseClient:
         max_retries: int,
         timeout: "float | httpx.Timeout | None",
         connect_timeout: float | None,
-        max_wait: float,
+        total_timeout: float | None,
         headers: Mapping[str, str] | None,
+        strict: bool,
     ) -> None:
-        from petstore_client._http import timeouts_of
+        from petstore_client._http import seconds_of, timeouts_of
 
         self._base_url = base_url
         self._connect_timeout = connect_timeout
         timeouts = timeouts_of(timeout, connect_timeout)
-        options = Options(max_retries, timeouts, max_wait, checked_headers(headers or {}))
+        options = Options(max_retries, timeouts, seconds_of(total_timeout), checked_headers(headers or {}), strict)
         self._operations = Operations(
             sender,
             options,
@@ -83,28 +84,32 @@ class BaseClient:
         *,
         max_retries: int | None = None,
         timeout: "float | httpx.Timeout | NotGiven | None" = NOT_GIVEN,
-        max_wait: float | None = None,
+        total_timeout: float | NotGiven | None = NOT_GIVEN,
         headers: Mapping[str, str] | None = None,
+        strict: bool | None = None,
     ) -> Self:
         """This client with other options, for one call or for many.
 
         Both share their connections, callbacks and pauses. Closing one closes both. The headers are added to those
-        that the client sends already; a header of the same name is replaced. With `timeout=None` there is no timeout.
+        that the client sends already; a header of the same name is replaced. `None` for `timeout` or `total_timeout` is
+        no timeout; an option that is not given keeps its value.
 
         Raises:
             ValueError: An option is out of range, or a header cannot be sent.
         """
-        from petstore_client._http import timeouts_of
+        from petstore_client._http import seconds_of, timeouts_of
 
         changes: dict[str, Any] = {}
         if max_retries is not None:
             changes["max_retries"] = max_retries
         if not isinstance(timeout, NotGiven):
             changes["timeouts"] = timeouts_of(timeout, self._connect_timeout)
-        if max_wait is not None:
-            changes["max_wait"] = max_wait
+        if not isinstance(total_timeout, NotGiven):
+            changes["total_timeout"] = seconds_of(total_timeout)
         if headers is not None:
             changes["headers"] = {**self._operations.options.headers, **checked_headers(headers)}
+        if strict is not None:
+            changes["strict"] = strict
         changed = copy.copy(self)
         changed._operations = self._operations.with_options(**changes)
         return changed

@@ -31,9 +31,12 @@ class Petstore(BaseClient):
         max_retries: How often a request is sent again after a connection error, a timeout, 408, 429 or 5xx.
         timeout: The most seconds that one attempt may take; if the head of the response arrives byte by byte, that
             each byte may take. An `httpx.Timeout` is for each phase instead, connecting included; None is no timeout.
-        max_wait: The most seconds that one wait may take. If a wait would be longer, the error is raised at once.
+        total_timeout: The most seconds that a call may take, including its waits and retries. For `list_pets`, it
+            applies to each page. If the next wait would exceed it, the call raises the last error immediately. None is
+            no limit.
         connect_timeout: The most seconds that connecting may take; None is no timeout.
         default_headers: Headers to send with every request.
+        strict: Send `Prefer: handling=strict`, so that the service refuses unknown parameters and members.
         http_client: An `httpx.Client` to send with. It is not closed with this client; its timeouts and its `auth`
             are not used.
         transport: An `httpx` transport, instead of a whole client.
@@ -52,9 +55,10 @@ class Petstore(BaseClient):
         base_url: str | None = None,
         max_retries: int = 2,
         timeout: "float | httpx.Timeout | None" = 30.0,
-        max_wait: float = 90.0,
+        total_timeout: float | None = 120.0,
         connect_timeout: float | None = 5.0,
         default_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
         http_client: "httpx.Client | None" = None,
         transport: "httpx.BaseTransport | None" = None,
         on_attempt: Callable[[Attempt], object] | None = None,
@@ -76,8 +80,9 @@ class Petstore(BaseClient):
             max_retries=max_retries,
             timeout=timeout,
             connect_timeout=connect_timeout,
-            max_wait=max_wait,
+            total_timeout=total_timeout,
             headers=default_headers,
+            strict=strict,
         )
 
     @property
@@ -89,15 +94,17 @@ class Petstore(BaseClient):
         self,
         status: Status | None = None,
         *,
-        limit: int = PAGE_SIZE,
+        max_items: int | None = None,
+        page_size: int = PAGE_SIZE,
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> "PetIterator":
-        """All animals in the order of their ids. Each page is requested when the iteration reaches it.
+        """Iterates over animals in the order of their ids. Each page is requested when the iteration reaches it.
 
         Args:
             status: Only animals with this status.
-            limit: Animals per page, 1 to 100; not the number of animals in all.
+            max_items: The most animals to return; None returns all. No page is requested that is not needed.
+            page_size: The most animals per request, 1 to 100.
             cursor: Where to start: the `next_cursor` of a page. Without it, at the first animal.
             if_none_match: A page of an earlier call, or its `etag`. If the first page has not changed, the service
                 does not send it again: the first page is then the given one, with `not_modified` set. For an `etag`
@@ -105,9 +112,9 @@ class Petstore(BaseClient):
 
         Raises:
             PetstoreError: While iterating. Continuing the iteration requests the same page again.
-            ValueError: `if_none_match` is an `etag` that no header can carry.
+            ValueError: `max_items` is negative, or `if_none_match` is an `etag` that no header can carry.
         """
-        return PetIterator(self._operations.iterate(status, limit, cursor, if_none_match))
+        return PetIterator(self._operations.iterate(status, max_items, page_size, cursor, if_none_match))
 
     def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
@@ -158,12 +165,19 @@ class PetstoreWithRawResponse:
         self,
         status: Status | None = None,
         *,
-        limit: int = PAGE_SIZE,
+        max_items: int | None = None,
+        page_size: int = PAGE_SIZE,
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> RawResponse[Page]:
-        """One page; the arguments and errors are those of `Petstore.list_pets`."""
-        return _run(self._operations.list_pets(status, limit=limit, cursor=cursor, if_none_match=if_none_match))
+        """Requests one page, of at most `max_items` animals. Its arguments are those of `Petstore.list_pets`.
+
+        Raises the same errors, and ValueError for a `max_items` of 0, because a raw response needs a request.
+        """
+        call = self._operations.list_pets(
+            status, max_items=max_items, page_size=page_size, cursor=cursor, if_none_match=if_none_match
+        )
+        return _run(call)
 
     def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None

@@ -53,12 +53,15 @@ class PetstoreError(Exception):
         self.__dict__.update(more)
 
     def __str__(self) -> str:
+        return f"{self.message} ({', '.join(self._details())})"
+
+    def _details(self) -> list[str]:
         details = [self.code]
         if self.status is not None:
             details.append(f"status {self.status}")
         if self.request_id is not None:
             details.append(f"request {self.request_id}")
-        return f"{self.message} ({', '.join(details)})"
+        return details
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}>"
@@ -75,6 +78,10 @@ class ApiError(PetstoreError):
     headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
     retry_after: float | None = None
     """The seconds that the service asks to wait (`Retry-After`), or None."""
+
+    def _details(self) -> list[str]:
+        wait = [] if self.retry_after is None else [f"retry after {self.retry_after:.0f} s"]
+        return super()._details() + wait
 
 
 class InvalidRequest(ApiError):
@@ -110,7 +117,7 @@ class IdempotencyMismatch(ApiError):
 
 
 class RateLimited(ApiError):
-    """The rate limit is exceeded, and the wait is longer than `max_wait` or no retry is left."""
+    """The rate limit is exceeded, and the wait would exceed `total_timeout` or no retry is left."""
 
     limit: int | None = None
     """How many requests the exhausted window admits."""
@@ -133,7 +140,7 @@ class ConnectionFailed(PetstoreError):
 
 
 class TimedOut(PetstoreError):
-    """There was no response within `timeout`, and no retry is left. See `__cause__`."""
+    """There was no response within `timeout`, and no retry is left, or `total_timeout` has passed. See `__cause__`."""
 
 
 class UnexpectedResponse(PetstoreError):

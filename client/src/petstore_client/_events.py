@@ -4,10 +4,23 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
+from petstore_client._escaping import escape
 from petstore_client._models import Model
 
+# Without a NullHandler, so that Python prints warnings even if the program does not configure logging.
 logger = logging.getLogger("petstore_client")
-logger.addHandler(logging.NullHandler())  # the program decides whether and where to log
+
+WaitReason = Literal["minute_limit", "day_limit", "ban", "outage", "failure", "no_response"]
+"""Why a call waits: see `Wait.reason`."""
+_REASONS: dict[WaitReason, str] = {
+    "minute_limit": "per-minute rate limit",
+    "day_limit": "per-day rate limit",
+    "ban": "the API key is banned",
+    "outage": "the service is unavailable",
+    "failure": "the last attempt failed",
+    "no_response": "no response from the service",
+}
+LOGGED_WAIT = 5.0  # seconds: longer waits are logged
 
 
 class Attempt(Model, frozen=True):
@@ -43,8 +56,12 @@ class Wait(Model, frozen=True):
     method: str
     path: str
     seconds: float
-    reason: Literal["rate_limit", "retry"]
-    """`rate_limit`: the pause after a 429, which all calls of a client share. `retry`: the delay after a failure."""
+    reason: WaitReason
+    """`minute_limit`, `day_limit`, `ban`: the pause after a 429, which all calls of a client share. `outage` (a 503),
+    `failure` (another error of the service), `no_response`: the delay before a retry of this call."""
+
+    def __str__(self) -> str:
+        return f"waiting {self.seconds:.0f} s: {_REASONS[self.reason]}"
 
 
 class Events:
@@ -60,13 +77,13 @@ class Events:
         """Successes are logged at DEBUG, failures at INFO: the last failure is raised, so no attempt is a warning."""
         level = logging.DEBUG if attempt.code is None else logging.INFO
         if logger.isEnabledFor(level):
-            logger.log(level, "%s", attempt)
+            logger.log(level, "%s", escape(str(attempt)))
         if self._on_attempt is not None:
             self._on_attempt(attempt)
 
-    def wait(self, wait: Wait, *, log: bool) -> None:
-        """Logged at WARNING: a program that stands still for a minute says why."""
-        if log:
-            logger.warning("waiting %.0f s for the rate limit", wait.seconds)
+    def wait(self, wait: Wait, *, is_first: bool = True) -> None:
+        """A wait longer than 5 s is logged as a warning, unless another call has logged the same pause."""
+        if is_first and wait.seconds > LOGGED_WAIT:
+            logger.warning("%s", wait)
         if self._on_wait is not None:
             self._on_wait(wait)

@@ -72,12 +72,13 @@ def timeouts_of(timeout: float | httpx.Timeout | None, connect_timeout: float | 
     """A number is for the whole attempt; an httpx.Timeout is for each phase. Raises ValueError."""
     if isinstance(timeout, httpx.Timeout):
         phases = (timeout.connect, timeout.read, timeout.write, timeout.pool)
-        return Timeouts(math.inf, *(_number(seconds) for seconds in phases))
-    total, connect = _number(timeout), _number(connect_timeout)
+        return Timeouts(math.inf, *(seconds_of(seconds) for seconds in phases))
+    total, connect = seconds_of(timeout), seconds_of(connect_timeout)
     return Timeouts(total, connect, read=total, write=total, pool=total)
 
 
-def _number(seconds: float | None) -> float:
+def seconds_of(seconds: float | None) -> float:
+    """A timeout as a number: None, which is no timeout, is infinite."""
     return math.inf if seconds is None else seconds
 
 

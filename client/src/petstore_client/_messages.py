@@ -20,6 +20,10 @@ class Timeouts(msgspec.Struct, frozen=True):
         if not all(seconds > 0 for seconds in msgspec.structs.astuple(self)):
             raise ValueError("a timeout must be more than 0")
 
+    def within(self, seconds: float) -> "Timeouts":
+        """The same timeouts, but for an attempt that may take at most this long."""
+        return msgspec.structs.replace(self, total=min(self.total, max(seconds, 0.001)))
+
 
 class Request(msgspec.Struct, frozen=True):
     """A request without the base URL and the API key, which the sender adds."""

@@ -18,10 +18,10 @@ from petstore_client._errors import PetstoreError, RateLimited, TimedOut
 from petstore_client._events import Attempt, Events, Wait
 from petstore_client._messages import Request, Response, Sender, Timeouts
 from petstore_client._models import Page, Pet, Status
-from petstore_client._pages import AsyncPetIterator
+from petstore_client._pages import AsyncPetIterator, limit_of
 from petstore_client._rate_limiter import RateLimiter
 from petstore_client._responses import RawResponse, read_page, read_pet, request_id_of, success_or_error
-from petstore_client._retries import delay_after, is_retryable
+from petstore_client._retries import delay_after, is_retryable, wait_reason
 
 PAGE_SIZE = 100
 MIN_POLL, MAX_POLL = 0.005, 0.25  # seconds between two questions whether a permit is free
@@ -32,13 +32,18 @@ class Options(msgspec.Struct, frozen=True):
 
     max_retries: int
     timeouts: Timeouts
-    max_wait: float
+    total_timeout: float
+    """The most seconds for a call, including its waits and retries; infinite for no limit."""
     headers: Mapping[str, str]
     """Sent with every request; the names are in lower case."""
+    strict: bool = False
+    """Whether to ask the service to refuse unknown parameters and members."""
 
     def __post_init__(self) -> None:
-        if not (self.max_retries >= 0 and self.max_wait >= 0):
-            raise ValueError("max_retries and max_wait must be at least 0")
+        if not self.max_retries >= 0:
+            raise ValueError("max_retries must be at least 0")
+        if not self.total_timeout > 0:
+            raise ValueError("total_timeout must be more than 0")
 
 
 class Operations:
@@ -103,50 +108,66 @@ class Operations:
         self,
         status: Status | None = None,
         *,
-        limit: int = PAGE_SIZE,
+        max_items: int | None = None,
+        page_size: int = PAGE_SIZE,
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> RawResponse[Page]:
-        """One page. Raises PetstoreError, and ValueError for an ETag that no header can carry."""
+        """Requests one page, of at most `max_items` animals.
+
+        Raises PetstoreError, and ValueError for an ETag that no header can carry or a `max_items` below 1.
+        """
+        if max_items is not None and max_items < 1:
+            raise ValueError("max_items must be at least 1: a raw response is one page")
         etag = if_none_match.etag if isinstance(if_none_match, Page) else if_none_match
         if etag is not None and not is_visible_ascii(etag):
             raise ValueError("an ETag in if_none_match must have visible ASCII characters only")
-        path = _path_of_list(status, limit, cursor)
+        path = _path_of_list(status, limit_of(page_size, max_items), cursor)
         response = await self._call("GET", path, {} if etag is None else {"if-none-match": etag})
         return RawResponse(response, partial(read_page, known=if_none_match))
 
     def iterate(
-        self, status: Status | None, limit: int, cursor: str | None, if_none_match: Page | str | None
+        self,
+        status: Status | None,
+        max_items: int | None,
+        page_size: int,
+        cursor: str | None,
+        if_none_match: Page | str | None,
     ) -> AsyncPetIterator:
-        """All animals from a page on."""
+        """The animals from a page on, at most `max_items`. Raises ValueError if `max_items` is negative."""
+        if max_items is not None and max_items < 0:
+            raise ValueError("max_items must be at least 0")
 
-        def fetch(cursor: str | None, known: Page | str | None) -> Awaitable[RawResponse[Page]]:
-            return self.list_pets(status, limit=limit, cursor=cursor, if_none_match=known)
+        def fetch(limit: int, cursor: str | None, known: Page | str | None) -> Awaitable[RawResponse[Page]]:
+            return self.list_pets(status, page_size=limit, cursor=cursor, if_none_match=known)
 
-        return AsyncPetIterator(fetch, _path_of_list(status, limit), cursor, if_none_match)
+        path = _path_of_list(status, limit_of(page_size, max_items))
+        return AsyncPetIterator(fetch, path, max_items, page_size, cursor, if_none_match)
 
     async def _call(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
     ) -> Response:
-        """Send until there is a success, or an error that cannot be retried, which is raised."""
-        options, number, refused = self.options, 0, False
-        request = Request(method, path, {**options.headers, **(headers or {})}, body, options.timeouts)
+        """Send until there is a success, or an error that cannot be retried in time, which is raised."""
+        options, number = self.options, 0
+        deadline = self._clock() + options.total_timeout
+        request = Request(method, path, _headers(options, headers or {}), body, options.timeouts)
+        error: PetstoreError | None = None
         while True:
             number += 1
-            await self._acquire(request, goes_first=refused)
+            await self._acquire(request, deadline, error)
             started = self._clock()
             try:
-                outcome = await self._sender.send(request)
+                timeouts = options.timeouts.within(deadline - started)
+                outcome = await self._sender.send(msgspec.structs.replace(request, timeouts=timeouts))
             except BaseException:  # the task was cancelled, or Ctrl-C was pressed
                 self.limiter.release(started)
                 raise
             now = self._clock()
             result = success_or_error(outcome, self._wall_clock())
             error = None if isinstance(result, Response) else result
-            refused = isinstance(error, RateLimited)
             wait = self._delay(error, number, started, now)
             self.limiter.release(started, outcome)
-            again = is_retryable(error) and number <= options.max_retries and wait <= options.max_wait
+            again = is_retryable(error) and number <= options.max_retries and now + wait < deadline
             attempt = Attempt(
                 method=method,
                 path=path,
@@ -163,8 +184,8 @@ class Operations:
                 return result
             if not again:
                 raise result
-            if not refused:  # the pause after a 429 holds for all calls: the next `_acquire` waits for its end
-                self._events.wait(Wait(method, path, wait, "retry"), log=False)
+            if not isinstance(result, RateLimited):  # `_acquire` waits for the end of the pause after a 429
+                self._events.wait(Wait(method, path, wait, wait_reason(result)))
                 await self._sleep_until(now + wait)
 
     def _delay(self, error: PetstoreError | None, number: int, started: float, now: float) -> float:
@@ -175,33 +196,47 @@ class Operations:
             return self.limiter.pause(error, started, now, self._random()) - now
         return delay_after(error, number, self._random())
 
-    async def _acquire(self, request: Request, *, goes_first: bool) -> None:
-        """Wait until the rate limiter permits this call to send.
+    async def _acquire(self, request: Request, deadline: float, last_error: PetstoreError | None) -> None:
+        """Wait until the rate limiter permits this call to send. `last_error` is that of the attempt before.
 
-        Raises RateLimited if the pauses are longer than `max_wait`, and TimedOut if no permit is free for too long.
+        Raises RateLimited if the pause ends after the deadline. Raises the last error if the deadline has passed, or
+        TimedOut if there is none. Raises TimedOut if no permit is free for too long.
         """
-        poll, polled, latest = MIN_POLL, 0.0, self._clock() + self.options.max_wait
-        while (hold := self.limiter.acquire(now := self._clock())) is not None:
+        poll, polled = MIN_POLL, 0.0
+        while (now := self._clock()) < deadline:
+            hold = self.limiter.acquire(now)
+            if hold is None:
+                return
             if hold.refusal is not None:
-                if hold.pause_end > latest:
+                wait = Wait(request.method, request.path, hold.pause_end - now, wait_reason(hold.refusal))
+                if hold.pause_end >= deadline:
                     error = copy.copy(hold.refusal)  # a copy has no traceback
-                    error.retry_after = hold.pause_end - now
+                    error.retry_after = wait.seconds
                     raise error
-                wait = Wait(request.method, request.path, hold.pause_end - now, "rate_limit")
-                self._events.wait(wait, log=self.limiter.is_first_to_wait(hold.pause_end))
+                self._events.wait(wait, is_first=self.limiter.is_first_to_wait(hold.pause_end))
                 await self._sleep_until(hold.pause_end)
                 poll, polled = MIN_POLL, 0.0
-                if goes_first:  # the refused call goes first, so that it is not refused again
+                if isinstance(last_error, RateLimited):  # the refused call goes first: it is not refused again
                     continue
             if polled > min(request.timeouts.total, request.timeouts.pool):
-                raise TimedOut("not sent: the requests before it got no responses", code="timed_out")
-            await self._sender.sleep(poll)
+                break
+            await self._sender.sleep(min(poll, deadline - now))
             polled += poll
             poll = min(poll * 2, MAX_POLL)
+        raise last_error or TimedOut("not sent: the requests before it got no responses", code="timed_out")
 
     async def _sleep_until(self, moment: float) -> None:
         while (left := moment - self._clock()) > 0:
             await self._sender.sleep(left)
+
+
+def _headers(options: Options, of_call: dict[str, str]) -> dict[str, str]:
+    headers = {**options.headers, **of_call}
+    if options.strict:
+        # First, because the first of two values of a preference counts (RFC 7240).
+        others = headers.get("prefer")
+        headers["prefer"] = f"handling=strict, {others}" if others else "handling=strict"
+    return headers
 
 
 def _path_of_list(status: Status | None, limit: int, cursor: str | None = None) -> str:

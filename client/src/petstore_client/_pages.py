@@ -3,30 +3,54 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 
+import msgspec
+
 from petstore_client._models import Page, Pet
 from petstore_client._responses import RawResponse
 
-FetchPage = Callable[[str | None, Page | str | None], Awaitable[RawResponse[Page]]]
-"""Fetches a page, given a cursor and a page or ETag for `If-None-Match`."""
+FetchPage = Callable[[int, str | None, Page | str | None], Awaitable[RawResponse[Page]]]
+"""Fetches a page, given its limit, a cursor, and a page or ETag for `If-None-Match`."""
+
+
+def limit_of(page_size: int, max_items: int | None) -> int:
+    """The most animals that the next page may have."""
+    return page_size if max_items is None else min(page_size, max_items)
 
 
 class AsyncPageIterator(AsyncIterator[Page]):
     """Pages of animals. For one task."""
 
-    def __init__(self, fetch: FetchPage, path: str, cursor: str | None, if_none_match: Page | str | None) -> None:
+    def __init__(
+        self,
+        fetch: FetchPage,
+        path: str,
+        max_items: int | None,
+        page_size: int,
+        cursor: str | None,
+        if_none_match: Page | str | None,
+    ) -> None:
         """`path` is for the repr: the path of the list, with its query but without a cursor."""
         self._fetch = fetch
         self._path = path
+        self._remaining = max_items
+        self._page_size = page_size
         self._cursor = cursor
         self._if_none_match = if_none_match
-        self._is_done = False
+        self._is_done = max_items == 0
 
     async def __anext__(self) -> Page:
         if self._is_done:
             raise StopAsyncIteration
-        page = (await self._fetch(self._cursor, self._if_none_match)).parse()
+        limit = limit_of(self._page_size, self._remaining)
+        page = (await self._fetch(limit, self._cursor, self._if_none_match)).parse()
         # Only now: after an error, the next call fetches the same page again.
         self._cursor, self._if_none_match, self._is_done = page.next_cursor, None, page.next_cursor is None
+        if self._remaining is not None:
+            if len(page) > self._remaining:  # the service ignored the limit
+                page = msgspec.structs.replace(page, pets=page.pets[: self._remaining])
+            # A page that is not modified has no animals if only its ETag was given. Unless it is the last, it is full.
+            self._remaining -= limit if page.not_modified and not page.pets else len(page)
+            self._is_done = self._is_done or self._remaining == 0
         return page
 
     def __repr__(self) -> str:
@@ -37,9 +61,17 @@ class AsyncPageIterator(AsyncIterator[Page]):
 class AsyncPetIterator(AsyncIterator[Pet]):
     """Animals one by one, over all pages. For one task."""
 
-    def __init__(self, fetch: FetchPage, path: str, cursor: str | None, if_none_match: Page | str | None) -> None:
+    def __init__(
+        self,
+        fetch: FetchPage,
+        path: str,
+        max_items: int | None,
+        page_size: int,
+        cursor: str | None,
+        if_none_match: Page | str | None,
+    ) -> None:
         self._path = path
-        self._new_pages = partial(AsyncPageIterator, fetch, path, cursor, if_none_match)
+        self._new_pages = partial(AsyncPageIterator, fetch, path, max_items, page_size, cursor, if_none_match)
         self._pages = self.pages()
         self._page: Iterator[Pet] = iter(())
 

@@ -6,15 +6,18 @@ from datetime import UTC
 from petstore_client._errors import (
     ApiError,
     ConnectionFailed,
+    KeyBanned,
     PetstoreError,
     RateLimited,
     RequestTimeout,
     ServerError,
     TimedOut,
 )
+from petstore_client._events import WaitReason
 
 FIRST_BACKOFF = 0.5  # seconds
 MAX_BACKOFF = 8.0
+_MINUTE = 60.0  # the length of a per-minute window
 _MAX_RETRY_AFTER = 1e9  # seconds: a longer Retry-After is cut to this, so that arithmetic on it stays exact
 
 
@@ -37,6 +40,17 @@ def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
 def max_jitter(asked: float, number: int) -> float:
     """The larger of 0.5 s and a tenth of the `Retry-After`. It doubles with each further failure, to 8 s at most."""
     return min(max(FIRST_BACKOFF, asked / 10) * 2.0 ** min(number - 1, 10), MAX_BACKOFF)
+
+
+def wait_reason(error: PetstoreError) -> WaitReason:
+    """Why a call waits after this error. A per-minute window never asks for a wait of more than a minute."""
+    if isinstance(error, KeyBanned):
+        return "ban"
+    if isinstance(error, RateLimited):
+        return "day_limit" if (error.retry_after or 0.0) > _MINUTE else "minute_limit"
+    if error.status is None:
+        return "no_response"
+    return "outage" if error.status == 503 else "failure"
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

@@ -21,7 +21,7 @@ from petstore.wording import when
               help="Only entries whose subject or detail contains this.")  # fmt: skip
 @limit_option(50)
 @click.option("--before", type=Int64(1), metavar="NUMBER", help="Only entries below this number.")
-@on_data
+@on_data("read")
 async def audit(
     backends: Backends, environment: Environment, who: str, what: str | None, text: str, limit: int, before: int | None
 ) -> Output:

@@ -122,6 +122,5 @@ def _summary(manifest: Manifest) -> str:
         f"{counted(member.rows.get('pets', 0), 'animal')} and {counted(member.rows.get('keys', 0), 'key')} in"
         f" {member.name.removesuffix('.db')}"
         for member in manifest.members
-        if member.schema is not None
     )
     return f"{counts}; as of {manifest.began}"

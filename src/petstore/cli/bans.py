@@ -19,7 +19,7 @@ def bans() -> None:
 
 
 @bans.command(name="list")
-@on_data
+@on_data("read")
 async def list_(backends: Backends) -> Output:
     """List the bans in force, with the names of the keys."""
     data, rows = [], []
@@ -32,7 +32,7 @@ async def list_(backends: Backends) -> Output:
 
 @bans.command()
 @click.argument("key_id", metavar="KEY_ID", shell_complete=key_ids)
-@on_data
+@on_data("write")
 async def lift(backends: Backends, key_id: str) -> Output:
     """End a key's ban and forget its earlier bans. KEY_ID is the key's id, as bans list shows it."""
     await (await admin_of_key(backends, key_id)).lift_ban(key_id)

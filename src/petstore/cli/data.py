@@ -7,7 +7,7 @@ import getpass
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -23,6 +23,10 @@ from petstore.settings import Settings, without_password
 from petstore.store.database import Bounds
 
 T = TypeVar("T")
+
+# What a command does with the data. `read` creates nothing, migrates nothing and changes no row. `write` changes data
+# that exists. `create` also creates the store where there is none.
+Access = Literal["read", "write", "create"]
 
 OPERATOR_BOUNDS = Bounds(timeouts=timeouts.OPERATOR)
 
@@ -44,43 +48,44 @@ def entry(action: str, subject: str, detail: str = "") -> AuditEntry:
     return AuditEntry(time.time(), actor(), action, subject, detail)
 
 
-def on_data(work: Callable[..., Coroutine[Any, Any, Output]], *, create: bool = False) -> Callable[..., None]:
-    """A command with the backend options and --json. `work` gets the open backends and the values of other options.
+def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Output]]], Callable[..., None]]:
+    """Makes a command with the backend options and --json. It gets the open backends and the values of other options.
 
     Its output is printed when the backends are closed again: a reader of a pipe may take long.
     """
 
-    @functools.wraps(work)
-    def command(as_json: bool, **options: Any) -> None:
-        where = {name: options.pop(name) for name in BACKEND_OPTIONS}
-        act(where, lambda backends: work(backends, **options), create=create).print(as_json)
+    def decorate(work: Callable[..., Coroutine[Any, Any, Output]]) -> Callable[..., None]:
+        @functools.wraps(work)
+        def command(as_json: bool, **options: Any) -> None:
+            where = {name: options.pop(name) for name in BACKEND_OPTIONS}
+            act(where, lambda backends: work(backends, **options), access=access).print(as_json)
 
-    return data_options(command)
+        return data_options(command)
+
+    return decorate
 
 
-def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any, T]], *, create: bool = False) -> T:
+def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any, T]], *, access: Access = "read") -> T:
     """The result of `work` on the data that the backend options name. Raises OperatorError."""
 
     async def on_backends() -> T:
-        async with open_data(settings_from(where), create=create) as backends:
+        async with open_data(settings_from(where), access) as backends:
             return await work(backends)
 
     return asyncio.run(on_backends())
 
 
 @contextlib.asynccontextmanager
-async def open_data(settings: Settings, *, create: bool = False) -> AsyncIterator[Backends]:
-    """The backends. Raises OperatorError where there are no data, unless `create`: few commands create any.
-
-    Without `create`, neither a data directory nor a database is created.
-    """
+async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backends]:
+    """The backends. Raises OperatorError where there is no data, unless `access` is `create`."""
     locked = True
-    if not create:
+    if access != "create":
         await check_data(settings)
         locked = settings.data.is_dir()
     if not locked:  # all data are on servers: there is nothing to lock, and no file to count in while Redis is away
         settings = msgspec.structs.replace(settings, gate_outage="refuse")
-    async with Backends(settings, locked=locked, bounds=OPERATOR_BOUNDS) as backends:
+    may_change = access != "read"
+    async with Backends(settings, locked=locked, migrate=may_change, bounds=OPERATOR_BOUNDS) as backends:
         await check_copied(backends.stores)
         yield backends
 

@@ -22,11 +22,11 @@ from petstore.cli.options import (
     limit_option,
     yes_option,
 )
-from petstore.cli.output import Output, Table, printable, program
+from petstore.cli.output import Output, Table, program
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
-from petstore.wording import when
+from petstore.wording import printable, when
 
 SECRET_MAX = 1_000_000  # characters that identify reads
 HISTORY_MAX = 20  # audit entries of a key in text; JSON has all
@@ -82,7 +82,7 @@ def create(
         )
         return await _new_secret(backends, key, secret)
 
-    act(where, work, create=True).print(as_json)
+    act(where, work, access="create").print(as_json)
 
 
 @keys.command(name="list")
@@ -94,7 +94,7 @@ def create(
               help="The order: newest, by name, last used first, or most used today first.")  # fmt: skip
 @limit_option(100, most=100_000)
 @click.option("--before", metavar="ID", help="With --sort created: only keys older than this one.")
-@on_data
+@on_data("read")
 async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
     sort: KeyOrder, limit: int, before: str | None,
@@ -129,9 +129,12 @@ async def list_(
 
 @keys.command()
 @_key_argument
-@on_data
+@on_data("read")
 async def show(backends: Backends, key_id: str) -> Output:
-    """Show one key: its state, its use, its limits and its history. ID is the key's id, as keys list shows it."""
+    """Show one key: its state, use, limits, last errors and history.
+
+    ID is the key's id, as keys list shows it. --json also has the request id of each error.
+    """
     return await _one_key(backends, await key_of(backends, key_id))
 
 
@@ -162,7 +165,7 @@ def identify(as_json: bool, **where: Any) -> None:
         end = "" if until is None else "ended" if until <= time.time() else f"valid until {when(until)}"
         return await _one_key(backends, key, secret=end or "valid")
 
-    act(where, work).print(as_json)
+    act(where, work, access="write").print(as_json)
 
 
 def _read_secret() -> str:
@@ -180,7 +183,7 @@ def _read_secret() -> str:
               help="The new end from now, for example 90d, or never.")  # fmt: skip
 @_per_minute_option
 @_per_day_option
-@on_data
+@on_data("write")
 async def update(
     backends: Backends, key_id: str, scopes: tuple[Scope, ...], expires: float | None, **values: Any
 ) -> Output:
@@ -210,7 +213,7 @@ async def update(
 
 @keys.command()
 @_key_argument
-@on_data
+@on_data("write")
 async def suspend(backends: Backends, key_id: str) -> Output:
     """Refuse a key until it is resumed. ID is the key's id, as keys list shows it."""
     key = await (await admin_of_key(backends, key_id)).suspend_key(key_id)
@@ -220,7 +223,7 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 
 @keys.command()
 @_key_argument
-@on_data
+@on_data("write")
 async def resume(backends: Backends, key_id: str) -> Output:
     """Accept a suspended key again. ID is the key's id, as keys list shows it."""
     key = await (await admin_of_key(backends, key_id)).resume_key(key_id)
@@ -251,7 +254,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
         end = f"The old secret {f'is valid until {when(until)}' if overlap else f'ended at {when(until)}'}."
         return await _new_secret(backends, key, secret, end, old_secret_until=until)
 
-    act(where, work).print(as_json)
+    act(where, work, access="write").print(as_json)
 
 
 @keys.command()
@@ -277,7 +280,7 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         values = _key_values(revoked, await _status(backends, revoked))
         return Output(values, f"{key_id} is revoked: the service refuses it from the next request on.")
 
-    act(where, work).print(as_json)
+    act(where, work, access="write").print(as_json)
 
 
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus | None:
@@ -304,6 +307,7 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     """`secret` describes the secret that the key was identified by."""
     status = await _status(backends, key)
     history = await admin(backends, key.environment).key_history(key.id)
+    errors = await backends.stores[key.environment].usage.recent_errors(key.id)
     rotation = next((entry for _, entry in history if entry.action == "rotate key"), None)
     minute, day = (f"{status.minute_used:,}", f"{status.day_used:,}") if status else ("?", "?")
     fields = {
@@ -318,11 +322,18 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     data = {
         **_key_values(key, status), "rotated": rotation.at if rotation else None, **secret,
         "history": [{"number": number, **msgspec.structs.asdict(entry)} for number, entry in history],
+        "errors": [{name: value for name, value in each._asdict().items() if name != "key_id"} for each in errors],
     }  # fmt: skip
     rows = [[when(entry.at), entry.actor, entry.action, entry.detail] for _, entry in history[:HISTORY_MAX]]
     table = Table(["when", "who", "what", "detail"], rows, "The audit log has no entries of this key.")
-    older = [f"\nOlder entries: {program()} audit --env {key.environment} --search {key.id}"]
-    return Output(data, fields, "", table, *(older if len(history) > HISTORY_MAX else ()))
+    older = [f"Older entries: {program()} audit --env {key.environment} --search {key.id}"]
+    refused = [[when(each.at), str(each.status), each.code, each.operation, each.path] for each in errors]
+    columns = ["when", "status", "code", "operation", "path"]
+    error_table = Table(columns, refused, "None of the last requests was refused or failed.")
+    return Output(
+        data, fields, "\nLast refusals and errors:\n", error_table, "\nHistory:\n", table,
+        *(older if len(history) > HISTORY_MAX else ()),
+    )  # fmt: skip
 
 
 async def _new_secret(backends: Backends, key: ApiKey, secret: str, *sentences: str, **more: float) -> Output:

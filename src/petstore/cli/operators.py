@@ -1,6 +1,5 @@
 """`petstore operators`: adds, lists and revokes the people who may sign in to the console."""
 
-import functools
 import time
 
 import click
@@ -27,7 +26,7 @@ def operators() -> None:
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), default="operator", show_default=True,
               help="An operator may change everything, a viewer nothing.")  # fmt: skip
-@functools.partial(on_data, create=True)
+@on_data("create")
 async def add(backends: Backends, name: str, role: Role) -> Output:
     """Add an operator and print the token for the console, once.
 
@@ -49,7 +48,7 @@ async def add(backends: Backends, name: str, role: Role) -> Output:
 
 
 @operators.command(name="list")
-@on_data
+@on_data("read")
 async def list_(backends: Backends) -> Output:
     """List operators."""
     found = await backends.stores["live"].operators.all()
@@ -60,7 +59,7 @@ async def list_(backends: Backends) -> Output:
 
 @operators.command()
 @click.argument("name")
-@on_data
+@on_data("write")
 async def revoke(backends: Backends, name: str) -> Output:
     """End an operator's token and sessions at once. NAME is as operators list shows it."""
     await admin(backends, "live").revoke_operator(name)

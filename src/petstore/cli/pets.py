@@ -19,12 +19,12 @@ from petstore.cli.options import (
     limit_option,
     yes_option,
 )
-from petstore.cli.output import Output, Table, printable, program
+from petstore.cli.output import Output, Table, program
 from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import STATUSES, NewPet, Pet, PetChanges, PetStatus
-from petstore.wording import counted
+from petstore.wording import counted, printable
 
 NAMED_MAX = 10  # ids in a message
 
@@ -46,7 +46,7 @@ pets.add_command(export)
 @click.option("--status", type=click.Choice(STATUSES), help="Only animals with this status.")
 @limit_option(20)
 @click.option("--after", type=Int64(0), default=0, metavar="ID", help="Only animals with a higher id.")
-@on_data
+@on_data("read")
 async def list_(
     backends: Backends, environment: Environment, text: str, status: PetStatus | None, limit: int, after: int
 ) -> Output:
@@ -73,7 +73,7 @@ async def list_(
 @pets.command()
 @click.argument("pet_id", metavar="ID", type=Int64())
 @env_option
-@on_data
+@on_data("read")
 async def show(backends: Backends, pet_id: int, environment: Environment) -> Output:
     """Show one animal. ID is the animal's id, as pets list shows it."""
     (pet,) = await _existing(backends, environment, [pet_id])
@@ -95,7 +95,7 @@ def add(environment: Environment, as_json: bool, **options: Any) -> None:
     """
     where = {name: options.pop(name) for name in BACKEND_OPTIONS}
     new = checked_pet(NewPet(**options))
-    pet = act(where, lambda backends: admin(backends, environment).add_pet(new), create=True)
+    pet = act(where, lambda backends: admin(backends, environment).add_pet(new), access="create")
     Output(pet, _line(pet)).print(as_json)
 
 
@@ -105,7 +105,7 @@ def add(environment: Environment, as_json: bool, **options: Any) -> None:
 @click.option("--name", help="The new name.")
 @click.option("--category-id", type=Int64(), metavar="N", help="The number of the new category.")
 @click.option("--status", type=click.Choice(STATUSES), help="The new status.")
-@on_data
+@on_data("write")
 async def update(backends: Backends, pet_id: int, environment: Environment, **values: Any) -> Output:
     """Change the values of an animal. ID is the animal's id, as pets list shows it.
 
@@ -125,7 +125,7 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
 @click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
 @click.argument("status", metavar="STATUS", type=click.Choice(STATUSES))
 @env_option
-@on_data
+@on_data("write")
 async def set_status(
     backends: Backends, pet_ids: tuple[int, ...], status: PetStatus, environment: Environment
 ) -> Output:
@@ -156,7 +156,7 @@ def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_jso
     """
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
     confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes, *map(_line, found[:NAMED_MAX]))
-    removed = act(where, lambda backends: admin(backends, environment).remove_pets(pet_ids))
+    removed = act(where, lambda backends: admin(backends, environment).remove_pets(pet_ids), access="write")
     data = {"removed": [pet.id for pet in removed]}
     Output(data, f"{counted(len(removed), 'animal')} removed from {environment}.").print(as_json)
 
@@ -164,7 +164,7 @@ def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_jso
 @pets.command(short_help="Bring removed animals back.")
 @click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
 @env_option
-@on_data
+@on_data("write")
 async def restore(backends: Backends, pet_ids: tuple[int, ...], environment: Environment) -> Output:
     """Bring removed animals back. Each has its id and its values at the removal; all come back, or none.
 

@@ -26,7 +26,7 @@ from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import Environment, digest_of, mint, new_key
 from petstore.observability import logs
 from petstore.observability.logs import event
-from petstore.server.handover import is_reload, is_trial
+from petstore.server.reload_variables import is_reload, is_trial
 from petstore.server.sockets import activated_addresses, check_port
 from petstore.server.workers import default_count
 from petstore.settings import RANGES, Settings, without_password

@@ -18,7 +18,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
     pets = await restorable(request, (entry for _, entry in found.entries))
     newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
     return {
-        "restorable": {newest[str(pet_id)] for pet_id, pet in pets.items() if pet is not None},
+        "restorable": {newest[str(pet_id)] for pet_id in pets},
         "actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None,
         "actions": ACTIONS, "pet_actions": PET_ACTIONS,
     }  # fmt: skip

@@ -85,8 +85,8 @@ async def restore(request: ConsoleRequest) -> Response:
     return request.redirect("/animals")
 
 
-async def restorable(request: ConsoleRequest, entries: Iterable[AuditEntry]) -> dict[int, Pet | None]:
-    """The animals of these audit entries that are removed, with the values to restore; None for those without any."""
+async def restorable(request: ConsoleRequest, entries: Iterable[AuditEntry]) -> dict[int, Pet]:
+    """Return the animals of these audit entries that are removed, with the values to restore."""
     subjects = {int(each.subject) for each in entries if each.action == "remove animal" and is_id(each.subject)}
     missing = [pet_id for pet_id in subjects if await request.store.pets.get(pet_id) is None]
     return await request.store.audit.removed(missing) if missing else {}

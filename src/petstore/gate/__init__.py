@@ -23,6 +23,11 @@ GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 VALID_SECONDS = 30 * 86_400  # for which a mark of `mark_valid` is kept
 DIGEST_LENGTH = 16  # bytes of a digest that name its mark
 
+REDIS_SCHEMES = (
+    "redis", "valkey", "redis+sentinel", "redis+cluster",
+    "rediss", "valkeys", "rediss+sentinel", "rediss+cluster",
+)  # fmt: skip
+
 CatalogueVersion = tuple[int, int]  # the versions of `added` and of `edited`
 
 
@@ -119,23 +124,23 @@ def gate_file(url: str | None, data: Path) -> Path:
 def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     """The gate of a URL; without one, the file in the data directory. Must be called in a running event loop.
 
-    Raises OperatorError for a URL that is not valid, and Unavailable when the file cannot be opened.
+    Raises OperatorError for a URL that is not valid or a file that this version does not recognise, and Unavailable
+    if the file cannot be opened.
     """
     if url is None:
         from petstore.gate.lmdb import LmdbGate
 
         return LmdbGate(gate_file(url, data), policy)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
-    if scheme not in ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster"):
+    if scheme not in REDIS_SCHEMES:
         raise OperatorError(f"--gate {scheme}: not a gate that Petstore knows; give redis://host:6379/0")
     try:
         from petstore.gate.redis import RedisGate
         from petstore.gate.redis_url import open_link
-        from petstore.gate.upgrade_from_1_1 import UpgradedLink
     except ImportError as error:
         raise MissingPackage(f"--gate {scheme}", error.name, "cluster") from None
 
-    shared = RedisGate(UpgradedLink(open_link(url)), policy)
+    shared = RedisGate(open_link(url), policy)
     if policy.outage == "refuse":
         return shared
     from petstore.gate.fallback import FallbackGate

@@ -19,15 +19,18 @@ local ADMITTED, LIMITED, BANNED, OUTDATED = 0, 1, 2, 3
 local IN_MINUTE, IN_DAY = 0, 1
 local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = 0, 1, 2, 3, 4, 5, 6
 
-local VERSIONS = '<i8i8i8i8i8i8'
+local VERSIONS, VERSIONS_SIZE = '<i8i8i8i8i8i8', 48
+local VERSION_MAX = 2 ^ 53 -- Lua cannot add 1 to larger numbers
 local CALL = '<i8i8i8i8i8'
 local CALL_SIZE = 40
--- The record of a key, as in records.py: minute start, minute used, day start, day used, 0, strikes, ban start, ban end,
+-- The record of a key, as in records.py: minute start, minute used, day start, day used, strikes, ban start, ban end,
 -- bans; the environment as KEY_LIVE or KEY_STAGING, the epoch; then the counts, by the number of the operation.
-local KEY = '<i8i8i8i8i8i8i8i8i8i8i8'
-local KEY_SIZE = 88 -- without the counts
+local KEY = '<i8i8i8i8i8i8i8i8i8i8'
+local KEY_SIZE = 80 -- without the counts
+local WINDOWS_SIZE = 64 -- the shortest record: the eight numbers before the environment
+local KEY_MAX = 4096 -- bytes: far more than all counts
 local COUNT, COUNT_SIZE = '<i8', 8
-local WINDOW = '<i8i8'
+local WINDOW, WINDOW_SIZE = '<i8i8', 16
 local RESULT = '<i8i8i8i8i8i8'
 
 local clock = redis.call('TIME')
@@ -36,24 +39,35 @@ local now = tonumber(ARGV[1]) or math.floor(microseconds / 1000)
 local ban_length, ban_ceiling, ban_threshold = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local reply = {}
 
+-- The bytes of a record; empty if there is none, or if it has another type than a string. A record that this script
+-- cannot have written must not stop the batch of all other keys, and must not admit more than a limit allows. So it counts
+-- as missing and is replaced: windows start again, and all changes are announced.
+local function stored_bytes(name)
+  local stored = redis.pcall('GET', name)
+  return type(stored) == 'string' and stored or ''
+end
+
 -- A new version is the time at least. So a version that a failover or an eviction lost cannot come again.
 local versions = { 0, 0, 0, 0, 0, 0 }
 local announced = tonumber(ARGV[5])
 local records_from = announced and 1 or 0
 if announced then
-  local stored = redis.call('GET', KEYS[1])
-  if stored then
-    versions = { struct.unpack(VERSIONS, stored) }
+  reply[1] = stored_bytes(KEYS[1])
+  if #reply[1] == VERSIONS_SIZE then
+    versions = { struct.unpack(VERSIONS, reply[1]) }
   else
     announced = 63
   end
-  local changes = announced > 0
-  for i = 1, 6 do
-    if announced % 2 == 1 then versions[i] = math.max(versions[i] + 1, microseconds) end
-    announced = math.floor(announced / 2)
+  if announced > 0 then
+    for i = 1, 6 do
+      if announced % 2 == 1 then
+        versions[i] = versions[i] < VERSION_MAX and math.max(versions[i] + 1, microseconds) or microseconds
+      end
+      announced = math.floor(announced / 2)
+    end
+    reply[1] = struct.pack(VERSIONS, unpack(versions, 1, 6))
+    redis.call('SET', KEYS[1], reply[1], 'PX', 30 * DAY)
   end
-  reply[1] = struct.pack(VERSIONS, unpack(versions, 1, 6))
-  if changes then redis.call('SET', KEYS[1], reply[1], 'PX', 30 * DAY) end
 end
 
 local function open(start, length)
@@ -66,8 +80,8 @@ end
 local function refusal(outcome, w, per_minute, per_day)
   local minute_end = w[2] >= per_minute and w[1] + MINUTE or 0
   local day_end = w[4] >= per_day and w[3] + DAY or 0
-  if outcome == BANNED and w[8] > minute_end and w[8] > day_end then
-    return IN_MINUTE, per_minute, 0, w[8]
+  if outcome == BANNED and w[7] > minute_end and w[7] > day_end then
+    return IN_MINUTE, per_minute, 0, w[7]
   end
   if day_end >= minute_end then
     return IN_DAY, per_day, 0, day_end
@@ -77,12 +91,12 @@ end
 
 -- Decide one request of a key. Returns whether `w` has changed, outcome, window, limit, remaining, reset.
 local function admit(w, per_minute, per_day)
-  local ban_start, ban_end = w[7], w[8]
+  local ban_start, ban_end = w[6], w[7]
   if now < ban_end then
     if now >= ban_start - DAY then -- requests during a ban are no strikes, and do not extend the ban
       return false, BANNED, refusal(BANNED, w, per_minute, per_day)
     end
-    w[7], w[8], w[9] = 0, 0, 0 -- the clock was set back by more than a day
+    w[6], w[7], w[8] = 0, 0, 0 -- the clock was set back by more than a day
   end
 
   local minute_open, day_open = open(w[1], MINUTE), open(w[3], DAY)
@@ -100,7 +114,7 @@ local function admit(w, per_minute, per_day)
     else
       w[3], w[4] = now, 1
     end
-    w[6] = 0
+    w[5] = 0
     if day_left <= minute_left then -- in a tie the headers show the longer window
       return true, ADMITTED, IN_DAY, per_day, day_left - 1, w[3] + DAY
     end
@@ -108,13 +122,13 @@ local function admit(w, per_minute, per_day)
   end
 
   local outcome = LIMITED
-  w[6] = w[6] + 1
-  if w[6] > (ban_threshold > 0 and ban_threshold or math.min(per_minute, STRIKES_MAX)) then
+  w[5] = w[5] + 1
+  if w[5] > (ban_threshold > 0 and ban_threshold or math.min(per_minute, STRIKES_MAX)) then
     outcome = BANNED
-    w[6] = 0
-    w[9] = (w[9] > 0 and now - w[7] < DAY) and w[9] + 1 or 1
-    w[7] = now
-    w[8] = now + math.min(ban_length * 2 ^ math.min(w[9] - 1, 40), ban_ceiling)
+    w[5] = 0
+    w[8] = (w[8] > 0 and now - w[6] < DAY) and w[8] + 1 or 1
+    w[6] = now
+    w[7] = now + math.min(ban_length * 2 ^ math.min(w[8] - 1, 40), ban_ceiling)
   end
   return true, outcome, refusal(outcome, w, per_minute, per_day)
 end
@@ -132,24 +146,31 @@ end
 -- A record with several calls in the batch is read once and written once.
 local records, changed = {}, {}
 
--- A shorter record reads as zeros.
+-- A record without counts reads as one with zeros.
 local function padded(stored, size)
+  if #stored >= size then return stored end
   return stored .. string.rep('\0', size - #stored)
 end
 
 local function key_record(name)
   if not records[name] then
-    local stored = redis.call('GET', name) or ''
-    records[name] = { struct.unpack(KEY, padded(stored, KEY_SIZE)) }
-    records[name].counts = string.sub(stored, KEY_SIZE + 1)
+    local stored = stored_bytes(name)
+    if #stored < WINDOWS_SIZE or #stored > KEY_MAX then stored = '' end
+    local w = { struct.unpack(KEY, padded(stored, KEY_SIZE)) }
+    if w[2] < 0 or w[4] < 0 or w[9] < KEY_LIVE or w[9] > KEY_STAGING then
+      w, stored = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, ''
+    end
+    w.counts = string.sub(stored, KEY_SIZE + 1)
+    records[name] = w
   end
   return records[name]
 end
 
 local function address_record(name)
   if not records[name] then
-    local stored = redis.call('GET', name)
-    records[name] = stored and { struct.unpack(WINDOW, stored) } or { 0, 0 }
+    local stored = stored_bytes(name)
+    local w = #stored == WINDOW_SIZE and { struct.unpack(WINDOW, stored) } or { 0, 0 }
+    records[name] = w[2] >= 0 and w or { 0, 0 }
   end
   return records[name]
 end
@@ -157,7 +178,7 @@ end
 -- Count an admission. A new epoch is the time: no earlier counts began at it. Counts of operations that only a later
 -- version knows stay as they are.
 local function count_admission(w, environment, number)
-  if w[11] == 0 then w[10], w[11] = environment, microseconds end
+  if w[10] == 0 then w[9], w[10] = environment, microseconds end
   local from = number * COUNT_SIZE
   local counts = padded(w.counts, from + COUNT_SIZE)
   local count = struct.pack(COUNT, struct.unpack(COUNT, counts, from + 1) + 1)
@@ -180,8 +201,8 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
     end
   elseif operation == LIFT then
     local w = key_record(name)
-    differs, outcome, window, limit, remaining, reset = w[9] > 0, ADMITTED, IN_MINUTE, 0, w[9], now
-    if differs then w[6], w[7], w[8], w[9] = 0, 0, 0, 0 end
+    differs, outcome, window, limit, remaining, reset = w[8] > 0, ADMITTED, IN_MINUTE, 0, w[8], now
+    if differs then w[5], w[6], w[7], w[8] = 0, 0, 0, 0 end
   elseif operation == MARK or operation == IS_MARKED then
     if operation == MARK and per_minute > 0 then
       redis.call('SET', name, '1', 'PX', per_minute)
@@ -205,7 +226,7 @@ end
 for name in pairs(changed) do
   local w = records[name]
   if w.counts then
-    redis.call('SET', name, struct.pack(KEY, unpack(w, 1, 11)) .. w.counts)
+    redis.call('SET', name, struct.pack(KEY, unpack(w, 1, 10)) .. w.counts)
   else
     redis.call('SET', name, struct.pack(WINDOW, w[1], w[2]), 'PX', 2 * MINUTE)
   end

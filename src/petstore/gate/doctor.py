@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from petstore.errors import Unavailable
+from petstore.errors import OperatorError, Unavailable
 
 if TYPE_CHECKING:
     from petstore.gate.redis_link import SingleLink
@@ -22,14 +22,22 @@ class GateReport(NamedTuple):
 
 
 def check_file(path: Path, *, in_use: bool) -> GateReport:
-    from petstore.gate.recovery import readable
+    from petstore.gate.recovery import check_format, not_recognised, readable, was_used
 
-    if not path.exists():
-        return GateReport([], "no file yet; the service makes one when it starts")
+    if not path.exists() or path.stat().st_size == 0:
+        return GateReport([], "no file yet; the service creates it when it starts")
     if not os.access(path, os.R_OK):
         return GateReport([f"{path} may not be read; chown it to the user of the service"], "")
     if not readable(path, in_use=in_use):
-        return GateReport([f"{path} is damaged; the next petstore serve sets it aside and counts anew"], "")
+        if not was_used(path):
+            return GateReport([str(not_recognised(path))], "")
+        return GateReport(
+            [f"{path} is damaged; the next petstore serve sets it aside and starts with new counters"], ""
+        )
+    try:
+        check_format(path)
+    except OperatorError as error:
+        return GateReport([str(error)], "")
     return GateReport([], f"{path.stat().st_size // 2**20} MiB")
 
 

@@ -22,11 +22,11 @@ import lmdb
 import msgspec
 
 from petstore.changes import CHANGES, Change
-from petstore.data_dir import open_file, touch
+from petstore.data_dir import open_file
 from petstore.errors import Unavailable
 from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, CatalogueVersion, GatePolicy, bucket_of
 from petstore.gate.records import EMPTY, admissions_in, unpack_fields, unpack_windows, with_admission, with_windows
-from petstore.gate.recovery import mark_in_use
+from petstore.gate.recovery import FORMAT, FORMAT_RECORD, check_format, mark_in_use
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability.health import Health
 from petstore.operations import OperationName
@@ -41,7 +41,7 @@ SWEEP_PERIOD = 120  # seconds, and sweeps, in which each record is checked once
 READ_BATCH = 1_000
 STEPS_MAX = 100  # in one transaction: some 300 µs, in which other workers may wait
 
-# The first byte of a record's name is its kind. Only the records of addresses and marks end: see _sweep.
+# The first byte of a record's name is its kind. Only the records of addresses and marks expire: see _sweep.
 ADDRESS, KEY, VALID, VERSION = b"a", b"k", b"s", b"v"
 _address = struct.Struct("<2q")
 _versions = struct.Struct(f"<{len(CHANGES)}Q")  # in the order of CHANGES: added, edited, keys
@@ -63,7 +63,7 @@ class LmdbGate:
         sweep_batch: int = SWEEP_BATCH,
         sweep_batches_max: int = SWEEP_BATCHES_MAX,
     ) -> None:
-        """Raises Unavailable when the file cannot be opened."""
+        """Raises OperatorError for a file that this version does not recognise, Unavailable if it cannot be opened."""
         self._bans = policy.bans
         self._address_per_minute = policy.address_per_minute
         self._counted = policy.counted
@@ -77,16 +77,17 @@ class LmdbGate:
         self._env: Any = None
         self._version_names: dict[Environment, bytes] = {each: VERSION + each.encode() for each in ENVIRONMENTS}
         try:
-            mark_in_use(path)
-            touch(path)
             with size_lock(path) as file:
+                check_format(path)
+                mark_in_use(path)
                 size = max(initial_size, os.fstat(file).st_size)
                 unsynced = {"sync": False, "metasync": False, "writemap": True, "map_async": True}
                 self._env = lmdb.open(str(path), subdir=False, map_size=size, mode=0o600, **unsynced)
                 os.posix_fallocate(file, 0, size)
                 with self._env.begin(write=True) as txn:
-                    for name in self._version_names.values():
-                        if txn.get(name) is None:
+                    if txn.get(FORMAT_RECORD) is None:  # a new file
+                        txn.put(FORMAT_RECORD, FORMAT)
+                        for name in self._version_names.values():
                             txn.put(name, new_versions())
         except (lmdb.Error, OSError) as error:
             if self._env is not None:
@@ -354,12 +355,12 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
 
 @contextlib.contextmanager
 def size_lock(path: Path) -> Iterator[int]:
-    """The open file, while no other process opens it or makes it larger. Raises OSError.
+    """The open file, created if missing, while no other process opens it or makes it larger. Raises OSError.
 
     LMDB truncates a file to the size that it maps. Without this lock a process could read the size, another could make
     the file larger, and the first would cut that part off.
     """
-    file = open_file(path, os.O_RDWR)
+    file = open_file(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield file

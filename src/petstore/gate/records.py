@@ -13,7 +13,7 @@ from petstore.operations import OperationName
 from petstore.rate_limits import Windows
 from petstore.usage import AdmissionTotal
 
-_windows = struct.Struct("<4q8x4q")  # version 1 used the eight bytes in the middle
+_windows = struct.Struct("<8q")  # the fields of Windows
 _origin = struct.Struct("<2q")  # of the counts: the environment's number, the epoch; 0: nothing was counted
 _count = struct.Struct("<q")  # of the admissions for an operation, in the order of the operations' numbers
 _WIDTH = _count.size
@@ -21,7 +21,9 @@ _ORIGIN = _windows.size
 _COUNTS = _ORIGIN + _origin.size
 
 EMPTY = bytes(_windows.size)
-# The fields of Windows. The rules unpack them again: a named tuple would cost as much as the rules themselves.
+SIZE_MAX = 4096  # far more than all counts
+COUNT_MAX = 2**53  # Lua counts with doubles
+# Returns a plain tuple. The rules unpack it anyway, and building a named tuple would cost as much as the rules.
 unpack_fields = _windows.unpack_from
 
 
@@ -55,19 +57,24 @@ def with_admission(record: bytes, w: Windows, environment: Environment, number: 
     return changed
 
 
-def pack_counts(environment: int, epoch: int, counts: Sequence[int]) -> bytes:
-    """The bytes of a record behind the windows."""
-    return struct.pack(f"<{2 + len(counts)}q", environment, epoch, *counts)
+def valid_record(stored: bytes | None) -> bytes:
+    """The record that Redis has stored. A missing one, or one with a size that no record has, is empty."""
+    return stored if stored is not None and len(EMPTY) <= len(stored) <= SIZE_MAX else EMPTY
 
 
 def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) -> list[AdmissionTotal]:
-    """What was counted; `names` are those of the operations in the order of their numbers."""
+    """What was counted; `names` are those of the operations in the order of their numbers.
+
+    Numbers that the gate cannot have counted are ignored: they must not stop the collection for all other keys.
+    """
     if len(record) < _COUNTS:
         return []
     environment, epoch = _origin.unpack_from(record, _ORIGIN)
+    if not 0 <= environment < len(ENVIRONMENTS):
+        return []
     counts = struct.unpack_from(f"<{(len(record) - _COUNTS) // _WIDTH}q", record, _COUNTS)
     return [
         AdmissionTotal(ENVIRONMENTS[environment], key_id, name, epoch, count)
         for name, count in zip(names, counts, strict=False)  # an earlier version has not counted all of them
-        if count
+        if 0 < count < COUNT_MAX
     ]

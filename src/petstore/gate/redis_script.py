@@ -23,7 +23,7 @@ ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 LOAD_SCRIPT: Command = ("SCRIPT", "LOAD", SCRIPT)
-_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis names a script by it
+SCRIPT_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis names a script by it
 
 # What the script can do with a record.
 KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = range(7)
@@ -31,7 +31,9 @@ KEY_OPERATION: dict[Environment, int] = {"live": KEY_LIVE, "staging": KEY_STAGIN
 _KEY_ENVIRONMENT = {operation: environment for environment, operation in KEY_OPERATION.items()}
 OUTDATED = 3  # the outcome of a call that was made under an old version of the keys
 
-VERSIONS_RECORD = "petstore:v2:{versions}"
+# The number is that of the format. A version of the service that changes the format uses another prefix.
+PREFIX = "petstore/1/"
+VERSIONS_RECORD = f"{PREFIX}versions"
 VERSION_NUMBER: dict[tuple[Environment, Change], int] = {
     name: number for number, name in enumerate(itertools.product(ENVIRONMENTS, CHANGES))
 }
@@ -57,8 +59,8 @@ class ScriptCall(NamedTuple):
 
 
 def key_record(key_id: str) -> str:
-    """The record's name. The braces are Redis' hash tag, which selects the slot."""
-    return f"petstore:v2:key:{{{key_id}}}"
+    """The record's name. The braces are Redis' hash tag: records of one key share a slot."""
+    return f"{PREFIX}key/{{{key_id}}}"
 
 
 def key_id_of(record: bytes) -> str:
@@ -66,11 +68,11 @@ def key_id_of(record: bytes) -> str:
 
 
 def mark_record(digest: bytes) -> str:
-    return f"petstore:valid:{digest[:DIGEST_LENGTH].hex()}"
+    return f"{PREFIX}valid/{digest[:DIGEST_LENGTH].hex()}"
 
 
 def address_record(environment: Environment, address: str) -> str:
-    return f"petstore:address:{{{environment}-{bucket_of(address).hex()}}}"
+    return f"{PREFIX}address/{{{environment}-{bucket_of(address).hex()}}}"
 
 
 def script_command(
@@ -79,7 +81,7 @@ def script_command(
     """The command that runs the script; `admit.lua` explains the arguments."""
     pack = _call.pack
     packed = [pack(each.operation, each.keys_version, each.per_minute, each.per_day, each.number) for each in calls]
-    return ("EVALSHA", _SHA1, len(records), *records, now, *bans, announced, b"".join(packed))
+    return ("EVALSHA", SCRIPT_SHA1, len(records), *records, now, *bans, announced, b"".join(packed))
 
 
 def unpack_reply(reply: bytes) -> ScriptReply:

@@ -33,8 +33,8 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
-    schema: int | None = None  # of a store; only an older version or our own can be restored
-    rows: dict[str, int] = {}
+    schema: int  # a newer schema than ours cannot be restored
+    rows: dict[str, int]
 
 
 class Manifest(msgspec.Struct, frozen=True):

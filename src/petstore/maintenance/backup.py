@@ -23,15 +23,14 @@ import msgspec
 from petstore import __version__, data_dir
 from petstore.audit import AuditEntry
 from petstore.errors import OperatorError, PetstoreError, Unavailable
-from petstore.gate import GATE_FILE
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import archive
 from petstore.maintenance.archive import Manifest, Member, Progress
 from petstore.settings import Settings, without_password
-from petstore.store.schema import NEWEST_SCHEMA, migrations
+from petstore.store.schema import pending
 from petstore.store.sqlite.backup import Snapshot, record_entry, take_over_ids
-from petstore.store.sqlite.connection import migrate
 from petstore.store.sqlite.doctor import check_file
+from petstore.store.sqlite.migrations import KNOWN, migrate
 
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # called with the number of bytes
 STORES = [f"{environment}.db" for environment in ENVIRONMENTS]
@@ -138,8 +137,7 @@ def back_up(
         # The backup is complete: a failure to record it must not fail the command.
         with contextlib.suppress(Unavailable, OSError):
             data_dir.touch(settings.data / data_dir.LAST_BACKUP)
-            if members[0].schema == NEWEST_SCHEMA:  # otherwise a service of release 1.1 may run
-                record_entry(settings.data / "live.db", entry)
+            record_entry(settings.data / "live.db", entry)
     return manifest
 
 
@@ -203,6 +201,7 @@ def _check_target(target: Path, data: Path, force: bool) -> None:
     """Raises OperatorError. What `force` replaces is a file, and never the data or a device."""
     data_dir.check_encoding(target)
     with data_dir.os_errors_of(target):
+        data_dir.check_target(target, data_dir.trusted_users(data))
         if target.is_dir():
             raise OperatorError(f"{target}: is a directory; name a file, or keep several there with --keep N")
         if target.exists() and not target.is_file():
@@ -238,17 +237,16 @@ def _described(path: Path) -> Member:
 
 
 def _read_manifest(source: Path) -> Manifest:
-    """The manifest without the gate's file, which a backup of release 1.1 has. Raises OperatorError."""
+    """Raises OperatorError."""
     manifest = archive.read(source)
-    members = [member for member in manifest.members if member.name != GATE_FILE]
-    if sorted(member.name for member in members) != sorted(STORES):
+    if sorted(member.name for member in manifest.members) != sorted(STORES):
         raise archive.Damaged(f"{source}: does not contain both environments")
-    for member in members:
+    for member in manifest.members:
         try:
-            migrations("sqlite", member.schema or 0)
+            pending(KNOWN, member.schema or 0)
         except OperatorError as error:
             raise OperatorError(f"{source}: {error}") from None
-    return msgspec.structs.replace(manifest, members=members)
+    return manifest
 
 
 def _check_member(source: Path, member: Member, path: Path) -> None:

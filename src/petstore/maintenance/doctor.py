@@ -82,7 +82,7 @@ async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
             found.append(Finding(f"store, {environment}", missing, "no file yet; the service creates it"))
             continue
         seen = check_file(path)
-        later = "" if seen.schema >= NEWEST_SCHEMA else f", the next start upgrades it to {NEWEST_SCHEMA}"
+        later = "" if seen.schema >= NEWEST_SCHEMA else f", petstore serve migrates it to {NEWEST_SCHEMA}"
         counts = [counted(seen.rows.get(f"{noun}s", 0), shown) for noun, shown in (("pet", "animal"), ("key", "key"))]
         about = f"schema {seen.schema}{later}; {', '.join(counts)}"
         found.append(Finding(f"store, {environment}", seen.faults, about))

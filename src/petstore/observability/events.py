@@ -42,7 +42,6 @@ EVENTS = {
         "[Gate down](at-3-am.md#gate-down)",
     ),
     "shard back": LogEvent("The server answers again. There is no line when another server has taken its slots."),
-    "gate upgraded": LogEvent("Limits, bans and admissions of version 1.1 were carried over, once."),
     "gate file damaged": LogEvent(
         "`gate.mdb` could not be read, or was in use when the machine stopped. It was set aside; counting starts anew.",
         "Look for the cause: often a power cut or a full disk.",

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from petstore.observability.logs import event
-from petstore.server.handover import Digests, Handover, trial_environment
+from petstore.server.reload_variables import Digests, Handover, trial_environment
 from petstore.server.sockets import Sockets, inherited, worker_sockets
 from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Restarts, Work, Worker, run_worker
 

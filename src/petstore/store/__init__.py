@@ -45,11 +45,15 @@ def store_on(db: Database) -> Store:
 
 
 class StorePolicy(NamedTuple):
-    """What the operator may set for PostgreSQL. `serving`: the callers are clients, not an operator."""
+    """What the operator may set for PostgreSQL. `serving`: the callers are clients, not an operator.
+
+    Without `migrate`, a store that does not exist or has an older schema is refused, and nothing is created.
+    """
 
     pool_size: int = 8
     pgbouncer: bool = False
     serving: bool = False
+    migrate: bool = True
     bounds: Bounds = Bounds()
 
 
@@ -65,7 +69,7 @@ def open_stores(
     if url is None:
         from petstore.store import sqlite
 
-        databases = sqlite.open_databases(data, policy.bounds, announce)
+        databases = sqlite.open_databases(data, policy, announce)
     else:
         scheme = check_url(url)
         try:

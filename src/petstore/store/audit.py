@@ -31,12 +31,9 @@ class Audit:
     async def record(self, entry: AuditEntry) -> None:
         await self._db.write(steps(recorded(self._db.schema, entry)), NOTHING)
 
-    async def removed(self, pet_ids: Sequence[int]) -> dict[int, Pet | None]:
-        """Those of the animals that operators have removed, with their values at the last removal.
-
-        None for a removal before 2.0, whose entry has no values.
-        """
-        found: dict[int, Pet | None] = {}
+    async def removed(self, pet_ids: Sequence[int]) -> dict[int, Pet]:
+        """Those of the animals that operators have removed, with their values at the last removal."""
+        found: dict[int, Pet] = {}
         start, more, wanted = INT64_MAX, True, [str(pet_id) for pet_id in pet_ids]
         while more and len(found) < len(set(wanted)):
             entries, values = self._entries(f"subject, action, {NEW_PET_COLUMNS}"), (start, self._db.bounds.search_step)
@@ -46,7 +43,7 @@ class Audit:
                 *values, wanted,
             )  # fmt: skip
             for subject, *fields in rows:
-                found.setdefault(int(subject), None if fields[0] is None else Pet(int(subject), *fields))
+                found.setdefault(int(subject), Pet(int(subject), *fields))
             start, more = await self._end_of_step(start)
         return found
 

@@ -3,8 +3,8 @@
 import re
 import string
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import resources
-from importlib.resources.abc import Traversable
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -15,20 +15,10 @@ from petstore.keys import ApiKey, Environment
 from petstore.pets import NewPet, Pet
 
 Row = tuple[Any, ...]
-NEWER = "was written by a newer Petstore (schema {}, this one knows {}); upgrade Petstore"
-TOO_OLD = "was written by Petstore 1.0 (schema {}); upgrade to 1.1 first, start it once, then upgrade to this version"
+NEWER = "was written by a newer Petstore (schema {}, this version knows {}); upgrade Petstore"
+UNRECOGNISED = "was not written by Petstore 1.0 or later"
+NOT_MIGRATED = "is missing or has an older schema; petstore serve creates or migrates it"
 UNFINISHED_COPY = "the copy of {} to this store is not finished: empty the store, and run petstore copy again"
-
-
-# Schema 5 is that of Petstore 1.1; a new store begins with the first one of 2.0.
-OLDEST_SCHEMA, FIRST_SCHEMA, NEWEST_SCHEMA = 5, 6, 6
-UPGRADE = "0006_from_0005.sql"
-TABLES_OF_1_1 = (
-    "catalogue_changes", "changed_pets", "copying", "counted_admissions", "deeds", "idempotency", "import_rows",
-    "imports", "key_changes", "keys", "operator_roles", "operators", "pets", "recent_errors", "secrets", "suspensions",
-    "traffic", "usage", "usage_by_operation", "usage_days", "usage_minutes",
-)  # fmt: skip
-_FILES = resources.files("petstore.store").joinpath("migrations")
 
 
 class Table(NamedTuple):
@@ -57,21 +47,23 @@ KEYS = Table("keys", KEY_FIELDS, ("id",))
 IDEMPOTENCY = Table(
     "idempotency", ("key_id", "token", "body_digest", "pet_id", *NEW_PET_FIELDS, "created"), ("key_id", "token")
 )
-IMPORTS = Table("imports", ("id", "at", "actor", "name", "sha256", "total", "state", "owner", "touched"), ("id",))
+IMPORTS = Table("imports", ("id", "at", "actor", "name", "sha256", "total", "added", "state", "last_chunk"), ("id",))
 IMPORT_CHUNKS = Table("import_chunks", ("import_id", "place", "first_id", "count"), ("import_id", "place"))
 # The columns of an animal stand beside the entry of its removal.
 AUDIT = Table("audit", ("id", "at", "actor", "action", "subject", "detail", *NEW_PET_FIELDS), ("id",))
 USAGE = Table(
     "usage",
-    ("seconds", "start", "key_id", "operation", "response", "count"),
-    ("seconds", "start", "key_id", "operation", "response"),
+    ("seconds", "start", "key_id", "operation", "measure", "count"),
+    ("seconds", "start", "key_id", "operation", "measure"),
 )
-USAGE_TOTALS = Table("usage_totals", ("seconds", "start", "response", "count"), ("seconds", "start", "response"))
+USAGE_TOTALS = Table("usage_totals", ("seconds", "start", "measure", "count"), ("seconds", "start", "measure"))
 COUNTED_ADMISSIONS = Table(
     "counted_admissions", ("key_id", "epoch", "operation", "total"), ("key_id", "epoch", "operation")
 )
 RECENT_ERRORS = Table(
-    "recent_errors", ("key_id", "at", "request_id", "operation", "status"), ("key_id", "at", "request_id")
+    "recent_errors",
+    ("key_id", "at", "request_id", "operation", "status", "code", "path"),
+    ("key_id", "at", "request_id"),
 )
 OPERATORS = Table("operators", ("name", "digest", "created", "revoked", "role"), ("name",))
 # All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key.
@@ -126,25 +118,29 @@ def key_row(key: ApiKey) -> Row:
 
 
 class Migration(NamedTuple):
-    number: int  # of the schema that it leads to
-    file: Traversable
+    version: int  # of the schema after it
+    sql: str
 
 
-def migrations(backend: Literal["sqlite", "postgres"], version: int) -> list[Migration]:
-    """What leads from a version of the schema to the newest, in order. A new store has the version 0.
+@cache
+def known_migrations(backend: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
+    """The SQL files of a backend, in order. The first one creates the tables of an empty store."""
+    files = resources.files("petstore.store").joinpath("migrations", backend).iterdir()
+    return tuple(sorted(Migration(int(file.name[:4]), file.read_text()) for file in files))
 
-    Raises OperatorError for a version that this program cannot read.
+
+NEWEST_SCHEMA = known_migrations("sqlite")[-1].version
+
+
+def pending(migrations: Sequence[Migration], version: int) -> list[Migration]:
+    """Returns the migrations that a store of this schema version needs, in order. An empty store has version 0.
+
+    Raises OperatorError for a store that a newer Petstore has migrated.
     """
-    if version > NEWEST_SCHEMA:
-        raise OperatorError(NEWER.format(version, NEWEST_SCHEMA))
-    if 0 < version < OLDEST_SCHEMA:
-        raise OperatorError(TOO_OLD.format(version))
-    found = []
-    for file in sorted(_FILES.joinpath(backend).iterdir(), key=lambda file: file.name):
-        number, is_upgrade = int(file.name[:4]), file.name == UPGRADE
-        if number > max(version, FIRST_SCHEMA) or (number > version and is_upgrade == (version > 0)):
-            found.append(Migration(number, file))
-    return found
+    newest = migrations[-1].version
+    if version > newest:
+        raise OperatorError(NEWER.format(version, newest))
+    return [migration for migration in migrations if migration.version > version]
 
 
 # Search

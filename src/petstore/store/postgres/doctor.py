@@ -11,9 +11,9 @@ from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.store.postgres.batched_creates import SEQUENCES
 from petstore.store.postgres.database import schema_of
-from petstore.store.postgres.migrations import schema_version
+from petstore.store.postgres.migrations import is_migrated, schema_version
 from petstore.store.postgres.pool import Connection, each_host
-from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY, migrations
+from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY
 from petstore.timeouts import CLIENT
 
 STATEMENT_TIMEOUT = 5.0  # a lock of another transaction may take as long
@@ -93,15 +93,15 @@ async def _server(connection: Connection, connections: int) -> list[str]:
 
 
 async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
+    try:
+        is_newest = await is_migrated(connection, schema)
+    except OperatorError as error:
+        return [str(error)], ""
     version = await schema_version(connection, schema)
     if version == 0:
-        return [f"there is no schema {schema} yet; petstore serve makes it"], ""
-    try:
-        migrations("postgres", version)
-    except OperatorError as error:
-        return [f"it {error}"], ""
-    if version < NEWEST_SCHEMA:
-        return [], f"schema {version}; the next start brings it to {NEWEST_SCHEMA}, with every node stopped"
+        return [f"there is no schema {schema} yet; petstore serve creates it"], ""
+    if not is_newest:
+        return [], f"schema {version}; petstore serve migrates it to {NEWEST_SCHEMA}"
     faults = []
     for table, sequence in SEQUENCES.items():
         last = await connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}")

@@ -1,54 +1,68 @@
-"""Brings a schema of PostgreSQL to its newest version."""
+"""Recognises a PostgreSQL schema that Petstore has written, and brings it up to date."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
 
 from petstore.errors import OperatorError
-from petstore.store.schema import OLDEST_SCHEMA, migrations
+from petstore.store.schema import UNRECOGNISED, Migration, known_migrations, pending
 
 MIGRATION_LOCK = 7_387_783  # any number, the same on every node
-APPLICATION_NAME, EARLIER_NAME = "petstore 2", "petstore"  # of connections, this version's and those of 1.1
+APPLICATION_NAME = "petstore"  # of connections
+KNOWN = known_migrations("postgres")
 
 
-async def migrate(connection: Any, schema: str) -> None:
-    """Inside a transaction that may take long: each step happens once, however many nodes start at the same time.
+async def schema_version(connection: Any, schema: str) -> int:
+    """Returns 0 for a schema that does not exist or is empty.
 
-    Raises OperatorError when another version has written the schema or still uses it, or when rights are missing.
+    Raises OperatorError for a schema that has tables and that Petstore has not written.
+    """
+    tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
+    if not tables:
+        return 0
+    if ("format",) in map(tuple, tables):
+        version: int | None = await connection.fetchval(
+            f"SELECT version FROM {schema}.format WHERE product = 'petstore'"
+        )
+        if version is not None:
+            return version
+    raise OperatorError(f"the schema {schema} {UNRECOGNISED}; use another database")
+
+
+async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] = KNOWN) -> None:
+    """Create the schema, or bring it to the newest version, while other nodes may use it.
+
+    Must be called inside a transaction that may take long. Each migration happens once, however many nodes start at
+    the same time. Raises OperatorError.
     """
     try:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
         # Not IF NOT EXISTS: that reads a cache, which may not have what another node did while this one waited.
         if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", schema):
             await connection.execute(f"CREATE SCHEMA {schema}")
-            await connection.execute(f"CREATE TABLE {schema}.migrations (number int PRIMARY KEY)")
-        version = await schema_version(connection, schema)
-        try:
-            needed = migrations("postgres", version)
-        except OperatorError as error:
-            raise OperatorError(f"the database {error}") from None
-        if version == OLDEST_SCHEMA:
-            await _check_nodes_stopped(connection)
+        needed = await _pending(connection, schema, migrations)
         await connection.execute(f"SET LOCAL search_path = {schema}")
-        for number, file in needed:
-            await connection.execute(file.read_text())
-            await connection.execute("INSERT INTO migrations VALUES ($1)", number)
+        for migration in needed:
+            await connection.execute(migration.sql)
+            await connection.execute("UPDATE format SET version = $1", migration.version)
     except asyncpg.InsufficientPrivilegeError as error:
         raise OperatorError(
-            f"the database user may not make the schema {schema}: GRANT CREATE ON DATABASE … TO …"
+            f"the database user may not create the schema {schema}: GRANT CREATE ON DATABASE … TO …"
         ) from error
 
 
-async def _check_nodes_stopped(connection: Any) -> None:
-    """Raises OperatorError while a process of release 1.1 is connected: it would fail on the new schema."""
-    others = await connection.fetchval(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1",
-        EARLIER_NAME,
-    )
-    if others:
-        raise OperatorError(
-            f"Petstore 1.1 still uses the database ({others} connections): stop every node of it, then start this one"
-        )
+async def is_migrated(connection: Any, schema: str, migrations: Sequence[Migration] = KNOWN) -> bool:
+    """Whether the schema exists and has the newest version. Raises OperatorError if this version cannot use it."""
+    return not await _pending(connection, schema, migrations)
+
+
+async def _pending(connection: Any, schema: str, migrations: Sequence[Migration]) -> list[Migration]:
+    version = await schema_version(connection, schema)
+    try:
+        return pending(migrations, version)
+    except OperatorError as error:
+        raise OperatorError(f"the schema {schema} {error}") from None
 
 
 async def check_encoding(connection: Any) -> None:
@@ -56,11 +70,3 @@ async def check_encoding(connection: Any) -> None:
     encoding = await connection.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
         raise OperatorError(f"--store: the database is in {encoding}, which has no room for all names; use UTF8")
-
-
-async def schema_version(connection: Any, schema: str) -> int:
-    known = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
-    if not await connection.fetchval(known, schema):
-        return 0
-    found: int = await connection.fetchval(f"SELECT coalesce(max(number), 0) FROM {schema}.migrations")
-    return found

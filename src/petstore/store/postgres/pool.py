@@ -11,7 +11,7 @@ import asyncpg
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.store import StorePolicy
 from petstore.store.postgres import migrations
-from petstore.store.schema import NEWEST_SCHEMA
+from petstore.store.schema import NOT_MIGRATED, Migration
 from petstore.store.writing import log_bug
 
 # Errors, by their type, which stands for an SQLSTATE
@@ -62,11 +62,18 @@ Work = Callable[[Connection], Awaitable[T]]
 class PostgresPool:
     """The connections of one process. Opened when first needed: a worker may start before its database."""
 
-    def __init__(self, url: str, schemas: Sequence[str], policy: StorePolicy) -> None:
+    def __init__(
+        self,
+        url: str,
+        schemas: Sequence[str],
+        policy: StorePolicy,
+        known_migrations: Sequence[Migration] = migrations.KNOWN,
+    ) -> None:
         self._url = url
         self._hosts = each_host(url)
         self._schemas = schemas
         self._policy = policy
+        self._migrations = known_migrations
         self._bounds = policy.bounds
         self._timeouts = policy.bounds.timeouts
         self._pool: asyncpg.Pool | None = None
@@ -147,11 +154,10 @@ class PostgresPool:
                     deadline = asyncio.get_running_loop().time() + self._timeouts.step
                     with terminate_at(deadline, connection):
                         await migrations.check_encoding(connection)
-                        versions = [await migrations.schema_version(connection, schema) for schema in self._schemas]
-                    for schema, version in zip(self._schemas, versions, strict=True):
-                        if version != NEWEST_SCHEMA:
-                            async with long_transaction(connection):
-                                await migrations.migrate(connection, schema)
+                        outdated = [each for each in self._schemas if await self._needs_migration(connection, each)]
+                    for schema in outdated:
+                        async with long_transaction(connection):
+                            await migrations.migrate(connection, schema, self._migrations)
             except BaseException:
                 pool.terminate()
                 raise
@@ -159,6 +165,14 @@ class PostgresPool:
             return pool
         finally:
             self._opening = None
+
+    async def _needs_migration(self, connection: Connection, schema: str) -> bool:
+        """Raises OperatorError for a schema that cannot be used, or that may not be migrated here."""
+        if await migrations.is_migrated(connection, schema, self._migrations):
+            return False
+        if not self._policy.migrate:
+            raise OperatorError(f"the schema {schema} {NOT_MIGRATED}")
+        return True
 
     async def _connect(self, _: str, **options: Any) -> Connection:
         """Connect to the first host that answers, beginning with the one that answered last.

@@ -9,17 +9,25 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from petstore.keys import ENVIRONMENTS, Environment
-from petstore.store.database import Bounds
+from petstore.store import StorePolicy
 from petstore.store.freshness import Announce
 from petstore.store.sqlite.database import SqliteDatabase
+from petstore.store.sqlite.migrations import check_migrated, migrate
 
 
-def open_databases(data: Path, bounds: Bounds, announce: Callable[[Environment], Announce]) -> list[SqliteDatabase]:
+def open_databases(
+    data: Path, policy: StorePolicy, announce: Callable[[Environment], Announce]
+) -> list[SqliteDatabase]:
     """Raises OperatorError, and then leaves nothing open."""
     databases = []
     with ExitStack() as opened:
         for environment in ENVIRONMENTS:
-            database = SqliteDatabase(data / f"{environment}.db", environment, announce(environment), bounds)
+            path = data / f"{environment}.db"
+            if policy.migrate:
+                migrate(path)
+            else:
+                check_migrated(path)
+            database = SqliteDatabase(path, environment, announce(environment), policy.bounds)
             opened.callback(database.release)
             databases.append(database)
         opened.pop_all()

@@ -13,7 +13,6 @@ from petstore.store.database import steps
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, connect, set_busy_timeout, translating
 from petstore.store.sqlite.database import raise_last_id, run
 
-RENAMED = {"deeds": "audit"}  # since release 1.1
 STEP = 1_000  # pages between two reports of progress
 
 
@@ -69,5 +68,5 @@ def take_over_ids(path: Path, replaced: Path) -> bool:
         return False  # the file is damaged, which may well be why it is replaced
     with translating(), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
-            run(connection, raise_last_id(RENAMED.get(table, table), last))
+            run(connection, raise_last_id(table, last))
     return True

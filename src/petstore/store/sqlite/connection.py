@@ -1,6 +1,5 @@
-"""A SQLite file: the settings of a connection, SQLite's errors as ours, the queue of writers, the newest schema."""
+"""A SQLite file: the settings of a connection, SQLite's errors as ours, the queue of writers."""
 
-import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
@@ -8,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import apsw
 import msgspec
 
 from petstore.data_dir import open_file
-from petstore.errors import OperatorError, PetstoreError, Unavailable
-from petstore.store.schema import OLDEST_SCHEMA, migrations
+from petstore.errors import PetstoreError, Unavailable
 from petstore.timeouts import CLIENT
 
 BUSY_TIMEOUT = CLIENT.step
@@ -49,6 +48,17 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+def connect_to_examine(path: Path) -> apsw.Connection:
+    """A connection that leaves the file as it is, whether or not a service uses it. Raises apsw.Error."""
+    # Without a log, no process has the file open. `immutable` then keeps SQLite from creating one.
+    log = path.with_name(path.name + "-wal")
+    address = f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if log.exists() else "&immutable=1")
+    connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    set_busy_timeout(connection, BUSY_TIMEOUT)
+    connection.pragma("trusted_schema", "OFF")
     return connection
 
 
@@ -121,55 +131,3 @@ class WriteLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-
-# The schema
-
-RESTORE = "bring a backup back with petstore restore FILE --force, which keeps what is there"
-
-
-def needs_upgrade(path: Path) -> bool:
-    """Whether release 1.1 has written the file. False for a file that is not there, or cannot be read."""
-    try:
-        with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-            version: int = connection.pragma("user_version")
-            return version == OLDEST_SCHEMA
-    except apsw.Error:
-        return False
-
-
-def migrate(path: Path) -> None:
-    """Raises OperatorError when the file cannot be used, or when another version has written it.
-
-    No process of release 1.1 may use a file that it has written: see `needs_upgrade`.
-    """
-    try:
-        with contextlib.closing(WriteLock(path)) as lock, lock, contextlib.closing(connect(path)) as connection:
-            if connection.readonly("main"):
-                raise apsw.ReadOnlyError
-            _migrate(connection, path)
-    except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
-        raise OperatorError(
-            f"{path}: cannot be opened for writing; give the user of this service the rights"
-        ) from error
-    except (apsw.NotADBError, apsw.CorruptError) as error:
-        raise OperatorError(f"{path}: is damaged, or not a database of Petstore; {RESTORE}") from error
-    except apsw.Error as error:
-        raise OperatorError(f"{path}: cannot be opened: {error}") from error
-
-
-def _migrate(connection: apsw.Connection, path: Path) -> None:
-    version = connection.pragma("user_version")
-    try:
-        needed = migrations("sqlite", version)
-    except OperatorError as error:
-        raise OperatorError(f"{path}: {error}; or restore a backup") from None
-    for number, file in needed:
-        connection.execute("BEGIN IMMEDIATE")
-        # No version after 1.1 has triggers. A file may come from elsewhere: nothing that it brings may run.
-        triggers = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-        for (name,) in triggers:
-            connection.execute(f"DROP TRIGGER {apsw.format_sql_value(str(name))}")
-        connection.execute(file.read_text())
-        connection.execute(f"PRAGMA user_version = {number}")
-        connection.execute("COMMIT")

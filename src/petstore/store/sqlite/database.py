@@ -20,7 +20,7 @@ from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store.database import Bounds, PutRows, Statement, Step, T, Transaction
 from petstore.store.freshness import Announce, Freshness, Numbers, numbers_sql
 from petstore.store.schema import Row, Table
-from petstore.store.sqlite.connection import connect, migrate, translate, translating
+from petstore.store.sqlite.connection import connect, translate, translating
 from petstore.store.sqlite.writer import Writer
 
 _ANY = re.compile(r"= ANY\((\?\d+)\)")
@@ -47,11 +47,10 @@ class SqliteDatabase:
         connect: Callable[[Path], apsw.Connection] = connect,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Tests inject faults with `connect` and `clock`. Raises OperatorError when the file cannot be used."""
+        """The file has the newest schema. Tests inject faults with `connect` and `clock`."""
         self.environment: Environment = environment
         self.bounds = bounds
         self.freshness = Freshness(announce, self._numbers)
-        migrate(path)
         self._path = path
         self._reader = connect(path)
         try:

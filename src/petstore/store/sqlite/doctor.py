@@ -1,27 +1,24 @@
 """Checks a SQLite file without changing anything: whether it is sound, the version of its schema, what is in it."""
 
-import re
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 import apsw
 
 from petstore.errors import OperatorError
-from petstore.store.schema import OLDEST_SCHEMA, OWN_TABLES, TABLES, TABLES_OF_1_1, UNFINISHED_COPY, migrations
-from petstore.store.sqlite.connection import BUSY_TIMEOUT, RESTORE, set_busy_timeout
+from petstore.store.schema import TABLES, UNFINISHED_COPY, pending
+from petstore.store.sqlite.connection import connect_to_examine
+from petstore.store.sqlite.migrations import KNOWN, RESTORE, schema_version
 
 _NEWEST = (
-    "SELECT max(at) FROM (SELECT max(at) AS at FROM {audit} UNION ALL SELECT max(created) FROM idempotency"
+    "SELECT max(at) FROM (SELECT max(at) AS at FROM audit UNION ALL SELECT max(created) FROM idempotency"
     " UNION ALL SELECT max(created) FROM keys UNION ALL SELECT max(last_used) FROM keys)"
 )
-
-
-_OF_SQLITE = ("sqlite_sequence", "sqlite_stat1", "sqlite_stat4")
-_BEFORE_PARENTHESIS = re.compile(r"(\w+|\W)\s*\(").findall
-_OF_DEFINITIONS = {"CHECK", "IN", "KEY", "keys"}  # what our tables and indexes have before a parenthesis
 _ID_MAX = 2**62  # no service gets so far: beyond it, a forged file would soon have no id left to give out
+
+Definitions = dict[tuple[str, str], str]  # the SQL of each table and index, by kind and name
 
 
 class FileReport(NamedTuple):
@@ -33,14 +30,8 @@ class FileReport(NamedTuple):
 
 def check_file(path: Path) -> FileReport:
     """Whether or not a service runs on the file."""
-    # Without a log beside it no process has the file open. `immutable` then keeps SQLite from making a log.
-    log = path.with_name(path.name + "-wal")
-    address = f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if log.exists() else "&immutable=1")
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     try:
-        with closing(apsw.Connection(address, flags=flags)) as connection:
-            set_busy_timeout(connection, BUSY_TIMEOUT)
-            connection.pragma("trusted_schema", "OFF")
+        with closing(connect_to_examine(path)) as connection:
             return _report(connection)
     except apsw.NotADBError:
         return FileReport([f"it is not a database; {RESTORE}"])
@@ -50,44 +41,62 @@ def check_file(path: Path) -> FileReport:
 
 def _report(connection: apsw.Connection) -> FileReport:
     """Raises apsw.Error."""
-    schema: int = connection.pragma("user_version")
+    version = 0
     try:
-        migrations("sqlite", schema)
+        version = schema_version(connection)
+        pending(KNOWN, version)
     except OperatorError as error:
-        return FileReport([f"it {error}"], schema)
-    faults = _foreign(connection, schema) or _damage(connection)
-    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-    if faults or not tables:
-        return FileReport(faults or ["it has no tables"], schema)
+        return FileReport([f"it {error}"], version)
+    if version == 0:
+        return FileReport(["it has no tables"])
+    faults = _altered(connection, version) or _damage(connection)
+    if faults:
+        return FileReport(faults, version)
     used_up = connection.execute("SELECT name FROM sqlite_sequence WHERE seq > ?", (_ID_MAX,)).fetchall()
     if used_up:
-        return FileReport([f"the ids of {name} are used up; {RESTORE}" for (name,) in used_up], schema)
-    unfinished = connection.execute("SELECT source FROM copying").fetchall() if "copying" in tables else []
+        return FileReport([f"the ids of {name} are used up; {RESTORE}" for (name,) in used_up], version)
+    unfinished = connection.execute("SELECT source FROM copying").fetchall()
     faults = [UNFINISHED_COPY.format(source) for (source,) in unfinished]
-    rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in tables}
-    audit = "audit" if "audit" in tables else "deeds"  # of release 1.1
-    return FileReport(faults, schema, rows, connection.execute(_NEWEST.format(audit=audit)).get)
+    there = {name for _, name in _definitions(connection)}
+    rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in there}
+    return FileReport(faults, version, rows, connection.execute(_NEWEST).get)
 
 
-def _foreign(connection: apsw.Connection, schema: int) -> list[str]:
-    """What no Petstore has made. It could run code in the middle of our statements, or hide what they change."""
-    old = schema == OLDEST_SCHEMA
-    kinds = {"table", "index"} | ({"trigger"} if old else set())  # an upgrade drops the triggers unseen
-    names = set(TABLES_OF_1_1 if old else (*(table.name for table in TABLES), *OWN_TABLES))
-    found = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema").fetchall()
-    return [
-        f"it has the {kind} {name!r}, which Petstore has not made; remove it"
-        for kind, name, sql in found
-        if kind not in kinds
-        or (kind == "table" and name not in names and name not in _OF_SQLITE)
-        or str(sql).upper().startswith("CREATE VIRTUAL")
-        or _calls_function(str(sql))
-    ]
+def _altered(connection: apsw.Connection, version: int) -> list[str]:
+    """What differs from a new file of the same schema.
+
+    A trigger or a function in a forged file could run in the middle of our statements. A weaker constraint could drop
+    animals that were acknowledged.
+    """
+    expected, found = _definitions_of(version), _definitions(connection)
+    faults = []
+    for kind, name in sorted(expected.keys() | found.keys()):
+        if (kind, name) not in expected:
+            faults.append(f"the {kind} {name!r} does not belong to Petstore's schema")
+        elif (kind, name) not in found:
+            faults.append(f"the {kind} {name!r} is missing")
+        elif expected[kind, name] != found[kind, name]:
+            faults.append(f"the {kind} {name!r} differs from Petstore's schema")
+    return faults
 
 
-def _calls_function(sql: str) -> bool:
-    """In a constraint, a default or an index: each write would run it, and it can take any time and memory."""
-    return not _OF_DEFINITIONS.issuperset(_BEFORE_PARENTHESIS(sql.partition("(")[2]))
+def _definitions(connection: apsw.Connection) -> Definitions:
+    rows = connection.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema").fetchall()
+    # SQLite's own tables, such as the statistics of ANALYZE, are not compared.
+    return {
+        (str(kind), str(name)): f"{table} {sql}"
+        for kind, name, table, sql in rows
+        if not (kind == "table" and str(name).startswith("sqlite_"))
+    }
+
+
+@cache
+def _definitions_of(version: int) -> Definitions:
+    with closing(apsw.Connection(":memory:")) as connection:
+        for migration in KNOWN:
+            if migration.version <= version:
+                connection.execute(migration.sql)
+        return _definitions(connection)
 
 
 def _damage(connection: apsw.Connection) -> list[str]:

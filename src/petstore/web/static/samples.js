@@ -21,7 +21,7 @@ const CALLS = {
   listPets({ query }) {
     const given = [];
     if (query.status) given.push(`status=${JSON.stringify(query.status)}`);
-    if (query.limit) given.push(`limit=${query.limit}`);
+    if (query.limit) given.push(`max_items=${query.limit}`);
     return `for pet in store.list_pets(${given.join(", ")}):\n        print(pet.id, pet.name, pet.status)`;
   },
   createPet({ headers, body }) {
@@ -39,7 +39,8 @@ const CALLS = {
 function python(request) {
   const given = [`base_url=${JSON.stringify(request.base)}`];
   const prefer = request.headers.Prefer;
-  if (prefer) given.push(`default_headers={"Prefer": ${JSON.stringify(prefer)}}`);
+  if (prefer === "handling=strict") given.push("strict=True");
+  else if (prefer) given.push(`default_headers={"Prefer": ${JSON.stringify(prefer)}}`);
   return [
     "# pip install ./petstore_client-*.whl",
     "# The file is from the operator of this service, or built with `make dist` in a checkout of Petstore.",

@@ -1,0 +1,166 @@
+-- The tables of one environment in PostgreSQL.
+
+-- Marks this schema as written by Petstore, in one row. Every migration updates the version.
+CREATE TABLE format (
+    product text PRIMARY KEY CHECK (product = 'petstore'),
+    version int  NOT NULL
+);
+INSERT INTO format VALUES ('petstore', 1);
+
+-- The animals. Ids come from a sequence: they only grow, and none is assigned twice.
+CREATE SEQUENCE pets_id_seq;
+CREATE TABLE pets (
+    id          bigint   PRIMARY KEY DEFAULT nextval('pets_id_seq'),
+    name        text     NOT NULL,
+    category_id bigint   NOT NULL,
+    status      text     NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
+    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed or restored it
+);
+ALTER SEQUENCE pets_id_seq OWNED BY pets.id;
+CREATE INDEX pets_by_status ON pets (status, id);
+CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
+
+-- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
+CREATE TABLE changes (
+    edited bigint NOT NULL, -- animals changed, removed or restored
+    keys   bigint NOT NULL
+);
+INSERT INTO changes VALUES (0, 0);
+
+-- API keys. COLLATE "C" sorts ids by their bytes, as SQLite does.
+CREATE TABLE keys (
+    id         text COLLATE "C" PRIMARY KEY,
+    name       text             NOT NULL,
+    plan       text             NOT NULL,
+    per_minute bigint           NOT NULL,
+    per_day    bigint           NOT NULL,
+    scopes     text             NOT NULL,
+    created    double precision NOT NULL,
+    expires    double precision,
+    revoked    double precision,
+    last_used  double precision,
+    suspended  double precision
+);
+CREATE INDEX keys_by_age ON keys (created, id);
+
+-- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
+CREATE TABLE secrets (
+    digest  bytea            PRIMARY KEY,
+    key_id  text COLLATE "C" NOT NULL REFERENCES keys (id),
+    expires double precision
+);
+CREATE INDEX secrets_by_key ON secrets (key_id);
+
+-- Idempotency keys of creates, written in the same transaction as the animal. A retry therefore either finds the record,
+-- or the first attempt added nothing.
+CREATE TABLE idempotency (
+    key_id      text COLLATE "C" NOT NULL,
+    token       text COLLATE "C" NOT NULL,
+    body_digest bytea            NOT NULL,
+    pet_id      bigint           NOT NULL,
+    name        text             NOT NULL, -- the animal as it was when it was added
+    category_id bigint           NOT NULL,
+    status      text             NOT NULL,
+    created     double precision NOT NULL,
+    PRIMARY KEY (key_id, token)
+);
+CREATE INDEX idempotency_by_age ON idempotency (created);
+
+-- Imports of files; see docs/decisions/0014. `added` says how many of the file's `total` animals are in the catalogue,
+-- `last_chunk` when the last of them were added.
+CREATE TABLE imports (
+    id         text COLLATE "C" PRIMARY KEY,
+    at         double precision NOT NULL,
+    actor      text             NOT NULL,
+    name       text             NOT NULL,
+    sha256     text COLLATE "C" NOT NULL,
+    total      bigint           NOT NULL,
+    added      bigint           NOT NULL,
+    state      text             NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
+    last_chunk double precision NOT NULL
+);
+CREATE INDEX imports_by_age ON imports (at, id);
+CREATE INDEX imports_by_file ON imports (sha256);
+CREATE UNIQUE INDEX imports_running ON imports (sha256) WHERE state = 'running';
+
+-- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
+-- starting with `first_id`.
+CREATE TABLE import_chunks (
+    import_id text COLLATE "C" NOT NULL,
+    place     bigint           NOT NULL,
+    first_id  bigint           NOT NULL,
+    count     bigint           NOT NULL,
+    PRIMARY KEY (import_id, place)
+);
+
+-- The audit log: what operators did.
+CREATE SEQUENCE audit_id_seq;
+CREATE TABLE audit (
+    id          bigint           PRIMARY KEY DEFAULT nextval('audit_id_seq'),
+    at          double precision NOT NULL,
+    actor       text             NOT NULL,
+    action      text             NOT NULL,
+    subject     text             NOT NULL,
+    detail      text             NOT NULL,
+    name        text, -- the values of an animal that was removed
+    category_id bigint,
+    status      text
+);
+ALTER SEQUENCE audit_id_seq OWNED BY audit.id;
+
+-- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. A measure is `admitted`, from the gate, or
+-- `client_error`, `server_error`, `refused` or `banned`, from the workers; see docs/decisions/0009.
+CREATE TABLE usage (
+    seconds   bigint           NOT NULL,
+    start     bigint           NOT NULL,
+    key_id    text COLLATE "C" NOT NULL,
+    operation text COLLATE "C" NOT NULL,
+    measure   text COLLATE "C" NOT NULL,
+    count     bigint           NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, key_id, operation, measure)
+);
+
+-- Usage of all keys together and of requests without a valid key, so that a chart costs the same for any number of keys.
+CREATE TABLE usage_totals (
+    seconds bigint           NOT NULL, -- 60 or 3,600
+    start   bigint           NOT NULL,
+    measure text COLLATE "C" NOT NULL,
+    count   bigint           NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, measure)
+);
+
+-- How much of the gate's totals of admissions has been added to the usage; see docs/decisions/0013. An epoch identifies
+-- one count from zero. A gate that has lost its totals begins a new epoch.
+CREATE TABLE counted_admissions (
+    key_id    text COLLATE "C" NOT NULL,
+    epoch     bigint           NOT NULL,
+    operation text COLLATE "C" NOT NULL,
+    total     bigint           NOT NULL,
+    PRIMARY KEY (key_id, epoch, operation)
+);
+
+-- The last refused and failed requests of each key.
+CREATE TABLE recent_errors (
+    key_id     text COLLATE "C" NOT NULL,
+    at         double precision NOT NULL,
+    request_id text COLLATE "C" NOT NULL,
+    operation  text             NOT NULL,
+    status     int              NOT NULL,
+    code       text             NOT NULL,
+    path       text             NOT NULL, -- without keys, in printable ASCII
+    PRIMARY KEY (key_id, at, request_id)
+);
+
+-- Who may sign in to the console. Tokens are stored as SHA-256.
+CREATE TABLE operators (
+    name    text COLLATE "C" PRIMARY KEY,
+    digest  bytea            NOT NULL UNIQUE,
+    created double precision NOT NULL,
+    revoked double precision,
+    role    text             NOT NULL CHECK (role IN ('operator', 'viewer'))
+);
+
+-- The source of a copy into this store that has not finished. Empty when no copy is in progress.
+CREATE TABLE copying (
+    source text PRIMARY KEY
+);

@@ -1,0 +1,155 @@
+-- The tables of one environment in SQLite. The header of the file marks it: see store/sqlite/migrations.py.
+
+-- The animals. AUTOINCREMENT never assigns an id twice, even after the row with the highest id has been removed.
+CREATE TABLE pets (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    name        TEXT    NOT NULL,
+    category_id INTEGER NOT NULL,
+    status      TEXT    NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
+    edited      INTEGER NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed or restored it
+) STRICT;
+CREATE INDEX pets_by_status ON pets (status, id);
+CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
+
+-- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
+CREATE TABLE changes (
+    edited INTEGER NOT NULL, -- animals changed, removed or restored
+    keys   INTEGER NOT NULL
+) STRICT;
+INSERT INTO changes VALUES (0, 0);
+
+-- API keys.
+CREATE TABLE keys (
+    id         TEXT    PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    plan       TEXT    NOT NULL,
+    per_minute INTEGER NOT NULL,
+    per_day    INTEGER NOT NULL,
+    scopes     TEXT    NOT NULL,
+    created    REAL    NOT NULL,
+    expires    REAL,
+    revoked    REAL,
+    last_used  REAL,
+    suspended  REAL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX keys_by_age ON keys (created, id);
+
+-- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
+CREATE TABLE secrets (
+    digest  BLOB PRIMARY KEY,
+    key_id  TEXT NOT NULL REFERENCES keys (id),
+    expires REAL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX secrets_by_key ON secrets (key_id);
+
+-- Idempotency keys of creates, written in the same transaction as the animal. A retry therefore either finds the record,
+-- or the first attempt added nothing.
+CREATE TABLE idempotency (
+    key_id      TEXT    NOT NULL,
+    token       TEXT    NOT NULL,
+    body_digest BLOB    NOT NULL,
+    pet_id      INTEGER NOT NULL,
+    name        TEXT    NOT NULL, -- the animal as it was when it was added
+    category_id INTEGER NOT NULL,
+    status      TEXT    NOT NULL,
+    created     REAL    NOT NULL,
+    PRIMARY KEY (key_id, token)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX idempotency_by_age ON idempotency (created);
+
+-- Imports of files; see docs/decisions/0014. `added` says how many of the file's `total` animals are in the catalogue,
+-- `last_chunk` when the last of them were added.
+CREATE TABLE imports (
+    id         TEXT    PRIMARY KEY,
+    at         REAL    NOT NULL,
+    actor      TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    sha256     TEXT    NOT NULL,
+    total      INTEGER NOT NULL,
+    added      INTEGER NOT NULL,
+    state      TEXT    NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
+    last_chunk REAL    NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX imports_by_age ON imports (at, id);
+CREATE INDEX imports_by_file ON imports (sha256);
+CREATE UNIQUE INDEX imports_running ON imports (sha256) WHERE state = 'running';
+
+-- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
+-- starting with `first_id`.
+CREATE TABLE import_chunks (
+    import_id TEXT    NOT NULL,
+    place     INTEGER NOT NULL,
+    first_id  INTEGER NOT NULL,
+    count     INTEGER NOT NULL,
+    PRIMARY KEY (import_id, place)
+) STRICT, WITHOUT ROWID;
+
+-- The audit log: what operators did.
+CREATE TABLE audit (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    at          REAL NOT NULL,
+    actor       TEXT NOT NULL,
+    action      TEXT NOT NULL,
+    subject     TEXT NOT NULL,
+    detail      TEXT NOT NULL,
+    name        TEXT, -- the values of an animal that was removed
+    category_id INTEGER,
+    status      TEXT
+) STRICT;
+
+-- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. A measure is `admitted`, from the gate, or
+-- `client_error`, `server_error`, `refused` or `banned`, from the workers; see docs/decisions/0009.
+CREATE TABLE usage (
+    seconds   INTEGER NOT NULL,
+    start     INTEGER NOT NULL,
+    key_id    TEXT    NOT NULL,
+    operation TEXT    NOT NULL,
+    measure   TEXT    NOT NULL,
+    count     INTEGER NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, key_id, operation, measure)
+) STRICT, WITHOUT ROWID;
+
+-- Usage of all keys together and of requests without a valid key, so that a chart costs the same for any number of keys.
+CREATE TABLE usage_totals (
+    seconds INTEGER NOT NULL, -- 60 or 3,600
+    start   INTEGER NOT NULL,
+    measure TEXT    NOT NULL,
+    count   INTEGER NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, measure)
+) STRICT, WITHOUT ROWID;
+
+-- How much of the gate's totals of admissions has been added to the usage; see docs/decisions/0013. An epoch identifies
+-- one count from zero. A gate that has lost its totals begins a new epoch.
+CREATE TABLE counted_admissions (
+    key_id    TEXT    NOT NULL,
+    epoch     INTEGER NOT NULL,
+    operation TEXT    NOT NULL,
+    total     INTEGER NOT NULL,
+    PRIMARY KEY (key_id, epoch, operation)
+) STRICT, WITHOUT ROWID;
+
+-- The last refused and failed requests of each key.
+CREATE TABLE recent_errors (
+    key_id     TEXT    NOT NULL,
+    at         REAL    NOT NULL,
+    request_id TEXT    NOT NULL,
+    operation  TEXT    NOT NULL,
+    status     INTEGER NOT NULL,
+    code       TEXT    NOT NULL,
+    path       TEXT    NOT NULL, -- without keys, in printable ASCII
+    PRIMARY KEY (key_id, at, request_id)
+) STRICT, WITHOUT ROWID;
+
+-- Who may sign in to the console. Tokens are stored as SHA-256.
+CREATE TABLE operators (
+    name    TEXT PRIMARY KEY,
+    digest  BLOB NOT NULL UNIQUE,
+    created REAL NOT NULL,
+    revoked REAL,
+    role    TEXT NOT NULL CHECK (role IN ('operator', 'viewer'))
+) STRICT, WITHOUT ROWID;
+
+-- The source of a copy into this store that has not finished. Empty when no copy is in progress.
+CREATE TABLE copying (
+    source TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;

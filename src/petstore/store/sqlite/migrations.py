@@ -1,0 +1,104 @@
+"""Recognises a SQLite file that Petstore has written, and brings its schema up to date."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import apsw
+
+from petstore.errors import OperatorError
+from petstore.store.schema import NOT_MIGRATED, UNRECOGNISED, Migration, known_migrations, pending
+from petstore.store.sqlite.connection import WriteLock, connect, connect_to_examine
+
+APPLICATION_ID = 0x50657453  # "PetS", in the header of every file that Petstore 1.0 or later has written
+RESTORE = "bring a backup back with petstore restore FILE --force, which keeps what is there"
+KNOWN = known_migrations("sqlite")
+
+# What the beginning of a file says: its user_version, its application_id, and how many entries its schema has.
+_HEAD = 108
+_FIELDS = ((60, 64), (68, 72), (103, 105))
+
+
+def schema_version(connection: apsw.Connection) -> int:
+    """Returns 0 for an empty file, such as a start that was killed leaves behind.
+
+    Raises OperatorError for a file that Petstore has not written.
+    """
+    entries = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+    return _recognised(connection.pragma("application_id"), connection.pragma("user_version"), is_empty=not entries)
+
+
+def _recognised(application_id: int, version: int, *, is_empty: bool) -> int:
+    if application_id == APPLICATION_ID:
+        return version
+    if application_id or version or not is_empty:
+        raise OperatorError(UNRECOGNISED)
+    return 0
+
+
+def migrate(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
+    """Create the file, or bring it to the newest schema, while other processes may use it.
+
+    Raises OperatorError for a file that cannot be used. One that is not recognised stays as it is.
+    """
+    check_recognised(path, migrations)
+    with (
+        _errors_of(path),
+        contextlib.closing(WriteLock(path)) as lock,
+        lock,
+        contextlib.closing(connect(path)) as connection,
+    ):
+        if connection.readonly("main"):
+            raise apsw.ReadOnlyError
+        for migration in pending(migrations, schema_version(connection)):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(migration.sql)
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", migration.version)
+            connection.execute("COMMIT")
+
+
+def check_recognised(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
+    """Raises OperatorError for a file that Petstore, or this version of it, did not write. Changes nothing."""
+    with _errors_of(path):
+        if path.exists():
+            pending(migrations, _version_in(path))
+
+
+def check_migrated(path: Path) -> None:
+    """Raises OperatorError for a file that is missing, cannot be used, or needs a migration. Changes nothing."""
+    with _errors_of(path):
+        if not path.exists() or pending(KNOWN, _version_in(path)):
+            raise OperatorError(NOT_MIGRATED)
+
+
+def _version_in(path: Path) -> int:
+    """The schema version of an existing file, which stays as it is, even while other processes start to use it."""
+    if path.with_name(path.name + "-wal").exists():  # which may have a newer header
+        with contextlib.closing(connect_to_examine(path)) as connection:
+            return schema_version(connection)
+    # Not by SQLite, which would create a log or, as `immutable`, could see half of another process's changes.
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if not head:
+        return 0
+    if len(head) < _HEAD or not head.startswith(b"SQLite format 3\0"):
+        raise apsw.NotADBError
+    version, application_id, entries = (int.from_bytes(head[start:end]) for start, end in _FIELDS)
+    return _recognised(application_id, version, is_empty=entries == 0)
+
+
+@contextlib.contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OperatorError as error:
+        raise OperatorError(f"{path}: {error}") from None
+    except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
+        raise OperatorError(
+            f"{path}: cannot be opened for writing; give the user of this service the rights"
+        ) from error
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise OperatorError(f"{path}: is damaged, or not a database of Petstore; {RESTORE}") from error
+    except apsw.Error as error:
+        raise OperatorError(f"{path}: cannot be opened: {error}") from error

@@ -1,0 +1,272 @@
+"""Schemas on both backends: the SQL file and the tables that the code names, migrations, data of unknown origin."""
+
+import asyncio
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import asyncpg
+import httpx
+import pytest
+
+from harness.served import wait_for
+from harness.servers import Server, started
+from harness.stores import NOW, StorePlace
+from petstore.errors import OperatorError
+from petstore.pets import NewPet
+from petstore.store import Store, StorePolicy
+from petstore.store.postgres import migrations as postgres
+from petstore.store.schema import NEWEST_SCHEMA, OWN_TABLES, TABLES, Migration, known_migrations
+from petstore.store.sqlite import migrations as sqlite
+from petstore.store.sqlite.connection import connect
+
+# A migration as the next release may have it. What runs on the present schema must keep working afterwards.
+NEXT = Migration(
+    NEWEST_SCHEMA + 1, "CREATE TABLE births (pet_id bigint PRIMARY KEY); ALTER TABLE pets ADD COLUMN chip integer"
+)
+# One that takes until it is killed.
+ENDLESS = {
+    "sqlite": "INSERT INTO births WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+    "postgres": "SELECT pg_sleep(600)",
+}
+MIGRATING = (
+    "FROM pg_stat_activity WHERE query LIKE '%CREATE TABLE births%pg_sleep(600)' AND pid <> pg_backend_pid()"
+    " AND datname = current_database() AND state = 'active'"
+)
+
+
+@pytest.fixture
+def store_at(store_at: StorePlace) -> StorePlace:
+    """A store with one animal."""
+    store_at.use(lambda store: store.pets.add(NewPet("Rex", 1), NOW))
+    return store_at
+
+
+def migrate(place: StorePlace, *more: Migration) -> None:
+    """Migrate the live environment, as a start of a version with these additional migrations does."""
+    if place.url is None:
+        sqlite.migrate(place.data / "live.db", [*sqlite.KNOWN, *more])
+        return
+
+    async def on_postgres() -> None:
+        connection = await asyncpg.connect(place.url)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(connection.close)
+            await stack.enter_async_context(connection.transaction())
+            await postgres.migrate(connection, "petstore_live", [*postgres.KNOWN, *more])
+
+    asyncio.run(on_postgres())
+
+
+def version(place: StorePlace) -> int:
+    sql = "PRAGMA user_version" if place.url is None else "SELECT version FROM petstore_live.format"
+    found: int = place.by_hand(sql)[0][0]
+    return found
+
+
+def columns_of(place: StorePlace, table: str) -> list[str]:
+    sql = (
+        f"SELECT name FROM pragma_table_info('{table}') ORDER BY cid"
+        if place.url is None
+        else f"SELECT column_name FROM information_schema.columns WHERE table_schema = 'petstore_live'"
+        f" AND table_name = '{table}' ORDER BY ordinal_position"
+    )
+    return [row[0] for row in place.by_hand(sql)]
+
+
+def tables_of(place: StorePlace) -> set[str]:
+    sql = (
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        if place.url is None
+        else "SELECT tablename FROM pg_tables WHERE schemaname = 'petstore_live'"
+    )
+    return {row[0] for row in place.by_hand(sql)}
+
+
+async def add_another(store: Store) -> int:
+    return (await store.pets.add(NewPet("Ada", 2), NOW)).pet.id
+
+
+# The schema
+
+
+def test_the_sql_file_has_the_tables_and_columns_that_the_code_names(store_at: StorePlace) -> None:
+    own = {*OWN_TABLES, *(("format",) if store_at.url else ())}
+    assert tables_of(store_at) == {table.name for table in TABLES} | own
+    for table in TABLES:
+        assert columns_of(store_at, table.name) == list(table.columns), table.name
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_each_table_has_a_comment(backend: str) -> None:
+    lines = known_migrations(backend)[0].sql.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("CREATE TABLE"):
+            above = [each for each in lines[:number] if not each.startswith("CREATE SEQUENCE")]
+            assert above and above[-1].startswith("-- "), line
+
+
+def test_both_backends_have_the_same_versions() -> None:
+    assert [each.version for each in sqlite.KNOWN] == [each.version for each in postgres.KNOWN]
+    assert [each.version for each in sqlite.KNOWN] == list(range(1, NEWEST_SCHEMA + 1))
+
+
+# Migrations
+
+
+def test_a_migration_keeps_the_data_and_happens_once(store_at: StorePlace) -> None:
+    migrate(store_at, NEXT)
+    assert version(store_at) == NEXT.version
+    assert store_at.by_hand(f"SELECT name, chip FROM {'petstore_live.' if store_at.url else ''}pets") == [("Rex", None)]
+    migrate(store_at, NEXT)  # would fail if it ran again: the table exists
+    assert version(store_at) == NEXT.version
+
+
+def test_nodes_that_migrate_at_once_migrate_once(store_at: StorePlace) -> None:
+    failures: list[Exception] = []
+    together = threading.Barrier(4)
+
+    def node() -> None:
+        together.wait()
+        try:
+            migrate(store_at, NEXT)
+        except Exception as error:
+            failures.append(error)
+
+    nodes = [threading.Thread(target=node) for _ in range(4)]
+    for each in nodes:
+        each.start()
+    for each in nodes:
+        each.join()
+    assert (failures, version(store_at)) == ([], NEXT.version)
+
+
+def test_a_migration_that_is_killed_leaves_the_former_schema(store_at: StorePlace) -> None:
+    backend = "postgres" if store_at.url else "sqlite"
+    endless = NEXT._replace(sql=f"{NEXT.sql}; {ENDLESS[backend]}")
+    migrating = multiprocessing.get_context("spawn").Process(target=migrate, args=(store_at, endless))
+    migrating.start()
+    try:
+        assert wait_for(lambda: is_migrating(store_at)), "the migration has not begun"
+    finally:
+        assert migrating.pid is not None
+        os.kill(migrating.pid, signal.SIGKILL)
+        migrating.join()
+    if store_at.url is not None:  # the server notices only when it sends its reply
+        store_at.by_hand(f"SELECT pg_terminate_backend(pid) {MIGRATING}")
+    assert wait_for(lambda: not is_migrating(store_at))
+    assert (version(store_at), "births" in tables_of(store_at)) == (NEWEST_SCHEMA, False)
+    assert store_at.use(add_another) == 2
+    migrate(store_at, NEXT)
+    assert version(store_at) == NEXT.version
+
+
+def is_migrating(place: StorePlace) -> bool:
+    if place.url is not None:
+        return bool(place.by_hand(f"SELECT 1 {MIGRATING}"))
+    with contextlib.closing(apsw.Connection(str(place.data / "live.db"))) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+        except apsw.BusyError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("backends", ["own", "cluster"])
+def test_a_service_keeps_serving_while_its_data_is_migrated(backends: str, tmp_path: Path) -> None:
+    server = Server(tmp_path / "data", backends)  # type: ignore[arg-type]  # one of the two
+    key = server.key()
+    place = StorePlace(server.data, server.store)
+    with started(server), httpx.Client(headers=key.headers) as client:
+
+        def create(name: str) -> int:
+            answer = client.post(server.url("/pets"), json={"name": name, "categoryId": 1})
+            assert answer.status_code == httpx.codes.CREATED, answer.text
+            found: int = answer.json()["id"]
+            return found
+
+        before = create("before")
+        migrate(place, NEXT)
+        assert create("after") > before
+        names = [pet["name"] for pet in client.get(server.url("/pets")).json()]
+        assert names == ["before", "after"]
+
+
+# Data that this version cannot use
+
+
+def test_a_store_of_a_newer_petstore_is_refused(store_at: StorePlace) -> None:
+    migrate(store_at, NEXT)
+    with pytest.raises(OperatorError, match=f"written by a newer Petstore .schema {NEXT.version}"):
+        store_at.use(lambda store: store.database.ping())
+
+
+def test_without_the_right_to_migrate_an_older_or_missing_schema_is_refused(store_at: StorePlace) -> None:
+    reading = StorePolicy(migrate=False)
+    assert store_at.use(lambda store: store.pets.get(1), policy=reading) is not None
+    if store_at.url is None:
+        (store_at.data / "staging.db").unlink()
+    else:
+        store_at.by_hand("DROP SCHEMA petstore_staging CASCADE")
+    with pytest.raises(OperatorError, match="petstore serve creates or migrates it"):
+        store_at.use(lambda store: store.database.ping(), policy=reading)
+    assert not (store_at.data / "staging.db").exists()
+
+
+def development_build(path: Path) -> None:
+    """As a build before 1.0 left it: a schema number that 1.0 knows too, but not the mark."""
+    with contextlib.closing(connect(path)) as connection:
+        connection.execute("CREATE TABLE pets (id INTEGER PRIMARY KEY); INSERT INTO pets VALUES (1)")
+        connection.pragma("user_version", 1)
+
+
+def another_program(path: Path) -> None:
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('mine')")
+        connection.pragma("application_id", 252006673)
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(b"not a database, and longer than the header of one" * 100)
+
+
+def digests(folder: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(folder.iterdir()):
+        yield path.name, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("write", [development_build, another_program, damaged])
+def test_a_file_that_is_not_recognised_is_refused_and_stays_as_it_is(tmp_path: Path, write: object) -> None:
+    server = Server(tmp_path)
+    write(tmp_path / "live.db")  # type: ignore[operator]  # a function of a path
+    before = list(digests(tmp_path))
+    with pytest.raises(
+        OperatorError, match=r"live\.db: (was not written by Petstore 1\.0 or later|is damaged)$|; bring"
+    ):
+        server.act(lambda backends: backends.stores["live"].database.ping())
+    assert list(digests(tmp_path)) == before
+
+
+def test_a_schema_that_is_not_recognised_is_refused_and_stays_as_it_is(place: StorePlace) -> None:
+    place.by_hand("CREATE SCHEMA petstore_live")
+    place.by_hand("CREATE TABLE petstore_live.migrations (number int PRIMARY KEY)")
+    place.by_hand("INSERT INTO petstore_live.migrations VALUES (1)")
+    with pytest.raises(OperatorError, match=r"petstore_live was not written by Petstore 1\.0 or later"):
+        place.use(lambda store: store.database.ping())
+    assert tables_of(place) == {"migrations"}
+    assert place.by_hand("SELECT nspname FROM pg_namespace WHERE nspname = 'petstore_staging'") == []
+
+
+@pytest.mark.parametrize("content", [b"", b"wal"], ids=["empty file", "file without tables"])
+def test_a_start_that_was_killed_leaves_a_directory_that_the_next_start_uses(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "live.db"
+    path.touch()
+    if content:
+        connect(path).close()  # in WAL mode, and nothing in it
+    assert StorePlace(tmp_path).use(add_another) == 1
