@@ -31,9 +31,9 @@ from petstore.keys import Environment
 from petstore.plans import Limits
 from petstore.service import AsgiService
 from petstore.settings import Settings
-from petstore.store.database import Bounds
 from petstore.store.postgres.migrations import MIGRATION_LOCK
 from petstore.store.schema import UNFINISHED_COPY
+from petstore.timeouts import CLIENT
 
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
 CURL = Path("/usr/bin/curl")
@@ -238,7 +238,7 @@ def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
         other = await asyncpg.connect(place.url)
         await other.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
         starting = asyncio.create_task(serve_command._first_key(settings, create=True))
-        await other.execute(f"SELECT pg_sleep({1.2 * Bounds().request_timeout})")
+        await other.execute(f"SELECT pg_sleep({1.2 * CLIENT.call})")
         await other.close()
         return await starting
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from petstore import data_dir
+from petstore import data_dir, timeouts
 from petstore.admin.actions import Admin
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied
@@ -28,10 +28,7 @@ T = TypeVar("T")
 # that exists. `create` also creates the store where there is none.
 Access = Literal["read", "write", "create"]
 
-# An operator waits longer than a client, for whom the defaults are: the machine may be busy, or a migration may run.
-OPERATOR_BOUNDS = Bounds(
-    request_timeout=20.0, commit_timeout=5.0, busy_timeout=16.0, statement_timeout=18.0, connect_timeout=8.0
-)
+OPERATOR_BOUNDS = Bounds(timeouts=timeouts.OPERATOR)
 
 
 def actor() -> str:

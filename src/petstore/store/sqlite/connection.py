@@ -14,9 +14,9 @@ import msgspec
 
 from petstore.data_dir import open_file
 from petstore.errors import PetstoreError, Unavailable
-from petstore.store.database import Bounds
+from petstore.timeouts import CLIENT
 
-BUSY_TIMEOUT = Bounds().busy_timeout
+BUSY_TIMEOUT = CLIENT.step
 
 # When the log has this many pages (16 MiB), SQLite copies it into the file: so rarely that writers do not notice.
 WAL_PAGES = 4096
