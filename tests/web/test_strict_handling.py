@@ -185,7 +185,7 @@ def test_on_live_an_error_on_demand_leaves_strict_handling_in_effect(tmp_path: P
 def test_without_a_valid_key_it_has_no_effect(tmp_path: Path) -> None:
     async def work(running: Running, ask: Ask) -> None:
         for secret in (None, mint("live")):
-            fields = {"authorization": f"Bearer {secret}"} if secret else {}
+            fields: dict[str, Any] = {"authorization": f"Bearer {secret}"} if secret else {}
             reply = await running.app.answer(request("/v1/pets", "page=2", prefer=STRICT, **fields))
             assert reply.status == 401 and not is_confirmed(reply)
 
