@@ -242,6 +242,9 @@ export function PetstoreParts({ React, Im }) {
 
   return {
     components: { PetstoreLayout: Layout, Samples },
+    // Swagger UI resolves the security schemes when it starts, for a dialog that this page does not have. That parses the
+    // whole document, which blocks the page. An operation is resolved when it is opened.
+    statePlugins: { spec: { wrapActions: { requestResolvedSubtree: (original) => (path) => path[0] === "paths" && original(path) } } },
     wrapComponents: {
       OperationSummary,
       JsonSchemaForm,
