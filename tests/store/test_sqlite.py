@@ -121,7 +121,7 @@ def test_file_of_a_newer_version_is_refused_with_a_clear_message(tmp_path: Path)
 
 def test_file_that_is_no_database_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     (tmp_path / "live.db").write_bytes(b"something else entirely, longer than a header" * 50)
-    with pytest.raises(OperatorError, match="not a database of Petstore; bring a backup back with petstore restore"):
+    with pytest.raises(OperatorError, match="not a database of Petstore; restore a backup with `petstore restore"):
         StorePlace(tmp_path).use(lambda store: store.database.ping())
 
 
@@ -216,7 +216,7 @@ def test_check_waits_for_a_process_that_has_the_file_to_itself(tmp_path: Path) -
 def test_check_of_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_bytes(b"something else entirely, longer than a header" * 50)
     report = check_file(tmp_path / "text.db")
-    assert report.faults[0].startswith("it is not a database; bring a backup back")
+    assert report.faults[0].startswith("it is not a database; restore a backup")
     assert report == FileReport(report.faults)
     report = check_file(tmp_path)
     assert report.faults[0].startswith("it cannot be read: ") and report == FileReport(report.faults)

@@ -99,9 +99,9 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
         return [str(error)], ""
     version = await schema_version(connection, schema)
     if version == 0:
-        return [f"there is no schema {schema} yet; petstore serve creates it"], ""
+        return [f"there is no schema {schema} yet; `petstore serve` creates it"], ""
     if not is_newest:
-        return [], f"schema {version}; petstore serve migrates it to {NEWEST_SCHEMA}"
+        return [], f"schema {version}; `petstore serve` migrates it to {NEWEST_SCHEMA}"
     faults = []
     for table, sequence in SEQUENCES.items():
         last = await connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}")

@@ -87,7 +87,7 @@ def translate(error: Exception) -> Exception:
     if isinstance(error, (PetstoreError, *BUGS)) or not isinstance(error, apsw.Error | OSError):
         return error
     damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
-    what_to_do = "; petstore check says which file is damaged" if damaged else ""
+    what_to_do = "; `petstore check` says which file is damaged" if damaged else ""
     outage = Unavailable(f"the store failed: {type(error).__name__}: {error}{what_to_do}")
     outage.__cause__ = error
     return outage
