@@ -22,7 +22,7 @@ NESTING_MAX = 100  # arrays and objects inside each other in the JSON of a new a
 # is spelled out because languages do not agree on what \s matches.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
-
+REMOVAL_PREFIX = "rem_"  # of the id of a removal
 
 PetStatus = Literal["available", "pending", "sold"]
 STATUSES: tuple[PetStatus, ...] = get_args(PetStatus)
@@ -117,8 +117,39 @@ class Undone(NamedTuple):
     left: int = 0
 
 
+class Removal(msgspec.Struct, frozen=True):
+    """Animals that an operator has removed together. `at` is in Unix seconds."""
+
+    id: str
+    at: float
+    actor: str
+    pets: int  # those that have not been restored
+
+
+class Removed(NamedTuple):
+    """Animals that were just removed. Without any, there is no removal."""
+
+    removal_id: str | None
+    pets: list[Pet]
+
+
+class RemovedPet(NamedTuple):
+    """An animal as it was when it was removed, and its removal."""
+
+    pet: Pet
+    removal: Removal
+
+
 def new_import_id() -> str:
-    return "imp_" + "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(12))
+    return _new_id("imp_")
+
+
+def new_removal_id() -> str:
+    return _new_id(REMOVAL_PREFIX)
+
+
+def _new_id(prefix: str) -> str:
+    return prefix + "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(12))
 
 
 def is_status(value: object) -> TypeGuard[PetStatus]:

@@ -116,14 +116,18 @@ def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     assert "nothing was changed" in done.stderr and done.stderr.count("\n") == 1
     assert names(petstore) == ["Rex", "Mia", "Bo"]
     assert "no animal has the id 99" in petstore.fails_in_one_line("pets", "remove", "1", "99", "--yes")
-    assert answering(petstore, "y\n", "pets", "remove", "1", "2").stdout == "2 animals removed from live.\n"
-    assert petstore.json("pets", "remove", "3", "--yes") == {"removed": [3]}
+    removed = answering(petstore, "y\n", "pets", "remove", "1", "2").stdout
+    both = re.fullmatch(
+        r"2 animals removed from live by removal (rem_\w{12}), which .*pets restore can undo\.\n", removed
+    )
+    assert both is not None, removed
+    one = petstore.json("pets", "remove", "3", "--yes")
+    assert one["removed"] == [3]
     assert names(petstore) == []
-    entries = [(entry.action, entry.subject, entry.detail) for entry in petstore.entries()][:3]
+    entries = [(entry.action, entry.subject, entry.detail) for entry in petstore.entries()][:2]
     assert entries == [
-        ("remove animal", "3", "Bo, category 1, available"),
-        ("remove animal", "2", "Mia, category 1, available"),
-        ("remove animal", "1", "Rex, category 1, available"),
+        ("remove animal", "3", f"Bo, category 1, available, {one['removal']}"),
+        ("remove animal", both[1], "2 animals: 1, 2"),
     ]
     assert add(petstore, "Next") == [4], "an id is never used again"
 
@@ -150,11 +154,31 @@ def test_removed_animals_are_restored_with_their_last_values(petstore: Commands)
     petstore.text("pets", "update", "1", "--name", "Max", "--status", "sold")
     petstore.text("pets", "remove", "1", "--yes")
     restored = petstore.text("pets", "restore", "2", "1", "2")
-    assert restored == "2  Mia  category 1  available\n1  Max  category 1  sold\n"
+    assert restored == "1  Max  category 1  sold\n2  Mia  category 1  available\n"
     assert names(petstore) == ["Max", "Mia"]
     assert petstore.entries()[0].action == "restore animal"
     petstore.text("pets", "remove", "1", "--yes")
     assert petstore.json("pets", "restore", "1") == {"restored": [1]}
+
+
+def test_a_removal_is_restored_by_its_id(petstore: Commands) -> None:
+    add(petstore, "Rex", "Mia", "Bo")
+    removal = petstore.json("pets", "remove", "1", "2", "3", "--yes")["removal"]
+    petstore.text("pets", "restore", "2")
+    assert petstore.text("pets", "restore", removal) == "2 animals restored to live.\n"
+    assert names(petstore) == ["Rex", "Mia", "Bo"]
+    entry = petstore.entries()[0]
+    assert (entry.action, entry.subject, entry.detail) == ("restore animal", removal, "2 animals")
+    assert petstore.fails_in_one_line("pets", "restore", removal).endswith("have been restored already")
+    for wrong, reason in (
+        (["rem_unknown"], "no removal has the id rem_unknown in live"),
+        ([removal, "--env", "staging"], f"no removal has the id {removal} in staging"),
+        ([removal, removal], "only one removal can be restored at a time"),
+        ([removal, "1"], "only one removal can be restored at a time"),
+        (["rem_\N{SNOWMAN}"], "no removal has the id"),
+        (["x"], "'x' is not a whole number"),
+    ):
+        assert reason in petstore.fails_in_one_line("pets", "restore", *wrong)
 
 
 def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Commands, tmp_path: Path) -> None:

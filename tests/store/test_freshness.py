@@ -24,7 +24,7 @@ from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
 from petstore.keys import ApiKey, KeyChanges, digest_of, mint, new_key
 from petstore.operators import new_operator
-from petstore.pets import IdempotencyKey, NewPet, Pet, PetChanges
+from petstore.pets import IdempotencyKey, NewPet, PetChanges
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
@@ -149,10 +149,10 @@ CASES = {
         ["Ada", "Bea", "Cleo"], ["Ada", "Cleo"],
     ),
     "removed, seen as a 404": Case(
-        lambda store: store.pets.remove([2], ENTRY), {"path": "/v1/pets/2"}, 404, ["Ada", "Cleo"], ["Ada", "Cleo"],
+        lambda store: store.removals.remove([2], ENTRY), {"path": "/v1/pets/2"}, 404, ["Ada", "Cleo"], ["Ada", "Cleo"],
     ),
     "all removed, seen as an empty list": Case(
-        lambda store: store.pets.remove([1, 2, 3], ENTRY), {"query": "limit=9"}, 200, [], [],
+        lambda store: store.removals.remove([1, 2, 3], ENTRY), {"query": "limit=9"}, 200, [], [],
     ),
 }  # fmt: skip
 
@@ -223,7 +223,7 @@ def test_a_change_that_nobody_reads_is_seen_within_a_second(world: World) -> Non
     async def work(world: World) -> None:
         for worker in (world.a, world.b):
             assert await worker.names(world.key) == ["Ada", "Bea", "Cleo"]
-        await world.dying.pets.remove([2], ENTRY)
+        await world.dying.removals.remove([2], ENTRY)
         await world.dying.pets.add(NewPet("Dot", 1), NOW)
         await world.dying.keys.revoke(world.other.record.id, ENTRY)
         world.clock.now += 0.999
@@ -233,7 +233,7 @@ def test_a_change_that_nobody_reads_is_seen_within_a_second(world: World) -> Non
         assert await world.b.names(world.key) == ["Ada", "Cleo", "Dot"]
         assert (await world.b.ask(world.other)).status == 401
         world.clock.now -= 3600  # a clock that is set back does not make a second an hour
-        await world.dying.pets.remove([1], ENTRY)
+        await world.dying.removals.remove([1], ENTRY)
         assert await world.b.names(world.key) == ["Cleo", "Dot"]
 
     use(world, work)
@@ -344,10 +344,10 @@ async def prepared(store: Store) -> dict[str, Any]:
     begun = await store.imports.begin("sha of one", 2, ENTRY)
     idle = await store.imports.begin("sha of another", 2, AuditEntry(0.0, "a test", "import", "x"))
     assert begun and idle
-    return {"key": key, "done": done.id, "claim": begun, "idle": idle.import_id}
+    removed = await store.removals.remove([2], ENTRY)
+    return {"key": key, "done": done.id, "claim": begun, "idle": idle.import_id, "removed": removed}
 
 
-PET = Pet(1, "Ada", 1, "available")
 ROW = OperationUsage("key_a", int(NOW), "ok", 1, "listPets")
 # What each write of each noun announces. A new method that writes belongs here, and fails below until it is.
 WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Awaitable[object]]]] = {
@@ -355,8 +355,9 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "pets.add_by_hand": (ADDED, lambda s, x: s.pets.add_by_hand(NewPet("Rex", 1), ENTRY)),
     "pets.set_status": (EDITED, lambda s, x: s.pets.set_status([1], "sold", ENTRY)),
     "pets.update": (EDITED, lambda s, x: s.pets.update(1, PetChanges(name="Eve"), ENTRY)),
-    "pets.remove": (EDITED, lambda s, x: s.pets.remove([1], ENTRY)),
-    "pets.restore": (EDITED, lambda s, x: s.pets.restore([PET], ENTRY)),
+    "removals.remove": (EDITED, lambda s, x: s.removals.remove([1], ENTRY)),
+    "removals.restore": (EDITED, lambda s, x: s.removals.restore([x["removed"].pets[0].id], ENTRY)),
+    "removals.restore_all": (EDITED, lambda s, x: s.removals.restore_all(x["removed"].removal_id, ENTRY)),
     "keys.add": (NOTHING, lambda s, x: s.keys.add(new_key("live", "free", now=NOW), b"new", ENTRY)),
     "keys.update": (KEYS, lambda s, x: s.keys.update(x["key"].id, KeyChanges(name="x"), ENTRY)),
     "keys.rotate": (KEYS, lambda s, x: s.keys.rotate(x["key"].id, b"new", 0.0, ENTRY)),
@@ -383,7 +384,8 @@ READS = {
     "pets.page", "pets.get", "pets.search", "pets.newest", "pets.count", "keys.find", "keys.get", "keys.page",
     "keys.search", "keys.by_id", "audit.find", "usage.recent_errors", "usage.of_keys", "usage.busiest", "usage.totals",
     "operators.find", "operators.get", "operators.all", "imports.get", "imports.page", "imports.of_file",
-    "imports.of_pet", "imports.undone", "imports.kept_ids", "audit.removed", "transfer.rows", "transfer.copying_from",
+    "imports.of_pet", "imports.undone", "imports.kept_ids", "removals.find", "removals.of_pets", "transfer.rows",
+    "transfer.copying_from",
 }  # fmt: skip
 NOUNS = [field for field in Store._fields if field != "database"]
 

@@ -8,7 +8,7 @@ import pytest
 from harness.stores import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, imported, names
 from petstore.audit import AuditEntry
 from petstore.changes import Change
-from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetStatus, Undone
+from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetStatus, Removed, Undone
 from petstore.store import Store, StorePolicy
 
 SHORT_STEPS = StorePolicy(bounds=PATIENT._replace(search_step=10))
@@ -183,18 +183,16 @@ def test_removed_animals_are_gone_and_their_ids_are_never_used_again(store_at: S
     async def work(store: Store) -> None:
         ids = [(await store.pets.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(4)]
         changes.clear()
-        removed = await store.pets.remove([ids[3], 999, ids[1]], AuditEntry(9.0, "ada", "remove animal", ""))
-        assert [pet.name for pet in removed] == ["Pet 1", "Pet 3"]
+        removed = await store.removals.remove([ids[3], 999, ids[1]], AuditEntry(9.0, "ada", "remove animal", ""))
+        assert [pet.name for pet in removed.pets] == ["Pet 1", "Pet 3"]
         assert changes == ["edited"]
         assert await names(store) == ["Pet 0", "Pet 2"]
         assert await store.pets.get(ids[3]) is None
         assert sum((await store.pets.count()).values()) == 2
-        assert await details(store) == [
-            (str(ids[3]), "Pet 3, category 3, available"),
-            (str(ids[1]), "Pet 1, category 1, available"),
-        ]
-        assert await store.pets.remove(ids, ENTRY) != []
-        return
+        assert await details(store) == [(removed.removal_id, f"2 animals: {ids[1]}, {ids[3]}")]
+        assert len((await store.removals.remove(ids, ENTRY)).pets) == 2
+        assert await store.removals.remove(ids, ENTRY) == Removed(None, [])
+        assert len(await details(store)) == 2
 
     async def add(store: Store) -> int:
         return (await store.pets.add(NewPet("Next", 1), NOW)).pet.id
@@ -208,7 +206,7 @@ def test_traversal_goes_on_behind_animals_that_are_removed_meanwhile(store_at: S
         for i in range(9):
             await store.pets.add(NewPet(f"Pet {i}", i), NOW)
         first = await store.pets.page(after=0, limit=3, status=None)
-        await store.pets.remove([2, 3, 4], ENTRY)
+        await store.removals.remove([2, 3, 4], ENTRY)
         second = await store.pets.page(after=first.pets[-1].id, limit=3, status=None)
         third = await store.pets.page(after=second.pets[-1].id, limit=3, status=None)
         assert [pet.id for page in (first, second, third) for pet in page.pets] == [1, 2, 3, 5, 6, 7, 8, 9]
@@ -226,7 +224,7 @@ def test_repeated_create_of_a_removed_or_changed_animal_gets_the_original(store_
         await store.pets.update(renamed.id, PetChanges(name="another", category_id=8), ENTRY)
         await store.pets.update(both.id, PetChanges(name="another"), ENTRY)
         await store.pets.update(both.id, PetChanges(name="a third"), ENTRY)
-        await store.pets.remove([removed.id, both.id], ENTRY)
+        await store.removals.remove([removed.id, both.id], ENTRY)
         for original in (removed, renamed, both):
             assert await add(original.name) == Added(original, replayed=True)
         assert await names(store) == ["another"]
@@ -240,6 +238,6 @@ def test_operators_who_change_the_same_animals_at_once_do_not_deadlock(store_at:
         orders = [ids, ids[::-1]] * 5
         changed = await asyncio.gather(*(store.pets.set_status(order, "sold", ENTRY) for order in orders))
         assert [len(each) for each in changed] == [50] * 10
-        assert len(await store.pets.remove(ids, ENTRY)) == 50
+        assert len((await store.removals.remove(ids, ENTRY)).pets) == 50
 
     store_at.use(work)

@@ -16,7 +16,7 @@ from petstore.errors import ImportTaken, InvalidBody, OperatorError, PetstoreErr
 from petstore.gate import Gate
 from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_name, digest_of, limits_of, mint, new_key
 from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
-from petstore.pets import Import, NewPet, Pet, PetChanges, PetStatus, Undone, new_pet
+from petstore.pets import Import, NewPet, Pet, PetChanges, PetStatus, Removed, Undone, new_pet
 from petstore.plans import Limits, Plan
 from petstore.store import Store
 from petstore.store.imports import Claim
@@ -159,28 +159,39 @@ class Admin:
         _check_count(pet_ids)
         return await self._store.pets.set_status(pet_ids, status, self._entry("set status", ""))
 
-    async def remove_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """The removed animals: the ones of these ids that existed."""
+    async def remove_pets(self, pet_ids: Sequence[int]) -> Removed:
+        """Remove those of the animals that exist."""
         _check_count(pet_ids)
         if len(pet_ids) == 1:
             await self._pet(pet_ids[0])
-        return await self._store.pets.remove(pet_ids, self._entry("remove animal", ""))
+        return await self._store.removals.remove(pet_ids, self._entry("remove animal", ""))
 
     async def restore_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Bring removed animals back, with their ids and their values at the removal: all of them, or none."""
+        """Restore removed animals as they were: all of them, or none."""
         _check_count(pet_ids)
-        removed = await self._store.audit.removed(pet_ids)
-        pets = []
-        for pet_id in dict.fromkeys(pet_ids):
-            if await self._store.pets.get(pet_id) is not None:
-                raise OperatorError(f"animal {pet_id} is in {self._store.environment}: there is nothing to restore")
-            pet = removed.get(pet_id)
-            if pet is None:
+        removed = await self._store.removals.of_pets(pet_ids)
+        for pet_id in pet_ids:
+            if pet_id not in removed:
                 raise OperatorError(await self._not_restorable(pet_id))
-            pets.append(pet)
-        return await self._store.pets.restore(pets, self._entry("restore animal", ""))
+        return await self._store.removals.restore(pet_ids, self._entry("restore animal", ""))
+
+    async def restore_removal(self, removal_id: str, restoring: Callable[[int], None] = lambda restored: None) -> int:
+        """Restore all animals of a removal that have not been restored, and return their number.
+
+        `restoring` is called with the number of animals restored so far.
+        """
+        removal = (await self._store.removals.find([removal_id])).get(removal_id)
+        if removal is None:
+            raise OperatorError(f"no removal has the id {removal_id} in {self._store.environment}")
+        entry = self._entry("restore animal", removal_id)
+        restored = await self._store.removals.restore_all(removal_id, entry, restoring)
+        if not restored:
+            raise OperatorError(f"all animals of {removal_id} have been restored already")
+        return restored
 
     async def _not_restorable(self, pet_id: int) -> str:
+        if await self._store.pets.get(pet_id) is not None:
+            return f"animal {pet_id} is in {self._store.environment}: there is nothing to restore"
         by = await self._store.imports.of_pet(pet_id, self._clock())
         if by is not None and by.state in ("undoing", "undone"):
             return f"animal {pet_id} was removed with its import, {by.id}: import {by.name} again"

@@ -23,7 +23,7 @@ from petstore.cli.output import Output, Table, printable, program
 from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.errors import OperatorError
 from petstore.keys import Environment
-from petstore.pets import STATUSES, NewPet, Pet, PetChanges, PetStatus
+from petstore.pets import REMOVAL_PREFIX, STATUSES, NewPet, Pet, PetChanges, PetStatus
 from petstore.wording import counted
 
 NAMED_MAX = 10  # ids in a message
@@ -157,26 +157,43 @@ def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_jso
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
     confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes, *map(_line, found[:NAMED_MAX]))
     removed = act(where, lambda backends: admin(backends, environment).remove_pets(pet_ids), access="write")
-    data = {"removed": [pet.id for pet in removed]}
-    Output(data, f"{counted(len(removed), 'animal')} removed from {environment}.").print(as_json)
+    data = {"removed": [pet.id for pet in removed.pets], "removal": removed.removal_id}
+    Output(data, _removed_text(len(removed.pets), environment, removed.removal_id)).print(as_json)
 
 
-@pets.command(short_help="Bring removed animals back.")
-@click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
+@pets.command(short_help="Restore removed animals.")
+@click.argument("targets", metavar="ID… | REMOVAL", nargs=-1, required=True)
 @env_option
 @on_data("write")
-async def restore(backends: Backends, pet_ids: tuple[int, ...], environment: Environment) -> Output:
-    """Bring removed animals back. Each has its id and its values at the removal; all come back, or none.
+async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
+    """Restore removed animals as they were, with their ids.
 
-    ID… are their ids, as audit --what "remove animal" shows them. What undo-import has removed comes back by importing
-    the file again.
+    ID… are their ids: all of them are restored, or none. REMOVAL is the id of a removal, which pets remove has printed:
+    all of its animals are restored. audit --what "remove animal" shows both. Animals that undo-import has removed
+    cannot be restored; import the file again.
 
     \b
-    Example:
+    Examples:
       petstore pets restore 17 18
+      petstore pets restore rem_5Tq8cN1xWb3K
     """
+    if targets[0].startswith(REMOVAL_PREFIX):
+        (removal_id,) = _only_one(targets)
+        count = await admin(backends, environment).restore_removal(removal_id)
+        text = f"{counted(count, 'animal')} restored to {environment}."
+        return Output({"restored": count, "removal": removal_id}, text)
+    pet_ids = [Int64().convert(target, None, click.get_current_context()) for target in targets]
     restored = await admin(backends, environment).restore_pets(pet_ids)
     return Output({"restored": [pet.id for pet in restored]}, *map(_line, restored))
+
+
+def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
+    """Raises OperatorError. PostgreSQL refuses some characters, which no id has."""
+    if len(removal_ids) > 1:
+        raise OperatorError("only one removal can be restored at a time")
+    if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):
+        raise OperatorError(f"no removal has the id {printable(removal_ids[0])}")
+    return removal_ids
 
 
 async def _existing(backends: Backends, environment: Environment, pet_ids: Sequence[int]) -> list[Pet]:
@@ -188,6 +205,11 @@ async def _existing(backends: Backends, environment: Environment, pet_ids: Seque
         subject = "no animal has the id" if len(missing) == 1 else "no animals have the ids"
         raise OperatorError(f"{subject} {named} in {environment}; {program()} pets list shows them")
     return [pet for pet in found.values() if pet is not None]
+
+
+def _removed_text(count: int, environment: Environment, removal_id: str | None) -> str:
+    text = f"{counted(count, 'animal')} removed from {environment}"
+    return f"{text} by removal {removal_id}, which {program()} pets restore can undo." if removal_id else f"{text}."
 
 
 def _line(pet: Pet) -> str:

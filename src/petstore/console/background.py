@@ -76,7 +76,7 @@ class BackgroundValue(Generic[T]):
 
 
 class Job(msgspec.Struct):
-    """One import, export or undoing: `done` of `total` steps, and at the end its result or its errors."""
+    """One import, export, undoing or restoring: `done` of `total` steps, and at the end its result or its errors."""
 
     environment: Environment
     title: str

@@ -106,7 +106,7 @@ class Pets:
 
         def transaction() -> Transaction[Pet]:
             (pet,) = yield from added(self._db, [new])
-            yield recorded(self._db.schema, _entry_of(pet, entry))
+            yield recorded(self._db.schema, entry_of(pet, entry))
             return pet
 
         return await self._db.write(transaction(), ADDED)
@@ -115,10 +115,10 @@ class Pets:
         """Those of the animals that exist, with this status. Each that had another one gets an audit entry."""
 
         def transaction() -> Transaction[list[Pet]]:
-            found = yield from self._locked(pet_ids)
+            found = yield from locked_pets(self._db, pet_ids)
             others = [pet for pet in found if pet.status != status]
             yield from self._update([pet.id for pet in others], PetChanges(status=status))
-            yield recorded(self._db.schema, *(_entry_of(pet, entry, f"{pet.status} → {status}") for pet in others))
+            yield recorded(self._db.schema, *(entry_of(pet, entry, f"{pet.status} → {status}") for pet in others))
             return [msgspec.structs.replace(pet, status=status) for pet in found]
 
         return await self._db.write(transaction(), EDITED)
@@ -130,37 +130,8 @@ class Pets:
             changed = yield from self._update([pet_id], changes)
             if not changed:
                 return None
-            yield recorded(self._db.schema, _entry_of(changed[0], entry, entry.detail))
+            yield recorded(self._db.schema, entry_of(changed[0], entry, entry.detail))
             return changed[0]
-
-        return await self._db.write(transaction(), EDITED)
-
-    async def remove(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """The removed animals: those that existed. Each gets an audit entry with its values.
-
-        Their ids are never given out again. A repeated create of one is still answered with the original.
-        """
-
-        def transaction() -> Transaction[list[Pet]]:
-            found = yield from self._locked(pet_ids)
-            yield Statement(f"DELETE FROM {self._db.schema}.pets WHERE id = ANY($1)", ([pet.id for pet in found],))
-            yield recorded(self._db.schema, *(_entry_of(pet, entry) for pet in found), removed=found)
-            return found
-
-        return await self._db.write(transaction(), EDITED)
-
-    async def restore(self, pets: Sequence[Pet], entry: AuditEntry) -> list[Pet]:
-        """Add removed animals again under their ids: those that were missing. Each gets an audit entry."""
-
-        def transaction() -> Transaction[list[Pet]]:
-            yield from self._db.lock_pet_ids()  # two undos of one removal
-            ids = [pet.id for pet in pets]
-            rows = yield Statement(f"SELECT id FROM {self._db.schema}.pets WHERE id = ANY($1)", (ids,))
-            there = {row[0] for row in rows}
-            missing = [pet for pet in pets if pet.id not in there]
-            yield inserted(self._db.schema, missing, edited=True)
-            yield recorded(self._db.schema, *(_entry_of(pet, entry) for pet in missing))
-            return missing
 
         return await self._db.write(transaction(), EDITED)
 
@@ -173,14 +144,14 @@ class Pets:
         )
         return [Pet(*row) for row in changed]
 
-    def _locked(self, pet_ids: Sequence[int]) -> Transaction[list[Pet]]:
-        """Those of the animals that exist. No other transaction can change them."""
-        # In the order of their ids: two operators at once cannot deadlock.
-        found = yield Statement(
-            f"SELECT {PET_COLUMNS} FROM {self._db.schema}.pets WHERE id = ANY($1) ORDER BY id {self._db.for_update}",
-            (list(pet_ids),),
-        )
-        return [Pet(*row) for row in found]
+
+def locked_pets(db: Database, pet_ids: Sequence[int]) -> Transaction[list[Pet]]:
+    """Part of a transaction: those of the animals that exist. No other transaction can change them."""
+    # In the order of their ids: two operators at once cannot deadlock.
+    found = yield Statement(
+        f"SELECT {PET_COLUMNS} FROM {db.schema}.pets WHERE id = ANY($1) ORDER BY id {db.for_update}", (list(pet_ids),)
+    )
+    return [Pet(*row) for row in found]
 
 
 def added(db: Database, new: Sequence[NewPet]) -> Transaction[list[Pet]]:
@@ -188,12 +159,8 @@ def added(db: Database, new: Sequence[NewPet]) -> Transaction[list[Pet]]:
     yield from db.lock_pet_ids()
     first = yield from db.draw_pet_ids(len(new))
     pets = [Pet(pet_id, *new_pet_row(each)) for pet_id, each in enumerate(new, first)]
-    yield inserted(db.schema, pets)
+    yield PutRows(db.schema, PETS, [(pet.id, *new_pet_row(pet), 0) for pet in pets])
     return pets
-
-
-def inserted(schema: str, pets: Sequence[Pet], *, edited: bool = False) -> PutRows:
-    return PutRows(schema, PETS, [(pet.id, *new_pet_row(pet), int(edited)) for pet in pets])
 
 
 def page_sql(schema: str, *, columns: str = PET_COLUMNS, by_status: bool = False, newest_first: bool = False) -> str:
@@ -208,7 +175,7 @@ def _pets_of(rows: Sequence[Row]) -> list[Pet]:
     return [Pet(*row[:-1]) for row in rows]
 
 
-def _entry_of(pet: Pet, entry: AuditEntry, detail: str | None = None) -> AuditEntry:
+def entry_of(pet: Pet, entry: AuditEntry, detail: str | None = None) -> AuditEntry:
     """The audit entry of one animal. Without another detail it has the animal's values."""
     values = f"{pet.name}, category {pet.category_id}, {pet.status}"
     return msgspec.structs.replace(entry, subject=str(pet.id), detail=values if detail is None else detail)

@@ -43,14 +43,15 @@ KEY_FIELDS = tuple(field for field in ApiKey.__struct_fields__ if field != "envi
 KEY_COLUMNS = ", ".join(f"k.{field}" for field in KEY_FIELDS)
 
 PETS = Table("pets", (*PET_FIELDS, "edited"), ("id",))
+REMOVALS = Table("removals", ("id", "at", "actor"), ("id",))
+REMOVED_PETS = Table("removed_pets", (*PETS.columns, "removal_id"), ("id",))
 KEYS = Table("keys", KEY_FIELDS, ("id",))
 IDEMPOTENCY = Table(
     "idempotency", ("key_id", "token", "body_digest", "pet_id", *NEW_PET_FIELDS, "created"), ("key_id", "token")
 )
 IMPORTS = Table("imports", ("id", "at", "actor", "name", "sha256", "total", "state", "owner", "touched"), ("id",))
 IMPORT_CHUNKS = Table("import_chunks", ("import_id", "place", "first_id", "count"), ("import_id", "place"))
-# The columns of an animal stand beside the entry of its removal.
-AUDIT = Table("audit", ("id", "at", "actor", "action", "subject", "detail", *NEW_PET_FIELDS), ("id",))
+AUDIT = Table("audit", ("id", "at", "actor", "action", "subject", "detail"), ("id",))
 USAGE = Table(
     "usage",
     ("seconds", "start", "key_id", "operation", "response", "count"),
@@ -64,9 +65,12 @@ RECENT_ERRORS = Table(
     "recent_errors", ("key_id", "at", "request_id", "operation", "status"), ("key_id", "at", "request_id")
 )
 OPERATORS = Table("operators", ("name", "digest", "created", "revoked", "role"), ("name",))
-# All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key.
+# All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key, a removed
+# animal to its removal.
 TABLES = (
     PETS,
+    REMOVALS,
+    REMOVED_PETS,
     KEYS,
     Table("secrets", ("digest", "key_id", "expires"), ("digest",)),
     IDEMPOTENCY,

@@ -14,11 +14,29 @@ CREATE TABLE pets (
     name        text     NOT NULL,
     category_id bigint   NOT NULL,
     status      text     NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
-    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed or restored it
+    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed it
 );
 ALTER SEQUENCE pets_id_seq OWNED BY pets.id;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
+
+-- Animals that an operator has removed together. See docs/decisions/0021.
+CREATE TABLE removals (
+    id    text COLLATE "C" PRIMARY KEY,
+    at    double precision NOT NULL,
+    actor text             NOT NULL
+);
+
+-- Removed animals, with all columns of `pets`. Restoring moves them back.
+CREATE TABLE removed_pets (
+    id          bigint           PRIMARY KEY,
+    name        text             NOT NULL,
+    category_id bigint           NOT NULL,
+    status      text             NOT NULL,
+    edited      smallint         NOT NULL,
+    removal_id  text COLLATE "C" NOT NULL REFERENCES removals (id)
+);
+CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);
 
 -- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
 CREATE TABLE changes (
@@ -95,15 +113,12 @@ CREATE TABLE import_chunks (
 -- The audit log: what operators did.
 CREATE SEQUENCE audit_id_seq;
 CREATE TABLE audit (
-    id          bigint           PRIMARY KEY DEFAULT nextval('audit_id_seq'),
-    at          double precision NOT NULL,
-    actor       text             NOT NULL,
-    action      text             NOT NULL,
-    subject     text             NOT NULL,
-    detail      text             NOT NULL,
-    name        text, -- the values of an animal that was removed
-    category_id bigint,
-    status      text
+    id      bigint           PRIMARY KEY DEFAULT nextval('audit_id_seq'),
+    at      double precision NOT NULL,
+    actor   text             NOT NULL,
+    action  text             NOT NULL,
+    subject text             NOT NULL,
+    detail  text             NOT NULL
 );
 ALTER SEQUENCE audit_id_seq OWNED BY audit.id;
 

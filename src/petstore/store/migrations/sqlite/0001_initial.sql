@@ -6,10 +6,28 @@ CREATE TABLE pets (
     name        TEXT    NOT NULL,
     category_id INTEGER NOT NULL,
     status      TEXT    NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
-    edited      INTEGER NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed or restored it
+    edited      INTEGER NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed it
 ) STRICT;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
+
+-- Animals that an operator has removed together. See docs/decisions/0021.
+CREATE TABLE removals (
+    id    TEXT PRIMARY KEY,
+    at    REAL NOT NULL,
+    actor TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Removed animals, with all columns of `pets`. Restoring moves them back.
+CREATE TABLE removed_pets (
+    id          INTEGER PRIMARY KEY,
+    name        TEXT    NOT NULL,
+    category_id INTEGER NOT NULL,
+    status      TEXT    NOT NULL,
+    edited      INTEGER NOT NULL,
+    removal_id  TEXT    NOT NULL REFERENCES removals (id)
+) STRICT;
+CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);
 
 -- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
 CREATE TABLE changes (
@@ -85,15 +103,12 @@ CREATE TABLE import_chunks (
 
 -- The audit log: what operators did.
 CREATE TABLE audit (
-    id          INTEGER PRIMARY KEY AUTOINCREMENT,
-    at          REAL NOT NULL,
-    actor       TEXT NOT NULL,
-    action      TEXT NOT NULL,
-    subject     TEXT NOT NULL,
-    detail      TEXT NOT NULL,
-    name        TEXT, -- the values of an animal that was removed
-    category_id INTEGER,
-    status      TEXT
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    at      REAL NOT NULL,
+    actor   TEXT NOT NULL,
+    action  TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    detail  TEXT NOT NULL
 ) STRICT;
 
 -- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds.
