@@ -33,7 +33,8 @@ async def fill(settings: Settings, animals: int, keys: Sequence[str], spent_key:
             for first in range(1, animals + 1, 1_000):
                 numbers = range(first, min(first + 1_000, animals + 1))
                 new = {n: new_pet_row(msgspec.convert(animal(n), NewPet)) for n in numbers}
-                await store.transfer.put_rows(PETS, [(n, *row, 0) for n, row in new.items()])  # 0: never edited
+                # Never edited, and added by nobody who is known.
+                await store.transfer.put_rows(PETS, [(n, *row, 0, None, int(time.time())) for n, row in new.items()])
             await add_keys(store, keys, UNLIMITED)
             await add_keys(store, [spent_key], 1)
     finally:

@@ -63,6 +63,42 @@ class Found(NamedTuple):
     more: bool
 
 
+AdderKind = Literal["key", "import", "operator"]
+
+
+class Adder(NamedTuple):
+    """Who has added an animal: a key or an import, by its id, or an operator, by name."""
+
+    kind: AdderKind
+    name: str
+
+
+class Origin(NamedTuple):
+    """Who added an animal, and when, in Unix seconds. The adder is None if it is not known."""
+
+    adder: Adder | None
+    at: int
+
+
+class PetQuery(NamedTuple):
+    """Which animals to find. Times are in Unix seconds."""
+
+    text: str = ""  # part of the name
+    status: PetStatus | None = None
+    added_by: str = ""  # the name of an adder
+    since: float | None = None  # added at this time or later
+    until: float | None = None  # added before this time
+    unedited: bool = False  # only animals that no operator has changed
+
+
+class Matching(NamedTuple):
+    """How many animals match a query, how many of them an operator has changed, and the highest of their ids."""
+
+    total: int
+    edited: int
+    last_id: int
+
+
 class PetChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator changes in an animal; None leaves a field as it is."""
 

@@ -257,6 +257,23 @@ def test_the_audit_log_restores_what_is_removed_now(operator: ConsoleClient, con
     assert gone not in restorable(operator.get(entries))
 
 
+def test_the_page_says_who_added_an_animal_and_finds_its_other_animals(
+    server: Server, operator: ConsoleClient, console: Console, new_name: Callable[[], str]
+) -> None:
+    client = console.sign_in(new_name())
+    by_hand = client.add_pet("Found by its adder")
+    key = server.key()
+    pet = {"name": "Added by a key", "categoryId": 1}
+    by_key = httpx.post(server.url("/pets"), headers=key.headers, json=pet, verify=False).json()["id"]
+    assert f"/live/keys/{key.id}" in operator.get(f"/live/animals/{by_key}").text
+    page = operator.get(f"/live/animals/{by_hand}")
+    (link,) = re.findall(r'href="(/live/animals\?added_by=[^"]*)"', page.text)
+    assert cells(operator.get(link), "Id") == [str(by_hand)]
+    assert cells(operator.get(f"{link}&since=2001-01-01&until=2001-01-02"), "Id") == []
+    invalid = operator.get("/live/animals?since=noon").text
+    assert re.search(r'name="since" value="noon"[^>]* aria-invalid="true"', invalid)
+
+
 def test_an_animal_of_the_other_environment_is_not_restored(operator: ConsoleClient) -> None:
     number = operator.add_pet("Live only")
     operator.submit(f"/live/animals/{number}/remove")

@@ -24,7 +24,7 @@ from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
 from petstore.keys import ApiKey, KeyChanges, digest_of, mint, new_key
 from petstore.operators import new_operator
-from petstore.pets import IdempotencyKey, NewPet, PetChanges
+from petstore.pets import IdempotencyKey, NewPet, PetChanges, PetQuery
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
@@ -356,6 +356,9 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "pets.set_status": (EDITED, lambda s, x: s.pets.set_status([1], "sold", ENTRY)),
     "pets.update": (EDITED, lambda s, x: s.pets.update(1, PetChanges(name="Eve"), ENTRY)),
     "removals.remove": (EDITED, lambda s, x: s.removals.remove([1], ENTRY)),
+    "removals.remove_matching": (
+        EDITED, lambda s, x: s.removals.remove_matching(PetQuery("Ada"), 9, ENTRY),
+    ),
     "removals.restore": (EDITED, lambda s, x: s.removals.restore([x["removed"].pets[0].id], ENTRY)),
     "removals.restore_all": (EDITED, lambda s, x: s.removals.restore_all(x["removed"].removal_id, ENTRY)),
     "keys.add": (NOTHING, lambda s, x: s.keys.add(new_key("live", "free", now=NOW), b"new", ENTRY)),
@@ -377,11 +380,12 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "imports.finish": (NOTHING, lambda s, x: s.imports.finish(x["claim"], NOW)),
     "imports.release": (NOTHING, lambda s, x: s.imports.release(x["claim"])),
     "imports.undo": (EDITED, lambda s, x: s.imports.undo(x["done"], ENTRY)),
-    "transfer.put_rows": (CHANGES, lambda s, x: s.transfer.put_rows(PETS, [(99, "Rex", 1, "sold", 0)])),
+    "transfer.put_rows": (CHANGES, lambda s, x: s.transfer.put_rows(PETS, [(99, "Rex", 1, "sold", 0, None, 1)])),
     "transfer.set_copying_from": (NOTHING, lambda s, x: s.transfer.set_copying_from(None)),
 }  # fmt: skip
 READS = {
-    "pets.page", "pets.get", "pets.search", "pets.newest", "pets.count", "keys.find", "keys.get", "keys.page",
+    "pets.page", "pets.get", "pets.search", "pets.newest", "pets.matching", "pets.is_adder", "pets.origins",
+    "pets.count", "keys.find", "keys.get", "keys.page",
     "keys.search", "keys.by_id", "audit.find", "usage.recent_errors", "usage.of_keys", "usage.busiest", "usage.totals",
     "operators.find", "operators.get", "operators.all", "imports.get", "imports.page", "imports.of_file",
     "imports.of_pet", "imports.undone", "imports.kept_ids", "removals.find", "removals.of_pets", "transfer.rows",

@@ -16,11 +16,23 @@ from petstore.errors import ImportTaken, InvalidBody, OperatorError, PetstoreErr
 from petstore.gate import Gate
 from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_name, digest_of, limits_of, mint, new_key
 from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
-from petstore.pets import Import, NewPet, Pet, PetChanges, PetStatus, Removed, Undone, new_pet
+from petstore.pets import (
+    Import,
+    Matching,
+    NewPet,
+    Pet,
+    PetChanges,
+    PetQuery,
+    PetStatus,
+    Removal,
+    Removed,
+    Undone,
+    new_pet,
+)
 from petstore.plans import Limits, Plan
 from petstore.store import Store
 from petstore.store.imports import Claim
-from petstore.wording import when
+from petstore.wording import counted, when
 
 PETS_MAX = 1_000  # in one action
 
@@ -165,6 +177,21 @@ class Admin:
         if len(pet_ids) == 1:
             await self._pet(pet_ids[0])
         return await self._store.removals.remove(pet_ids, self._entry("remove animal", ""))
+
+    async def count_added(self, query: PetQuery) -> Matching:
+        """How many animals match a query that names an adder."""
+        await check_adder(self._store, query.added_by)
+        return await self._store.pets.matching(query)
+
+    async def remove_added(
+        self, query: PetQuery, counted_before: Matching, removing: Callable[[int], None] = lambda removed: None
+    ) -> Removal:
+        """Remove the animals that were counted, as far as they still match. Others are not removed.
+
+        `removing` is called with the number of animals removed so far.
+        """
+        entry = self._entry("remove animal", "", f"{counted(counted_before.total, 'animal')} {added_in_words(query)}")
+        return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
         """Restore removed animals as they were: all of them, or none."""
@@ -323,6 +350,21 @@ class Admin:
 
     def _entry(self, action: str, subject: str, detail: str = "") -> AuditEntry:
         return AuditEntry(self._clock(), self._actor, action, subject, detail)
+
+
+async def check_adder(store: Store, name: str) -> None:
+    """Raises OperatorError when no key, import or operator has this name, and Unavailable."""
+    if not await store.pets.is_adder(name):
+        raise OperatorError(
+            f"{name} is not the id of a key or an import, or the name of an operator who has added animals to"
+            f" {store.environment}"
+        )
+
+
+def added_in_words(query: PetQuery) -> str:
+    since = "" if query.since is None else f" since {when(query.since)}"
+    until = "" if query.until is None else f" before {when(query.until)}"
+    return f"added by {query.added_by}{since}{until}"
 
 
 def checked_pet(pet: NewPet | Pet) -> NewPet:

@@ -18,7 +18,7 @@ from petstore.admin.pet_files import IMPORTED, PetFile, format_of
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
 from petstore.operations import DEPRECATED, OPERATIONS, OperationName
-from petstore.pets import NewPet, PetChanges, PetStatus
+from petstore.pets import NewPet, PetChanges, PetQuery, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import SECOND, Windows
 from petstore.store import Store
@@ -82,7 +82,7 @@ NO_KEY = _Key("", "free", 0, 40, {("listPets", "unauthorized"): 0.9, ("other", "
 
 async def has_data(store: Store) -> bool:
     """Raises Unavailable."""
-    keys, found = await store.keys.page(limit=1), await store.pets.newest(limit=1)
+    keys, found = await store.keys.page(limit=1), await store.pets.newest(PetQuery(), limit=1)
     return bool(keys or found.pets or (await store.audit.find(limit=1)).entries)
 
 

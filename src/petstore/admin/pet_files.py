@@ -11,7 +11,7 @@ from typing import IO, Any, Literal, NamedTuple
 import msgspec
 
 from petstore.errors import InvalidBody, OperatorError
-from petstore.pets import NewPet, Page, Pet, new_pet, parse_new_pet
+from petstore.pets import NewPet, Origin, Page, Pet, new_pet, parse_new_pet
 
 BATCH = 2_000
 BAD_ROWS_MAX = 100  # that a message lists
@@ -19,6 +19,7 @@ LINE_MAX = 64 * 1024  # bytes: a file of one long line must not fill the memory
 JSON_MAX = 64 * 1024 * 1024  # bytes of a .json file, which is read at once
 COLUMNS = Pet.__struct_encode_fields__  # of an exported animal: the names of its members
 IMPORTED = NewPet.__struct_encode_fields__  # of an animal to be added: the catalogue assigns the id
+ORIGIN_COLUMNS = ("added_by", "added_at")  # of an exported animal, on request; an import ignores them
 NUMBERS = ("categoryId",)  # those of IMPORTED that are whole numbers; the others are texts
 DELIMITERS = ",;\t"  # of a .csv file: spreadsheets write the one of their language
 Format = Literal["jsonl", "csv", "json"]
@@ -137,26 +138,40 @@ async def write_pets(
     written_as: Format,
     target: IO[str],
     progress: Callable[[int], None] = lambda count: None,
+    origins: Callable[[Sequence[int]], Awaitable[Mapping[int, Origin]]] | None = None,
 ) -> int:
     """The number of animals written. `progress` is called with it after each page. Raises Unavailable and OSError.
 
-    `page_after` returns up to BATCH animals behind an id, and none only at the end.
+    `page_after` returns up to BATCH animals behind an id, and none only at the end. With `origins`, the file also says
+    who added each animal, and when.
     """
     after, count, more = 0, 0, True
+    columns = (*COLUMNS, *ORIGIN_COLUMNS) if origins else COLUMNS
     table = csv.writer(target, lineterminator="\n")
     if written_as == "csv":
-        table.writerow(COLUMNS)
+        table.writerow(columns)
     while more:
         page, more = await page_after(after)
+        rows: list[tuple[Any, ...]] = [msgspec.structs.astuple(pet) for pet in page]
+        if origins:
+            found = await origins([pet.id for pet in page])
+            rows = [(*row, *origin_members(found.get(pet.id)).values()) for pet, row in zip(page, rows, strict=True)]
         if written_as == "csv":
-            table.writerows(map(msgspec.structs.astuple, page))
+            table.writerows(rows)
         else:
-            target.write("".join(msgspec.json.encode(pet).decode() + "\n" for pet in page))
+            objects = (msgspec.json.encode(dict(zip(columns, row, strict=True))) for row in rows)
+            target.write("".join(each.decode() + "\n" for each in objects))
         after = page[-1].id if page else after
         count += len(page)
         progress(count)
         await asyncio.sleep(0)  # other tasks of the event loop go on; SQLite's pages come without waiting
     return count
+
+
+def origin_members(origin: Origin | None) -> dict[str, str | int | None]:
+    """Of an animal, by the names of ORIGIN_COLUMNS. None: the animal has been removed meanwhile."""
+    values = (origin.adder.name if origin.adder else None, origin.at) if origin else (None, None)
+    return dict(zip(ORIGIN_COLUMNS, values, strict=True))
 
 
 class _Lines:

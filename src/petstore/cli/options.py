@@ -17,6 +17,7 @@ from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
 from petstore.settings import Settings, check_url
+from petstore.wording import parse_time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,6 +105,18 @@ class Month(click.ParamType[datetime]):
             return datetime.strptime(value, "%Y-%m").replace(tzinfo=UTC)
         except ValueError:
             self.fail(f"{value!r} is not a month; write it like 2026-10.", param, ctx)
+
+
+class Time(click.ParamType[float]):
+    """A time in UTC, as Unix seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else parse_time(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time; write it like 2026-11-18 or 2026-11-18T14:00:00Z.", param, ctx)
 
 
 class Duration(click.ParamType[float]):

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,3 +145,15 @@ def progress(label: str, length: int) -> contextlib.AbstractContextManager[Any]:
     """A progress bar on a terminal; nothing in a script."""
     hidden, steps = not sys.stderr.isatty(), max(1, length // 200)
     return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden, update_min_steps=steps)
+
+
+def reaching(bar: Any) -> Callable[[int], None]:
+    """A function that moves a progress bar to a place. `bar.pos` lags behind, so it cannot tell the distance."""
+    reached = 0
+
+    def reach(place: int) -> None:
+        nonlocal reached
+        bar.update(place - reached)
+        reached = place
+
+    return reach

@@ -7,7 +7,7 @@ import pwd
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
@@ -27,7 +27,7 @@ from petstore.cli.options import (
     settings_from,
     yes_option,
 )
-from petstore.cli.output import Output, Table, printable, program, progress, use_utf8
+from petstore.cli.output import Output, Table, printable, program, progress, reaching, use_utf8
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
@@ -45,7 +45,7 @@ IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file
 .csv has a header line:        {",".join(IMPORTED)}
 .json has one array of objects, and at most 64 MiB.
 Semicolons or tabs may stand for the commas of .csv.
-Ids in the file are ignored: the catalogue assigns new ones.
+Ids in the file are ignored: the catalogue assigns new ones. So are added_by and added_at of an export.
 
 FILE is checked whole first: if one row is bad, nothing is added. Its animals are then visible as they are added,
 and creates go on meanwhile. After an interruption give the same command again: it goes on where it ended. A file
@@ -85,7 +85,7 @@ def import_(
                 _dry_run(where, environment, name, pets, as_json)
                 return
             with progress("Checking", os.fstat(source.fileno()).st_size) as bar:
-                checked = asyncio.run(pets.check(_reaching(bar)))
+                checked = asyncio.run(pets.check(reaching(bar)))
             earlier = _earlier_import(where, environment, checked.sha256)
             if earlier is not None and earlier.state == "done":
                 confirm(f"{name} was imported before: {_described(earlier)}. Import it again?", yes)
@@ -112,20 +112,8 @@ async def _add(backends: Backends, environment: Environment, name: str, pets: Pe
 
     with progress("Adding", checked.animals) as bar:
         return await admin(backends, environment).import_pets(
-            Path(name).name, pets, checked, adding=_reaching(bar), waiting=wait
+            Path(name).name, pets, checked, adding=reaching(bar), waiting=wait
         )
-
-
-def _reaching(bar: Any) -> Callable[[int], None]:
-    """A function that moves a progress bar to a place. `bar.pos` lags behind, so it cannot tell the distance."""
-    reached = 0
-
-    def reach(place: int) -> None:
-        nonlocal reached
-        bar.update(place - reached)
-        reached = place
-
-    return reach
 
 
 @contextlib.contextmanager
@@ -279,9 +267,10 @@ def _question(undoing: _Undoing) -> str:
 @click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @env_option
+@click.option("--with-added-by", is_flag=True, help="Also write who added each animal, and when.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
-def export(file: Path, environment: Environment, force: bool, as_json: bool, **where: Any) -> None:
+def export(file: Path, environment: Environment, with_added_by: bool, force: bool, as_json: bool, **where: Any) -> None:
     """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
@@ -294,7 +283,7 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
         with progress("Exporting", sum((await store.pets.count()).values())) as bar:
             return await write_pets(
                 lambda after: store.pets.page(after=after, limit=BATCH, status=None), written_as, target,
-                _reaching(bar),
+                reaching(bar), store.pets.origins if with_added_by else None,
             )  # fmt: skip
 
     if str(file) == "-":

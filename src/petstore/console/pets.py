@@ -12,11 +12,11 @@ from petstore.admin.pet_files import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.audit import FoundEntries
 from petstore.console.background import Job
 from petstore.console.forms import Form
-from petstore.console.pet_files import start_job
+from petstore.console.pet_files import query_of, start_job
 from petstore.console.requests import ConsoleRequest, Subject, describe
 from petstore.console.sessions import FlashMessage
 from petstore.errors import InvalidBody, OperatorError, Unavailable
-from petstore.pets import INT64_MAX, REMOVAL_PREFIX, NewPet, Pet, PetChanges, Removed, is_status
+from petstore.pets import INT64_MAX, REMOVAL_PREFIX, NewPet, Pet, PetChanges, PetQuery, Removed, is_status
 
 PAGE_SIZE = 50
 
@@ -142,15 +142,18 @@ async def page(request: ConsoleRequest, form: Form | None = None, error: Excepti
 
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
     """The newest animals first. `hits` counts the rows of the pages before: a search may find none for many pages."""
-    text, before = request.parameter("q").strip(), request.number("before")
-    status = chosen if is_status(chosen := request.parameter("status")) else None
-    found = await request.store.pets.newest(before=before or None, limit=PAGE_SIZE, status=status, text=text)
-    if not before and is_id(text):  # a number may be an id, or a part of a name
-        pet = await request.store.pets.get(int(text))
-        if pet is not None and pet not in found.pets and status in (None, pet.status):
+    query, before = query_of(request.parameter), request.number("before")
+    found = await request.store.pets.newest(query, before=before or None, limit=PAGE_SIZE)
+    if not before and is_id(query.text) and query == PetQuery(query.text, query.status):
+        pet = await request.store.pets.get(int(query.text))  # a number may be an id, or a part of a name
+        if pet is not None and pet not in found.pets and query.status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
     hits = request.number("hits") + len(found.pets)
-    return {"q": text, "status": status or "", "first": not before, "found": found, "hits": hits}
+    wanted = {"q": query.text, "status": query.status or "", "added_by": query.added_by}
+    times = {"since": query.since, "until": query.until}
+    wanted |= {name: request.parameter(name).strip() for name in times}
+    invalid = [name for name, time in times.items() if wanted[name] and time is None]
+    return {**wanted, "wanted": wanted, "invalid": invalid, "first": not before, "found": found, "hits": hits}
 
 
 def pet_of(form: Form) -> NewPet:
@@ -202,9 +205,12 @@ async def show(request: ConsoleRequest, form: Form | None = None, error: Excepti
     removed = None if pet else (await request.store.removals.of_pets([pet_id])).get(pet_id)
     if pet is None and removed is None and not found.entries:
         raise HTTPException(404)
+    origin = (await request.store.pets.origins([pet_id])).get(pet_id)
+    adder = origin.adder if origin else None
+    adder_key = await request.store.keys.get(adder.name) if adder and adder.kind == "key" else None
     context: dict[str, Any] = {
         "pet": pet, "pet_id": pet_id, "subject": subject, "found": found, "first": True, "error": message,
-        "removed": removed,
+        "removed": removed, "origin": origin, "adder_key": adder_key,
     }  # fmt: skip
     if form is None and pet is not None:
         form = Form(list(texts_of_pet(pet).items()))

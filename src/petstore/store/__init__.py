@@ -43,7 +43,8 @@ class Store(NamedTuple):
 
 
 def store_on(db: Database) -> Store:
-    return Store(db, Pets(db), Removals(db), Keys(db), Audit(db), Usage(db), Operators(db), Imports(db), Transfer(db))
+    pets = Pets(db)
+    return Store(db, pets, Removals(db, pets), Keys(db), Audit(db), Usage(db), Operators(db), Imports(db), Transfer(db))
 
 
 class StorePolicy(NamedTuple):

@@ -122,7 +122,9 @@ class Database(Protocol):
         The default of `timeout_seconds` is a request's. A transaction with a longer one has a commit of its own.
         """
 
-    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
+    def add(
+        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, key_id: str
+    ) -> "asyncio.Future[Added]":
         """The same for an animal of a client, which shares its transaction with others. Raises IdempotencyMismatch."""
 
     def contains(self, column: str, place: int) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.errors import ImportTaken
-from petstore.pets import Import, ImportState, NewPet, Undone, new_import_id
+from petstore.pets import Adder, Import, ImportState, NewPet, Undone, new_import_id
 from petstore.store.audit import recorded
 from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, T, Transaction, lock_tables, steps
 from petstore.store.freshness import ADDED, EDITED, NOTHING
@@ -128,7 +128,7 @@ class Imports:
             )
             if (yield known):
                 return  # by a commit whose outcome was unknown
-            pets = yield from added(self._db, new)
+            pets = yield from added(self._db, new, Adder("import", claim.import_id), now)
             yield PutRows(self._db.schema, IMPORT_CHUNKS, [(claim.import_id, place, pets[0].id, len(pets))])
 
         await self._db.write(transaction(), ADDED, OPERATOR_TIMEOUT)

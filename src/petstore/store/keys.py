@@ -7,6 +7,8 @@ import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
+from petstore.pets import Adder
+from petstore.store.adders import enrolled
 from petstore.store.audit import recorded
 from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text, lock_tables, steps
 from petstore.store.freshness import KEYS as KEYS_CHANGED
@@ -105,6 +107,7 @@ class Keys:
                     return False
             yield PutRows(self._db.schema, KEYS, [key_row(key)])
             yield self._new_secret(digest, key.id)
+            yield enrolled(self._db.schema, Adder("key", key.id))  # so that a create only has to look it up
             yield recorded(self._db.schema, entry)
             return True
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.pets import Pet, Removal, Removed, RemovedPet, new_removal_id
+from petstore.pets import Pet, PetQuery, Removal, Removed, RemovedPet, new_removal_id
 from petstore.store.audit import recorded
-from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, Transaction
-from petstore.store.freshness import EDITED
-from petstore.store.pets import entry_of, locked_pets
+from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, Transaction, steps
+from petstore.store.freshness import EDITED, NOTHING
+from petstore.store.pets import Pets, entry_of, locked_pets
 from petstore.store.schema import PET_FIELDS, PETS, REMOVALS
 from petstore.wording import counted
 
@@ -23,8 +23,9 @@ _COLUMNS = ", ".join(PETS.columns)
 
 
 class Removals:
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, pets: Pets) -> None:
         self._db = db
+        self._search = pets.search
         self._pets = f"{db.schema}.pets"
         self._removed = f"{db.schema}.removed_pets"
         count = f"(SELECT count(*) FROM {self._removed} AS p WHERE p.removal_id = r.id)"
@@ -69,6 +70,37 @@ class Removals:
             return Removed(removal_id, found)
 
         return await self._db.write(transaction(), EDITED)
+
+    async def remove_matching(
+        self, query: PetQuery, up_to: int, entry: AuditEntry, removing: Callable[[int], None] = lambda removed: None
+    ) -> Removal:
+        """Remove the animals that match, up to this id, and return the removal with their number.
+
+        Works in steps, so that creates never wait long. If it is interrupted, the removal has the animals removed so
+        far. `removing` is called with their number.
+        """
+        removal_id = new_removal_id()
+        named = msgspec.structs.replace(entry, subject=removal_id)
+        begin = steps(
+            PutRows(self._db.schema, REMOVALS, [(removal_id, entry.at, entry.actor)]),
+            recorded(self._db.schema, named),
+        )
+        await self._db.write(begin, NOTHING)
+
+        def transaction(pet_ids: Sequence[int]) -> Transaction[int]:
+            # An operator may have changed some since they were found.
+            found = yield from locked_pets(self._db, pet_ids, unedited=query.unedited)
+            yield from self._remove(removal_id, [pet.id for pet in found])
+            return len(found)
+
+        removed, after, more = 0, 0, True
+        while more and after < up_to:
+            pets, after, more = await self._search(query, after=after, limit=self._db.bounds.import_chunk)
+            pet_ids = [pet.id for pet in pets if pet.id <= up_to]
+            if pet_ids:
+                removed += await self._db.write(transaction(pet_ids), EDITED, OPERATOR_TIMEOUT)
+                removing(removed)
+        return Removal(removal_id, entry.at, entry.actor, removed)
 
     async def restore(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
         """Restore those of the animals that are removed, and return them. Each removal gets one audit entry."""

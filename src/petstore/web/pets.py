@@ -78,7 +78,7 @@ class PetOperations:
         body = await read_body(request)
         new = parse_new_pet(body)
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
-        added = await self._pets.add(new, now, idempotency_key)
+        added = await self._pets.add(new, now, idempotency_key, key_id=key.id)
         headers = JSON + NO_STORE
         if now < SUNSET:  # later, nothing is at that address
             headers += line("location", f"{self._pets_url}/{added.pet.id}")

@@ -78,8 +78,10 @@ class PostgresDatabase:
         (reached,) = yield Statement(self._numbers_sql)
         return result, Numbers(*reached)
 
-    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
-        return self._writer.add(new, now, idempotency_key)
+    def add(
+        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, key_id: str
+    ) -> "asyncio.Future[Added]":
+        return self._writer.add(new, now, idempotency_key, key_id)
 
     async def _numbers(self) -> Numbers:
         (found,) = await self.read(self._numbers_sql)

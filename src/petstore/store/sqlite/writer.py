@@ -101,10 +101,12 @@ class Writer:
         self._batches = 0
         self._wal_pages = 0
 
-    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
+    def add(
+        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, key_id: str
+    ) -> "asyncio.Future[Added]":
         """Raises Unavailable when too many writes wait already."""
         future: asyncio.Future[Added] = self._loop.create_future()
-        self._submit(AddPet(future, self._clock() + self._bounds.request_timeout, new, now, idempotency_key))
+        self._submit(AddPet(future, self._clock() + self._bounds.request_timeout, new, now, idempotency_key, key_id))
         return future
 
     def call(
@@ -337,12 +339,15 @@ def _failed(writes: list[Write], fault: Exception) -> BatchResult:
 
 
 def _rows(adds: Sequence[AddPet]) -> str:
-    return _encode([new_pet_row(add.new) for add in adds]).decode()
+    return _encode([(*new_pet_row(add.new), add.key_id, int(add.now)) for add in adds]).decode()
 
 
+_KEY_ID, _AT = len(NEW_PET_FIELDS), len(NEW_PET_FIELDS) + 1  # their places in a row
 _INSERT = (
-    f"INSERT INTO pets ({NEW_PET_COLUMNS})"
-    f" SELECT {', '.join(f'value ->> {n}' for n in range(len(NEW_PET_FIELDS)))} FROM json_each(?) ORDER BY key"
+    f"INSERT INTO pets ({NEW_PET_COLUMNS}, added_by, added_at)"
+    f" SELECT {', '.join(f'value ->> {n}' for n in range(len(NEW_PET_FIELDS)))},"
+    f" (SELECT id FROM adders WHERE kind = 'key' AND name = value ->> {_KEY_ID}), value ->> {_AT}"
+    " FROM json_each(?) ORDER BY key"
 )
 
 

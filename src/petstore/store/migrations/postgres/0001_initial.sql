@@ -7,14 +7,27 @@ CREATE TABLE format (
 );
 INSERT INTO format VALUES ('petstore', 1);
 
--- The animals. Ids come from a sequence: they only grow, and none is assigned twice.
+-- Who has added animals. `name` is the id of a key or of an import, or the name of an operator.
+CREATE SEQUENCE adders_id_seq;
+CREATE TABLE adders (
+    id   int              PRIMARY KEY DEFAULT nextval('adders_id_seq'),
+    kind text COLLATE "C" NOT NULL CHECK (kind IN ('key', 'import', 'operator')),
+    name text COLLATE "C" NOT NULL,
+    UNIQUE (kind, name)
+);
+ALTER SEQUENCE adders_id_seq OWNED BY adders.id;
+
+-- The animals. Ids come from a sequence: they only grow, and none is assigned twice. Columns of a
+-- fixed width come first, so that a row needs less padding.
 CREATE SEQUENCE pets_id_seq;
 CREATE TABLE pets (
     id          bigint   PRIMARY KEY DEFAULT nextval('pets_id_seq'),
-    name        text     NOT NULL,
     category_id bigint   NOT NULL,
-    status      text     NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
-    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed it
+    added_at    bigint   NOT NULL, -- in Unix seconds
+    added_by    int,               -- the number of the adder; NULL if it is not known
+    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)), -- 1 if an operator has changed it
+    name        text     NOT NULL,
+    status      text     NOT NULL CHECK (status IN ('available', 'pending', 'sold'))
 );
 ALTER SEQUENCE pets_id_seq OWNED BY pets.id;
 CREATE INDEX pets_by_status ON pets (status, id);
@@ -30,10 +43,12 @@ CREATE TABLE removals (
 -- Removed animals, with all columns of `pets`. Restoring moves them back.
 CREATE TABLE removed_pets (
     id          bigint           PRIMARY KEY,
-    name        text             NOT NULL,
     category_id bigint           NOT NULL,
-    status      text             NOT NULL,
+    added_at    bigint           NOT NULL,
+    added_by    int,
     edited      smallint         NOT NULL,
+    name        text             NOT NULL,
+    status      text             NOT NULL,
     removal_id  text COLLATE "C" NOT NULL REFERENCES removals (id)
 );
 CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);

@@ -1,12 +1,22 @@
 -- The tables of one environment in SQLite. The header of the file marks it: see store/sqlite/migrations.py.
 
+-- Who has added animals. `name` is the id of a key or of an import, or the name of an operator.
+CREATE TABLE adders (
+    id   INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT    NOT NULL CHECK (kind IN ('key', 'import', 'operator')),
+    name TEXT    NOT NULL,
+    UNIQUE (kind, name)
+) STRICT;
+
 -- The animals. AUTOINCREMENT never assigns an id twice, even after the row with the highest id has been removed.
 CREATE TABLE pets (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     name        TEXT    NOT NULL,
     category_id INTEGER NOT NULL,
     status      TEXT    NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
-    edited      INTEGER NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed it
+    edited      INTEGER NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)), -- 1 if an operator has changed it
+    added_by    INTEGER,          -- the number of the adder; NULL if it is not known
+    added_at    INTEGER NOT NULL  -- in Unix seconds
 ) STRICT;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
@@ -25,6 +35,8 @@ CREATE TABLE removed_pets (
     category_id INTEGER NOT NULL,
     status      TEXT    NOT NULL,
     edited      INTEGER NOT NULL,
+    added_by    INTEGER,
+    added_at    INTEGER NOT NULL,
     removal_id  TEXT    NOT NULL REFERENCES removals (id)
 ) STRICT;
 CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);
