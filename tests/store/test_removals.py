@@ -206,7 +206,7 @@ def test_an_animal_that_is_edited_while_others_are_removed_stays(store_at: Store
                 await other.pets.update(15, PetChanges(name="Edited"), ENTRY)
                 return found
 
-            store.removals._search = edit_then_remove  # type: ignore[method-assign]
+            store.removals._search = edit_then_remove
             removal = await store.removals.remove_matching(added_by(key), 30, REMOVE)
         assert (removal.pets, await names(store)) == (29, ["Edited"])
 

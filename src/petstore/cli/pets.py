@@ -21,12 +21,12 @@ from petstore.cli.options import (
     limit_option,
     yes_option,
 )
-from petstore.cli.output import Output, Table, printable, program, progress, reaching
+from petstore.cli.output import Output, Table, program, progress, reaching
 from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import REMOVAL_PREFIX, STATUSES, NewPet, Pet, PetChanges, PetQuery, PetStatus, Removal
-from petstore.wording import counted, when
+from petstore.wording import counted, printable, when
 
 F = TypeVar("F", bound=Callable[..., Any])
 
