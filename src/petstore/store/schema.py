@@ -71,8 +71,8 @@ OPERATORS = Table("operators", ("name", "digest", "created", "revoked", "role"),
 # All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key, a removed
 # animal to its removal.
 TABLES = (
-    ADDERS,
     PETS,
+    ADDERS,
     REMOVALS,
     REMOVED_PETS,
     KEYS,
