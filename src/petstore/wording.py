@@ -31,6 +31,14 @@ def parse_time(text: str) -> float:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
+def duration_in_words(seconds: float) -> str:
+    """In the largest unit that needs no fraction: 30 days, 36 hours, 90 minutes, 10 seconds."""
+    for unit, noun in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= unit and seconds % unit == 0:
+            return counted(int(seconds // unit), noun)
+    return counted(int(seconds), "second")
+
+
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

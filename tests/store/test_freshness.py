@@ -362,6 +362,7 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "keys.add": (NOTHING, lambda s, x: s.keys.add(new_key("live", "free", now=NOW), b"new", ENTRY)),
     "keys.update": (KEYS, lambda s, x: s.keys.update(x["key"].id, KeyChanges(name="x"), ENTRY)),
     "keys.rotate": (KEYS, lambda s, x: s.keys.rotate(x["key"].id, b"new", 0.0, ENTRY)),
+    "keys.end_old_secrets": (KEYS, lambda s, x: s.keys.end_old_secrets(x["key"].id, ENTRY)),
     "keys.revoke": (KEYS, lambda s, x: s.keys.revoke(x["key"].id, ENTRY)),
     "audit.record": (NOTHING, lambda s, x: s.audit.record(ENTRY)),
     "usage.add": (NOTHING, lambda s, x: s.usage.add([ROW], {})),
@@ -380,7 +381,7 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
 }  # fmt: skip
 READS = {
     "pets.page", "pets.get", "pets.search", "pets.newest", "pets.matching", "pets.is_adder", "pets.origins",
-    "pets.count", "keys.find", "keys.get", "keys.page",
+    "pets.count", "keys.find", "keys.get", "keys.page", "keys.old_secret_until", "keys.expiring",
     "keys.search", "keys.by_id", "audit.find", "usage.recent_errors", "usage.of_keys", "usage.busiest", "usage.totals",
     "operators.find", "operators.get", "operators.all", "imports.get", "imports.page", "imports.of_file",
     "imports.of_pet", "imports.undone", "imports.kept_ids", "removals.find", "removals.of_pets", "transfer.rows",

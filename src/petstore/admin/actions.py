@@ -13,7 +13,7 @@ from petstore.admin.pet_files import Checked, PetFile
 from petstore.audit import AuditEntry
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.gate import Gate
-from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_name, digest_of, limits_of, mint, new_key
+from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, check_text, digest_of, limits_of, mint, new_key
 from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
 from petstore.pets import (
     Import,
@@ -51,6 +51,7 @@ class Admin:
         plan: Plan,
         *,
         name: str = "",
+        contact: str = "",
         scopes: Iterable[Scope] = SCOPES,
         limits: Limits | None = None,
         life: float | None = None,
@@ -59,7 +60,9 @@ class Admin:
         now = self._clock()
         expires = None if life is None else now + life
         environment = self._store.environment
-        key = new_key(environment, plan, now=now, name=name, scopes=scopes, limits=limits, expires=expires)
+        key = new_key(
+            environment, plan, now=now, name=name, contact=contact, scopes=scopes, limits=limits, expires=expires
+        )
         secret = mint(environment)
         await self._store.keys.add(key, digest_of(secret), self._entry("create key", key.id, plan))
         return key, secret
@@ -113,6 +116,16 @@ class Admin:
         # Without an overlap 0, not `now`: a node whose clock is behind would accept the old secret for a while.
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
+
+    async def end_old_secret(self, key_id: str) -> ApiKey:
+        """End the overlap of a rotation: only the new secret works."""
+        key = await self._not_revoked(key_id)
+        until = await self._store.keys.old_secret_until(key_id, self._clock())
+        if until is None:
+            raise OperatorError(f"{key_id} has no old secret that works, so there is nothing to end")
+        entry = self._entry("end old secret", key_id, f"would have worked until {when(until)}")
+        await self._store.keys.end_old_secrets(key_id, entry)
+        return key
 
     async def key_history(self, key_id: str) -> list[tuple[int, AuditEntry]]:
         """The key's audit entries with their numbers, the newest first."""
@@ -384,8 +397,9 @@ async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
 def _new_values(key: ApiKey, changes: KeyChanges) -> dict[str, Any]:
     """Of each field that is to change. Raises OperatorError for a combination that no key may have."""
     found = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
-    if "name" in found:
-        checked_name(found["name"])
+    for field in ("name", "contact"):
+        if field in found:
+            check_text(field, found[field])
     if "scopes" in found:
         found["scopes"] = tuple(scope for scope in SCOPES if scope in found["scopes"])
     plan = found.setdefault("plan", key.plan)

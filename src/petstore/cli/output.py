@@ -117,7 +117,7 @@ def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whol
     cells = [[Text(printable(cell)) for cell in row] for row in rows]
     for number, name in enumerate(columns):
         widest = max(row[number].cell_len for row in cells) if number == 0 or name in whole else 0
-        table.add_column(name, overflow="fold", no_wrap=0 < widest <= ID_MAX, min_width=min(widest, ID_MAX))
+        table.add_column(name.upper(), overflow="fold", no_wrap=0 < widest <= ID_MAX, min_width=min(widest, ID_MAX))
     for row in cells:
         table.add_row(*row)
     Console(width=width).print(table, crop=False)

@@ -64,6 +64,7 @@ INSERT INTO changes VALUES (0, 0);
 CREATE TABLE keys (
     id         text COLLATE "C" PRIMARY KEY,
     name       text             NOT NULL,
+    contact    text             NOT NULL, -- whom to write to; may be empty
     plan       text             NOT NULL,
     per_minute bigint           NOT NULL,
     per_day    bigint           NOT NULL,
@@ -75,6 +76,7 @@ CREATE TABLE keys (
     suspended  double precision
 );
 CREATE INDEX keys_by_age ON keys (created, id);
+CREATE INDEX keys_by_expiry ON keys (expires) WHERE expires IS NOT NULL;
 
 -- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
 CREATE TABLE secrets (

@@ -52,6 +52,7 @@ INSERT INTO changes VALUES (0, 0);
 CREATE TABLE keys (
     id         TEXT    PRIMARY KEY,
     name       TEXT    NOT NULL,
+    contact    TEXT    NOT NULL, -- whom to write to; may be empty
     plan       TEXT    NOT NULL,
     per_minute INTEGER NOT NULL,
     per_day    INTEGER NOT NULL,
@@ -63,6 +64,7 @@ CREATE TABLE keys (
     suspended  REAL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_by_age ON keys (created, id);
+CREATE INDEX keys_by_expiry ON keys (expires) WHERE expires IS NOT NULL;
 
 -- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
 CREATE TABLE secrets (
