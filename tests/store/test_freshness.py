@@ -383,6 +383,7 @@ READS = {
     "pets.page", "pets.get", "pets.search", "pets.newest", "pets.matching", "pets.is_adder", "pets.origins",
     "pets.count", "keys.find", "keys.get", "keys.page", "keys.old_secret_until", "keys.expiring",
     "keys.search", "keys.by_id", "audit.find", "usage.recent_errors", "usage.of_keys", "usage.busiest", "usage.totals",
+    "usage.admitted",
     "operators.find", "operators.get", "operators.all", "imports.get", "imports.page", "imports.of_file",
     "imports.of_pet", "imports.undone", "imports.kept_ids", "removals.find", "removals.of_pets", "transfer.rows",
     "transfer.copying_from",

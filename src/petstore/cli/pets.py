@@ -7,7 +7,8 @@ import click
 import msgspec
 
 from petstore.admin.actions import added_in_words, check_adder, checked_pet
-from petstore.admin.pet_files import COLUMNS, origin_members, texts_of_pet
+from petstore.admin.pet_files import origin_members
+from petstore.admin.pet_texts import COLUMNS, texts_of_pet
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, on_data
 from petstore.cli.options import (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from petstore.audit import ACTIONS, PET_ACTIONS
+from petstore.audit import ACTIONS, KEY_ACTIONS, PET_ACTIONS
 from petstore.console.pets import restorable
 from petstore.console.requests import ConsoleRequest
 
@@ -15,7 +15,9 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
         action = ""
     before = request.number("before") or None
     found = await request.store.audit.find(before=before, limit=PAGE_SIZE, actor=actor, action=action, text=text)
+    key_ids = {entry.subject for _, entry in found.entries if entry.action in KEY_ACTIONS}
     return {
+        "keys": await request.store.keys.by_id(sorted(key_ids)),
         "restorable": await restorable(request, found),
         "actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None,
         "actions": ACTIONS, "pet_actions": PET_ACTIONS,

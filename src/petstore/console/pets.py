@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from petstore.admin.actions import PETS_MAX
-from petstore.admin.pet_files import IMPORTED, pet_of_texts, texts_of_pet
+from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.audit import FoundEntries
 from petstore.console.background import Job
 from petstore.console.forms import Form

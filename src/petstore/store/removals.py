@@ -1,7 +1,7 @@
 """Removals in the store: an operator removes animals together, and restores some or all of them.
 
 Removing moves animals from the table `pets` to `removed_pets`, restoring moves them back as they were.
-docs/decisions/0021 says why.
+docs/decisions/0022 says why.
 """
 
 from collections.abc import Callable, Sequence

@@ -33,7 +33,7 @@ ALTER SEQUENCE pets_id_seq OWNED BY pets.id;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
 
--- Animals that an operator has removed together. See docs/decisions/0021.
+-- Animals that an operator has removed together. See docs/decisions/0022.
 CREATE TABLE removals (
     id    text COLLATE "C" PRIMARY KEY,
     at    double precision NOT NULL,

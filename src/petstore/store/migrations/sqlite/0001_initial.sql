@@ -21,7 +21,7 @@ CREATE TABLE pets (
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
 
--- Animals that an operator has removed together. See docs/decisions/0021.
+-- Animals that an operator has removed together. See docs/decisions/0022.
 CREATE TABLE removals (
     id    TEXT PRIMARY KEY,
     at    REAL NOT NULL,
