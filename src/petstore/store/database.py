@@ -115,12 +115,17 @@ class Database(Protocol):
         """
 
     def add(
-        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+        self,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+        deadline: float | None,
+        key_id: str,
     ) -> "asyncio.Future[Added]":
         """The same for an animal of a client, which shares its transaction with others. Raises IdempotencyMismatch.
 
         `deadline` is by `time.monotonic`, and by default that of a request that begins now. An animal that cannot join
-        a batch long enough before it is not added.
+        a batch long enough before it is not added. `key_id` is the id of the API key that adds it.
         """
 
     def contains(self, column: str, place: int) -> str:
