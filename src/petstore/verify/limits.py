@@ -1,0 +1,119 @@
+"""Rate limits: what counts, and, with a key that has a small limit, that exactly the limit is admitted."""
+
+from petstore.verify.findings import Finding, Findings, Skip, expect, expect_error, unexpected
+from petstore.verify.session import Session
+from petstore.verify.transport import Response
+
+LINE = "GET /pets?limit=1"
+LIMIT_MAX = 200  # of a key for --limit-key
+BEYOND = 5  # requests that are sent beyond the limit, too few for a ban
+OTHER_CLIENT = "another client uses this key, or a proxy repeats requests"
+
+
+def falls_by_one(responses: list[Response], cause: str) -> Findings:
+    """Findings for responses between which the number of remaining requests did not fall by one."""
+    for before, after in zip(responses, responses[1:], strict=False):
+        if before.value("x-ratelimit-limit") != after.value("x-ratelimit-limit"):
+            continue  # they describe different windows
+        if before.value("x-ratelimit-reset") != after.value("x-ratelimit-reset"):
+            continue
+        left, now_left = (each.number("x-ratelimit-remaining") for each in (before, after))
+        if left is not None and now_left != left - 1:
+            yield unexpected(f"`X-RateLimit-Remaining: {left - 1}`, not {now_left},", after, cause)
+            return
+
+
+def every_request_counts(session: Session) -> Findings:
+    """Every request with a valid key counts once, whatever its response."""
+    sent = [(LINE,), (LINE, "If-None-Match: *"), ("GET /pets?limit=0",), ("GET /verify",), ("HEAD /pets",)]
+    yield from falls_by_one([session.send(*each) for each in sent], OTHER_CLIENT)
+
+
+def refused_key_does_not_count(session: Session) -> Findings:
+    """A 401 does not count against any key."""
+    before = session.send(LINE)
+    session.send(LINE, f"Authorization: Bearer {session.key}")  # two headers
+    yield from falls_by_one([before, session.send(LINE)], OTHER_CLIENT)
+
+
+# With --limit-key
+
+
+def _send(session: Session) -> Response:
+    return session.send(LINE, key=session.limit_key)
+
+
+def _wait(session: Session, refused: Response) -> None:
+    """Waits as long as `Retry-After` says. Raises Skip."""
+    seconds = refused.number("retry-after")
+    if seconds is None or seconds > 65:
+        raise Skip(f"the key for --limit-key is refused for {seconds} s: give one with a small limit per minute")
+    session.sleep(seconds)
+
+
+def exact(session: Session) -> Findings:
+    """Of parallel requests through all addresses, exactly the limit is admitted."""
+    for _ in range(2):
+        first = _send(session)
+        if first.status == 429:
+            _wait(session, first)
+            first = _send(session)
+        left, limit = first.number("x-ratelimit-remaining"), first.number("x-ratelimit-limit")
+        if first.status != 200 or left is None or limit is None:
+            yield unexpected("200 with rate limit headers", first)
+            return
+        if limit > LIMIT_MAX:
+            raise Skip(f"the key for --limit-key has a limit of {limit}: give one with at most {LIMIT_MAX}")
+        responses = session.send_at_once(left + min(limit, BEYOND), LINE, key=session.limit_key)
+        admitted = [each for each in responses if each.status == 200]
+        if {each.value("x-ratelimit-reset") for each in admitted} <= {first.value("x-ratelimit-reset")}:
+            break  # otherwise the window ended in between
+    if len(admitted) != left:
+        cause = "the addresses do not count in the same gate" if len(admitted) > left else "another client uses this key"
+        yield Finding(f"{left} of {len(responses)} parallel requests admitted", f"{len(admitted)}", admitted[-1], cause)
+    for response in responses:
+        if response.status not in (200, 429):
+            yield unexpected("200 or 429", response)
+
+
+def _refused(session: Session) -> Response:
+    """A response to a request beyond the limit. Raises Skip."""
+    response = _send(session)
+    if response.status == 200:
+        left = response.number("x-ratelimit-remaining") or 0
+        if left > LIMIT_MAX:
+            raise Skip(f"the key for --limit-key has {left} requests left: give one with a limit of at most {LIMIT_MAX}")
+        response = session.send_at_once(left + 1, LINE, key=session.limit_key)[-1]
+        response = response if response.status == 429 else _send(session)
+    return response
+
+
+def refusal(session: Session) -> Findings:
+    """A request beyond the limit is 429 with `Retry-After`."""
+    response = _refused(session)
+    yield from expect(response.status == 429, "429", response)
+    yield from expect(bool(response.value("retry-after")), "`Retry-After`", response, "a proxy removed `Retry-After`")
+
+
+def refusal_headers(session: Session) -> Findings:
+    """A 429 has the code `rate_limit_exceeded`, nothing remaining, and a `Reset` that matches `Retry-After`."""
+    response = _refused(session)
+    yield from expect_error(response, 429, "rate_limit_exceeded")
+    yield from expect(response.number("x-ratelimit-remaining") == 0, "`X-RateLimit-Remaining: 0`", response)
+    now = (response.number("x-ratelimit-reset") or 0) - (response.number("retry-after") or 0)
+    yield from expect(abs(now - response.date) <= 2, "`X-RateLimit-Reset` at the end of `Retry-After`", response,
+                      "the clocks of the node and of Redis differ")  # fmt: skip
+
+
+def refusal_first(session: Session) -> Findings:
+    """The limit is checked before the path and the parameters."""
+    _refused(session)
+    yield from expect_error(session.send("GET /verify?limit=0", key=session.limit_key), 429, "rate_limit_exceeded")
+
+
+def retry_after(session: Session) -> Findings:
+    """After `Retry-After`, the next request is admitted."""
+    response = _refused(session)
+    _wait(session, response)
+    after = _send(session)
+    yield from expect(after.status == 200, f"200 after {response.value('retry-after')} s", after)

@@ -1,0 +1,68 @@
+"""Pages of a list: links to the next page, and cursors."""
+
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+from petstore.verify.findings import Findings, Skip, expect, expect_error
+from petstore.verify.session import Session
+from petstore.verify.transport import Response
+
+
+def _first_page(session: Session, query: str = "limit=1") -> Response:
+    """A page that has a next one. Raises Skip."""
+    response = session.send(f"GET /pets?{query}")
+    if not session.next_page(response) and len(response.pets) < 1:
+        raise Skip("there are fewer than two animals; add some, or use --write")
+    return response
+
+
+def complete(session: Session) -> Findings:
+    """Pages follow each other without gaps or repetitions, and the last one has no link to a next page."""
+    whole = session.send("GET /pets?limit=100")
+    if len(whole.pets) < 2:
+        raise Skip("there are fewer than two animals; add some, or use --write")
+    size = max(1, len(whole.pets) // 4)
+    query, seen = f"limit={size}", []
+    while query and len(seen) < len(whole.pets):
+        page = session.send(f"GET /pets?{query}")
+        seen += page.pets
+        query = session.next_page(page)
+        so_far = whole.pets[: len(seen)]
+        yield from expect(seen[: len(so_far)] == so_far, f"the next {size} animals", page)
+    if not session.next_page(whole):
+        yield from expect(len(seen) == len(whole.pets) and not query, "no link after the last animal", page)
+    yield from expect(len(seen) >= len(whole.pets), "a link to the next page", page, "a proxy removed `Link`")
+
+
+def link_address(session: Session) -> Findings:
+    """The link to the next page leads to the address that the client uses."""
+    response = _first_page(session)
+    target = next((link[1:].partition(">")[0] for link in response.values("link") if "next" in link), "")
+    if not target:
+        raise Skip("there is only one animal; add some, or use --write")
+    address = session.addresses[0]
+    resolved = urlsplit(urljoin(f"{address.url}/pets", target))._replace(query="").geturl()
+    cause = "a proxy changes the path or the host, and the service does not know: set --public-url or --staging-url"
+    yield from expect(resolved == f"{address.url}/pets", f"`Link` to {address.url}/pets, not {resolved}", response, cause)
+
+
+def link_parameters(session: Session) -> Findings:
+    """The link to the next page keeps `limit` and `status`."""
+    for status in ("available", "pending", "sold"):
+        response = session.send(f"GET /pets?limit=1&status={status}")
+        if query := session.next_page(response):
+            kept = parse_qs(query)
+            right = (kept.get("limit"), kept.get("status")) == (["1"], [status])
+            yield from expect(right, f"a link with limit=1 and status={status}", response)
+            return
+    raise Skip("no status has two animals; add some, or use --write")
+
+
+def cursors(session: Session) -> Findings:
+    """A cursor is valid with any `limit`, and an altered one is 400."""
+    cursor = parse_qs(session.next_page(_first_page(session))).get("cursor", [""])[0]
+    if not cursor:
+        raise Skip("there is only one animal; add some, or use --write")
+    one, two = (session.send(f"GET /pets?limit={limit}&cursor={cursor}") for limit in (1, 2))
+    yield from expect(bool(one.pets) and two.pets[:1] == one.pets, "the same next animal with another limit", two)
+    altered = cursor[:-1] + ("A" if cursor[-1] != "A" else "B")
+    yield from expect_error(session.send(f"GET /pets?cursor={altered}"), 400, "invalid_parameter")
