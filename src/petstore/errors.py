@@ -114,7 +114,7 @@ class RequestTimeout(RequestError):
 
 class Gone(RequestError):
     code = "gone"
-    usual = "This operation was removed on 5 December 2030; use GET /pets with a status filter."
+    usual = "This operation has been removed."
 
 
 class BodyTooLarge(RequestError):

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import FieldInfo
 
 from harness.backends import Postgres, free_port, shared
+from harness.deprecations import deprecating
 from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
 from harness.servers import ENTRY, Server, takes_connections
 from petstore.admin.charts import key_bars
@@ -23,7 +24,7 @@ from petstore.admin.key_status import statuses
 from petstore.backends import Backends
 from petstore.data_dir import shared_lock
 from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
-from petstore.operations import OPERATIONS, Operation
+from petstore.operations import OPERATIONS, Operation, OperationName
 from petstore.pets import NewPet
 from petstore.usage import DAY, HOUR, MINUTE, SPANS
 from tests.admin.pet_members import MEMBERS
@@ -81,6 +82,21 @@ def test_usage_of_a_demo_has_every_operation(demo: Server, operation: Operation)
         return usage.busiest(interval=HOUR, since=NOON - DAY, limit=10, operation=operation.name)
 
     assert demo.act(busiest)
+
+
+@pytest.mark.parametrize("names", [(), ("getPet", "listPets")], ids=["none", "two"])
+def test_a_demo_has_every_operation_whichever_are_deprecated(names: tuple[OperationName, ...], tmp_path: Path) -> None:
+    async def work(backends: Backends) -> None:
+        await fill(backends.stores, backends.gate, NOON)
+        used = backends.stores["live"].usage
+        callers = {
+            each.name: await used.busiest(interval=HOUR, since=NOON - DAY, limit=10, operation=each.name)
+            for each in OPERATIONS
+        }
+        assert [name for name, found in callers.items() if not found] == []
+
+    with deprecating(*names):
+        Server(tmp_path / "data").act(work)
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

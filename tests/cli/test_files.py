@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.commands import Commands
+from harness.pets import pet
 from harness.servers import PETSTORE, Key, Server
 from harness.wire import asking
 from petstore.admin.pet_files import BATCH, JSON_MAX, LINE_MAX, PetFile, write_pets
@@ -45,8 +46,8 @@ def test_jsonl_is_imported(petstore: Commands, tmp_path: Path) -> None:
     added = petstore.json("pets", "import", str(file))
     assert added["added"] == 2
     assert petstore.json("pets", "list") == [
-        {"id": 1, "name": "Rex", "categoryId": 1, "status": "available"},
-        {"id": 2, "name": "Mia", "categoryId": -2, "status": "sold"},
+        pet(id=1, name="Rex", categoryId=1),
+        pet(id=2, name="Mia", categoryId=-2, status="sold"),
     ]
     (entry,) = petstore.entries()
     detail = f"2 animals, {added['import']}"
@@ -61,8 +62,8 @@ def test_csv_is_imported(petstore: Commands, tmp_path: Path, encoding: str, endi
     file.write_text(ending.join(lines) + ending, encoding=encoding, newline="")
     assert petstore.text("pets", "import", str(file)).startswith("2 ")
     assert petstore.json("pets", "list") == [
-        {"id": 1, "name": "Rex", "categoryId": 1, "status": "sold"},
-        {"id": 2, "name": 'Mia, the "cat"', "categoryId": -2, "status": "available"},
+        pet(id=1, name="Rex", categoryId=1, status="sold"),
+        pet(id=2, name='Mia, the "cat"', categoryId=-2),
     ]
 
 
@@ -173,7 +174,7 @@ def test_other_csv_columns_are_ignored(petstore: Commands, tmp_path: Path) -> No
     file = tmp_path / "animals.csv"
     file.write_text("ID,name,categoryId,,\n7,Rex,2,x,y\n")
     petstore.text("pets", "import", str(file))
-    assert petstore.json("pets", "list") == [{"id": 1, "name": "Rex", "categoryId": 2, "status": "available"}]
+    assert petstore.json("pets", "list") == [pet(id=1, name="Rex", categoryId=2)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from petstore.admin.actions import Admin, newest_entry
 from petstore.admin.pet_files import IMPORTED, PetFile, format_of
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
-from petstore.operations import DEPRECATED, OPERATIONS, OperationName
+from petstore.operations import OPERATIONS, OperationName, deprecated_operations
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import SECOND, Windows
@@ -43,17 +43,9 @@ NAMES = {
 CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # repeated: more dogs and cats than turtles
 
 Mix = Mapping[tuple[OperationName, ResponseClass], float]
-_OTHERS = [each.name for each in OPERATIONS if each.name not in ("listPets", DEPRECATED)]
 READS: Mix = {("listPets", "ok"): 1.0}
 SHOP: Mix = {("listPets", "ok"): 0.8, ("createPet", "ok"): 0.15, ("createPet", "client_error"): 0.05}
-OLD_CLIENT: Mix = {(DEPRECATED, "ok"): 0.5, (DEPRECATED, "client_error"): 0.02, ("listPets", "ok"): 0.48}
-BUSY: Mix = {
-    ("listPets", "ok"): 0.85,
-    **{(name, "ok"): 0.149 / len(_OTHERS) for name in _OTHERS},
-    ("listPets", "server_error"): 0.001,
-}
 ABUSIVE: Mix = {("listPets", "ok"): 0.5, ("listPets", "refused"): 0.4, ("listPets", "banned"): 0.1}
-TOO_FAST: Mix = {("listPets", "ok"): 0.7, (DEPRECATED, "ok"): 0.2, ("listPets", "refused"): 0.1}
 
 
 class _Key(NamedTuple):
@@ -68,16 +60,33 @@ class _Key(NamedTuple):
     unused: float = 0  # days since its last request
 
 
-KEYS = (
-    _Key("Summer campaign", "pro", 85, 200, READS, life=90 * DAY),
-    _Key("Contractor", "pro", 60, 0, READS),
-    _Key("City shelters", "enterprise", 45, 9_000, BUSY),
-    _Key("Harbour Vets", "free", 40, 350, OLD_CLIENT),
-    _Key("Little Paws shop", "free", 36, 60, TOO_FAST),
-    _Key("Price comparison", "free", 34, 90, ABUSIVE, unused=0.3),
-    _Key("Pet finder app", "business", 32, 3_500, SHOP),
-)
 NO_KEY = _Key("", "free", 0, 40, {("listPets", "unauthorized"): 0.9, ("other", "client_error"): 0.1})
+
+
+def _keys() -> tuple[_Key, ...]:
+    deprecated = [each.name for each in deprecated_operations()]
+    others = [each.name for each in OPERATIONS if each.name not in ("listPets", *deprecated)]
+    old_client = {
+        ("listPets", "ok"): 0.48,
+        **_shared(0.5, deprecated, "ok"),
+        **_shared(0.02, deprecated, "client_error"),
+    }
+    busy = {("listPets", "ok"): 0.85, **_shared(0.149, others, "ok"), ("listPets", "server_error"): 0.001}
+    too_fast = {("listPets", "ok"): 0.7, **_shared(0.2, deprecated, "ok"), ("listPets", "refused"): 0.1}
+    return (
+        _Key("Summer campaign", "pro", 85, 200, READS, life=90 * DAY),
+        _Key("Contractor", "pro", 60, 0, READS),
+        _Key("City shelters", "enterprise", 45, 9_000, busy),
+        _Key("Harbour Vets", "free", 40, 350, old_client),
+        _Key("Little Paws shop", "free", 36, 60, too_fast),
+        _Key("Price comparison", "free", 34, 90, ABUSIVE, unused=0.3),
+        _Key("Pet finder app", "business", 32, 3_500, SHOP),
+    )
+
+
+def _shared(share: float, operations: list[OperationName], response: ResponseClass) -> Mix:
+    """A share of the requests, in equal parts."""
+    return {(name, response): share / len(operations) for name in operations}
 
 
 async def has_data(store: Store) -> bool:
@@ -94,17 +103,18 @@ async def is_demo(store: Store) -> bool:
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
     """Fill both environments, and return the secret of a new free key of each. Raises Unavailable."""
     secrets_made: dict[Environment, str] = {}
+    keys = _keys()
     for environment, store in stores.items():
 
         def admin(days_ago: float, actor: str = OPERATOR, store: Store = store) -> Admin:
             return Admin(store, gate, actor, lambda: now - days_ago * DAY)
 
         # In the order of their times: the audit log lists its entries in the order in which they were written.
-        ids = await _add_keys(admin)
+        ids = await _add_keys(admin, keys)
         await _add_animals(admin, ANIMALS[environment])
         await admin(0.3).suspend_key(ids["Price comparison"])
         share = ANIMALS[environment] / ANIMALS["live"]
-        callers = {ANONYMOUS: NO_KEY, **{ids[key.name]: key for key in KEYS}}
+        callers = {ANONYMOUS: NO_KEY, **{ids[key.name]: key for key in keys}}
         rows = [row for start, seconds in _intervals(now) for row in _usage(start, seconds, callers, share, now)]
         used = {row.key_id: float(row.start) for row in rows if row.key_id != ANONYMOUS}
         await store.usage.add(rows, used)
@@ -114,10 +124,10 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
     return secrets_made
 
 
-async def _add_keys(admin: Callable[[float], Admin]) -> dict[str, str]:
+async def _add_keys(admin: Callable[[float], Admin], keys: Iterable[_Key]) -> dict[str, str]:
     """The ids of the keys by their names."""
     ids = {}
-    for key in KEYS:
+    for key in keys:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
         made, _ = await admin(key.age).create_key(key.plan, name=key.name, limits=limits, life=key.life)
         ids[key.name] = made.id

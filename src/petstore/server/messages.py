@@ -8,11 +8,11 @@ import re
 from collections import deque
 from functools import lru_cache
 from typing import Any, Protocol, cast
-from urllib.parse import unquote
 
 import httptools
 import msgspec
 
+from petstore.paths import decoded_path
 from petstore.server.bodies import BodySource, BodyStream, Malformed
 
 HEAD_MAX = 32 * 1024
@@ -22,7 +22,6 @@ METHOD_MAX = 64  # bytes of a head that are checked for a method whenever more o
 HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # bytes: the shortest field, `a:` and a line end, has four
 EMPTY_BYTES_MAX = 64  # of empty lines before a request line
 PIPELINE_MAX = 1  # requests that may wait on one connection: as objects they are up to 30 times what they are as bytes
-ESCAPES_MAX = 64  # %XX in a path: no route has so many, so a path with more is not decoded
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
 HOST_MAX = 300  # characters: a name of 253 and a port
 CONNECTION_MAX = 256  # characters of the Connection field: a longer one is not parsed, and asks to close
@@ -179,24 +178,14 @@ def _length(fields: dict[str, str]) -> int:
 
 
 def split_target(target: bytes) -> tuple[str, str]:
-    """The path, percent-decoded except for an encoded slash, and the query. Raises Malformed for a fragment.
-
-    Decoding takes microseconds for each escape, and 8 KiB have room for 2,700 of them.
-    """
+    """The decoded path, and the query as sent. Raises Malformed for a fragment."""
     text = target.decode("latin-1")
     if "#" in text:
         raise Malformed(400)
     path, _, query = text.partition("?")
     if path[:1] != "/" and path != "*":
         path = "/" + path.partition("://")[2].partition("/")[2]  # absolute-form
-    if "%" in path and path.count("%") <= ESCAPES_MAX:
-        path = "/".join(_decoded(part) if "%" in part else part for part in path.split("/"))
-    return path, query
-
-
-def _decoded(segment: str) -> str:
-    plain = unquote(segment)
-    return segment if "/" in plain else plain
+    return decoded_path(path), query
 
 
 class Source(BodySource, Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any
 
-from petstore.errors import RequestError, Unavailable
+from petstore.errors import Gone, RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
@@ -23,7 +23,7 @@ from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCounters
 from petstore.web.pets import PetOperations
-from petstore.web.preferences import Delays, parse_preferences, play, played_decision
+from petstore.web.preferences import Delays, parse_preferences, simulate, simulated_decision
 from petstore.web.replies import (
     NO_STORE,
     REJECTIONS,
@@ -108,7 +108,7 @@ class App:
         api = route.api
         key: ApiKey | None = None
         decision: Decision | None = None
-        applied, played, delayed = "", None, 0.0  # what a client of staging preferred
+        applied, simulated, delayed = "", None, 0.0  # what a client of staging preferred
         try:
             key, decision, version = await api.admission.admit(request, now, route.counted_as)
             if request.method == "OPTIONS":
@@ -119,13 +119,15 @@ class App:
                     raise unauthorized(request, api.environment)
                 if api.environment == "staging" and "prefer" in request.fields:
                     preferences = self._delays.granted(parse_preferences(request.fields["prefer"]))
-                    applied, played = preferences.applied, preferences.error
+                    applied, simulated = preferences.applied, preferences.error
                     delayed = await self._delays.wait(preferences.delay)
-                    decision = played_decision(decision, preferences, now + delayed)
-                    play(preferences, decision, request, route, request_id)
+                    decision = simulated_decision(decision, preferences, now + delayed)
+                    simulate(preferences, decision, request, route, request_id)
                 if route.operation is None or route.handler is None:
                     raise wrong_address(request.path, route.allow)
                 check_scope(key, route.operation.scope)
+                if now >= route.end:
+                    raise Gone(route.gone)
                 reply = await route.handler(api.pets, request, key, version, now)
         except Exception as error:
             reply = self._reply_of(error, request_id)
@@ -139,8 +141,8 @@ class App:
             headers += self._cors.expose(request)
         reply.headers = headers
         took = perf_counter() - request.started - delayed
-        if key is not None and played is not None:
-            api.counters.count_played(key, route.counted_as, played, now)
+        if key is not None and simulated is not None:
+            api.counters.count_simulated(key, route.counted_as, simulated, now)
         else:
             status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
             api.counters.count(key, route.counted_as, status, took)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Literal
 
 from petstore.keys import ApiKey, Environment
-from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, PLAYED, REQUEST_SECONDS, REQUESTS
+from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS, SIMULATED
 from petstore.operations import OperationName
 from petstore.store.usage import Usage
 from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
@@ -52,9 +52,9 @@ class RequestCounters:
             self._counts[key.id, key.plan, operation, status] += 1
         self._durations[operation][int(duration * PER_SECOND)] += 1
 
-    def count_played(self, key: ApiKey, operation: OperationName, code: str, now: float) -> None:
+    def count_simulated(self, key: ApiKey, operation: OperationName, code: str, now: float) -> None:
         """An error that the client of staging has preferred: not among the metrics of requests, nor a last error."""
-        PLAYED.add(code)
+        SIMULATED.add(code)
         self._usage[key.id, operation, "ok"] += 1
         self._last_used[key.id] = now
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from time import perf_counter
 from typing import NamedTuple
 
-from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE
+from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE, Gone
 from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
 from petstore.web.admission import check_limits, insufficient_scope, unauthorized
 from petstore.web.replies import Lines, internal_error, line, unavailable
@@ -67,7 +67,7 @@ def _seconds(text: str | None, most: int) -> int | None:
     return int(text)
 
 
-def played_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
+def simulated_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
     """What the gate would have decided: for a refusal, nothing remains until its Retry-After is over."""
     if preferences.error not in REFUSALS:
         return decision
@@ -75,8 +75,8 @@ def played_decision(decision: Decision, preferences: Preferences, now: float) ->
     return Decision(REFUSALS[preferences.error], decision.window, decision.limit, 0, int(now * SECOND) + wait, wait)
 
 
-def play(preferences: Preferences, decision: Decision, request: Request, route: Route, request_id: str) -> None:
-    """Raises the preferred error, as the service raises it. `decision` is that of `played_decision`."""
+def simulate(preferences: Preferences, decision: Decision, request: Request, route: Route, request_id: str) -> None:
+    """Raises the preferred error, as the service raises it. `decision` is that of `simulated_decision`."""
     code = preferences.error
     if code is None:
         return
@@ -87,6 +87,8 @@ def play(preferences: Preferences, decision: Decision, request: Request, route: 
         raise insufficient_scope(route.operation.scope if route.operation else "read")
     if code == "method_not_allowed" and route.allow:
         raise wrong_address(request.path, route.allow)
+    if code == "gone":
+        raise Gone(route.gone)
     if code == "internal_error":
         raise internal_error(request_id)
     if code == "unavailable":
