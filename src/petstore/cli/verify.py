@@ -18,14 +18,31 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
 
 @click.command()
 @click.argument("url")
-@click.option("--key", envvar="PETSTORE_VERIFY_KEY", metavar="KEY",
-              help="An API key that nothing else uses. Also PETSTORE_VERIFY_KEY, which keeps it out of the process list.")
-@click.option("--also", multiple=True, metavar="URL",
-              help="Another address of the same environment, such as a single node; can be repeated.")
-@click.option("--limit-key", envvar="PETSTORE_VERIFY_LIMIT_KEY", metavar="KEY",
-              help="Another API key, with a limit of at most 200 requests, to check limits. Also PETSTORE_VERIFY_LIMIT_KEY.")
-@click.option("--level", type=click.Choice(LEVELS), default="contract", show_default=True,
-              help="spec checks only the specification, which any implementation can meet.")
+@click.option(
+    "--key",
+    envvar="PETSTORE_VERIFY_KEY",
+    metavar="KEY",
+    help="An API key that nothing else uses. Also PETSTORE_VERIFY_KEY, which keeps it out of the process list.",
+)
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="URL",
+    help="Another address of the same environment, such as a single node; can be repeated.",
+)
+@click.option(
+    "--limit-key",
+    envvar="PETSTORE_VERIFY_LIMIT_KEY",
+    metavar="KEY",
+    help="Another API key, with a limit of at most 200 requests, to check limits. Also PETSTORE_VERIFY_LIMIT_KEY.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    default="contract",
+    show_default=True,
+    help="spec checks only the specification, which any implementation can meet.",
+)
 @click.option("--write", is_flag=True, help="Add animals on live too.")
 @json_option
 def verify(
@@ -82,16 +99,17 @@ def _checked(key: str | None, option: str) -> str:
 
 
 def _announce(plan: Plan) -> None:
-    adds = f", and adds animals named {NAME}…" if plan.writes else " and adds nothing"
-    click.echo(f"Sends up to {counted(plan.requests, 'request')}{adds}.", err=True)
+    beyond = f", and up to {counted(plan.limit_requests, 'request')} with --limit-key" if plan.limit_requests else ""
+    adds = f"Adds animals whose names begin with {NAME}." if plan.writes else "Adds nothing."
+    click.echo(f"Sends up to {counted(plan.requests, 'request')}{beyond}. {adds}", err=True)
 
 
 def _lines(results: list[Result]) -> list[str]:
     width = max(len(result.check) for result in results)
     lines = []
     for check, promise, result, detail in results:
-        lines.append(f"{MARKS[result]:<7}  {check:<{width}}  {promise}")
-        lines += [f"         {text}" for text in detail.splitlines()]
+        lines.append(f"{MARKS[result]:<7}  {check:<{width}}  {detail if result == 'skipped' else promise}")
+        lines += [f"         {text}" for text in detail.splitlines() if result == "broken"]
     return lines
 
 

@@ -13,7 +13,9 @@ def _age(response: Response) -> str:
 
 
 def _cache_hit(response: Response) -> str:
-    hits = (f"`{name}: {shown(response.value(name))}`" for name in CACHE_HEADERS if "hit" in response.value(name).lower())
+    hits = (
+        f"`{name}: {shown(response.value(name))}`" for name in CACHE_HEADERS if "hit" in response.value(name).lower()
+    )
     found = next(hits, "")
     return f"a cache answered: {found}" if found else ""
 

@@ -80,12 +80,10 @@ def _expect_rejection(session: Session, message: bytes, status: int) -> Findings
     with session.connect() as connection:
         connection.write(message)
         try:
-            response = connection.read("a malformed request", authenticated=False)
+            response = session.read_rejection(connection, "a malformed request")
         except (NoResponse, ConnectionError):
             return  # closed without a response, which is a rejection too
         yield from expect(response.status == status, f"{status}", response)
-        if response.values("x-request-id"):
-            session.received.append(response)
         if not _keeps_open(response):
             yield from expect(connection.is_closed(), "a closed connection after the response", response)
 

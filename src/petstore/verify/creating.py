@@ -2,6 +2,7 @@
 
 import json
 from contextlib import ExitStack
+from typing import Any
 
 from petstore.pets import INT64_MAX
 from petstore.verify.findings import Findings, expect, expect_error, expect_status, unexpected
@@ -10,10 +11,10 @@ from petstore.verify.transport import Response
 
 CONNECTIONS = 10  # that look for a new animal: enough to reach every worker of a small deployment
 # Each is a name that begins with `verify-`, in case a broken service adds the animal.
-INVALID_VALUES = [
+INVALID_VALUES: list[dict[str, Any]] = [
     {"name": 1}, {"name": None}, {"categoryId": "1"}, {"categoryId": 1.5}, {"categoryId": True}, {"status": "lost"},
 ]  # fmt: skip
-FORBIDDEN_VALUES = [
+FORBIDDEN_VALUES: list[dict[str, Any]] = [
     {"name": ""}, {"name": "   "}, {"name": "verify-" + "x" * 249}, {"name": "verify-\x00"}, {"status": None},
     {"categoryId": INT64_MAX + 1},
 ]  # fmt: skip
@@ -28,9 +29,9 @@ def created(session: Session) -> Findings:
     """A new animal is 201 with what was sent and the assigned `id`."""
     name = new_name()
     response = session.add(name=name, categoryId=7, status="pending")
-    pet = response.json if isinstance(response.json, dict) else {}
+    pet = response.pet
     kept = (pet.get("name"), pet.get("categoryId"), pet.get("status")) == (name, 7, "pending")
-    right = response.status == 201 and kept and type(pet.get("id")) is int
+    right = response.status == 201 and kept
     yield from expect(right, f"201 and the animal {name} with its id", response)
 
 
@@ -43,8 +44,8 @@ def fetched(session: Session) -> Findings:
     """A new animal can be fetched by its id at once."""
     response = session.add()
     yield from expect_status(response, 201)
-    if response.status == 201:
-        again = session.send(f"GET /pets/{response.json['id']}")
+    if response.pet:
+        again = session.send(f"GET /pets/{response.pet['id']}")
         if again.status != 410:
             yield from expect((again.status, again.json) == (200, response.json), "the new animal", again)
 
@@ -74,19 +75,17 @@ def malformed_bodies(session: Session) -> Findings:
 
 
 def every_field_named(session: Session) -> Findings:
-    """One message names every field at fault, or the position at which a body is not JSON."""
+    """One message names every field at fault."""
     response = session.post(b'{"name":1,"categoryId":"1","status":"lost"}')
     right = all(name in response.message for name in ("name", "categoryId", "status"))
     yield from expect(right, "a message that names name, categoryId and status", response)
-    response = session.post(b'{"name": "verify-1",\n "categoryId": }')
-    yield from expect("line 2, column" in response.message, "a message that says line 2, column …", response)
 
 
 def stored_as_sent(session: Session) -> Findings:
     """Names and numbers are stored as sent, a client's `id` and unknown members are ignored, `status` has a default."""
     name = f" {new_name()} \N{DOG FACE} e\N{COMBINING ACUTE ACCENT} <&> "
     response = session.add(name=name, categoryId=INT64_MAX, id=1, verify=True)
-    pet = response.json if isinstance(response.json, dict) else {}
+    pet = response.pet
     expected = {"id": pet.get("id"), "name": name, "categoryId": INT64_MAX, "status": "available"}
     yield from expect(response.status == 201 and pet == expected, f"201 and {expected}", response)
 
@@ -95,8 +94,8 @@ def location(session: Session) -> Findings:
     """`Location` of a 201 is the address of the new animal."""
     response = session.add()
     yield from expect_status(response, 201)
-    if response.status == 201 and session.send(f"GET /pets/{response.json['id']}").status != 410:
-        target = f"{session.addresses[0].path}/pets/{response.json['id']}"
+    if response.pet and session.send(f"GET /pets/{response.pet['id']}").status != 410:
+        target = f"{session.addresses[0].path}/pets/{response.pet['id']}"
         cause = "a proxy changes the path, and the service does not know: set --public-url or --staging-url"
         yield from expect(response.value("location").endswith(target), f"`Location: …{target}`", response, cause)
 

@@ -66,7 +66,9 @@ def request_ids(session: Session) -> Findings:
     seen: set[str] = set()
     for response in session.received:
         ids = response.values("x-request-id")
-        yield from expect(len(ids) == 1, "one `X-Request-Id`", response, "" if ids else "a proxy removed `X-Request-Id`")
+        yield from expect(
+            len(ids) == 1, "one `X-Request-Id`", response, "" if ids else "a proxy removed `X-Request-Id`"
+        )
         if seen.intersection(ids):
             yield unexpected("a new `X-Request-Id`", response, "a cache answered: this `X-Request-Id` was sent before")
         seen.update(ids)

@@ -70,7 +70,7 @@ def order(session: Session) -> Findings:
     """Animals are in ascending order of their ids, each with `id`, `name`, `categoryId` and `status` in this order."""
     response = session.send("GET /pets?limit=100")
     yield from expect_status(response, 200)
-    ids = [pet.get("id") for pet in response.pets]
+    ids = [pet["id"] for pet in response.pets]
     yield from expect(ids == sorted(set(ids)), "ascending ids", response)
     right = all(list(pet) == MEMBERS for pet in response.pets)
     yield from expect(right, f"animals with the members {', '.join(MEMBERS)}", response)

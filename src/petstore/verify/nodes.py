@@ -1,18 +1,17 @@
 """Several addresses of one environment: they share animals, counters, tags and cursors, and their clocks agree."""
 
 from petstore.verify.findings import Finding, Findings, Skip, expect, expect_status, unexpected
-from petstore.verify.limits import falls_by_one
+from petstore.verify.limits import OTHER_GATE, falls_by_one
 from petstore.verify.session import Session, new_name
 
 CLOCKS_MAX = 2  # seconds between two addresses
-OTHER_GATE = "the addresses do not share a gate: they count in different Redis servers (--gate)"
 OTHER_STORE = "the addresses do not share a store (--store)"
 
 
 def visible_everywhere(session: Session) -> Findings:
     """An animal added through one address is in the next list through every other."""
     status = session.end_of_list().status
-    for address in session.addresses:
+    for address in (*session.addresses, *session.addresses):
         session.newest(address)  # so that each has the list in memory
     for writer in session.addresses:
         name = new_name()

@@ -1,5 +1,6 @@
 """Pages of a list: links to the next page, and cursors."""
 
+from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 from petstore.verify.findings import Findings, Skip, expect, expect_error
@@ -21,7 +22,8 @@ def complete(session: Session) -> Findings:
     if len(whole.pets) < 2:
         raise Skip("there are fewer than two animals; add some, or use --write")
     size = max(1, len(whole.pets) // 4)
-    query, seen = f"limit={size}", []
+    query = f"limit={size}"
+    seen: list[dict[str, Any]] = []
     while query and len(seen) < len(whole.pets):
         page = session.send(f"GET /pets?{query}")
         seen += page.pets
@@ -42,7 +44,9 @@ def link_address(session: Session) -> Findings:
     address = session.addresses[0]
     resolved = urlsplit(urljoin(f"{address.url}/pets", target))._replace(query="").geturl()
     cause = "a proxy changes the path or the host, and the service does not know: set --public-url or --staging-url"
-    yield from expect(resolved == f"{address.url}/pets", f"`Link` to {address.url}/pets, not {resolved}", response, cause)
+    yield from expect(
+        resolved == f"{address.url}/pets", f"`Link` to {address.url}/pets, not {resolved}", response, cause
+    )
 
 
 def link_parameters(session: Session) -> Findings:

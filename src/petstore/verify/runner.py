@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from petstore.errors import OperatorError
 from petstore.keys import without_keys
 from petstore.pets import STATUSES
+from petstore.verify import limits
 from petstore.verify.causes import likely_cause
 from petstore.verify.checks import CHECKS, Check, Level, Need
 from petstore.verify.findings import Finding, Skip
@@ -16,6 +17,7 @@ from petstore.verify.transport import Address, NoResponse, Response, shown
 
 REQUESTS_MAX = 400
 LIST_PAGES_MAX = 8  # for each status, to find the end of a list
+LIMIT_REQUESTS = 2 * (limits.LIMIT_MAX + limits.BEYOND) + 10
 SHOWN_FINDINGS = 3  # of one check
 
 
@@ -29,6 +31,7 @@ class Result(NamedTuple):
 class Plan(NamedTuple):
     checks: list[tuple[Check, str]]  # each with the reason to skip it, or nothing
     requests: int  # at most
+    limit_requests: int  # at most, with the limit key
     writes: bool
     began: datetime  # by the clock of the service
     environment: str
@@ -36,7 +39,7 @@ class Plan(NamedTuple):
 
 def prepare(session: Session, level: Level, write: bool) -> Plan:
     """Plans a run. Raises OperatorError if an address is unreachable, or the key or its limit does not suffice."""
-    first = [_probe(session, address) for address in session.addresses][0]
+    first, *_ = [_probe(session, address) for address in session.addresses]
     offers_errors = level == "contract" and _offers_errors(session)
     missing: dict[Need, str] = {}
     if not (offers_errors or write):
@@ -57,7 +60,15 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
         raise OperatorError(f"{len(session.addresses)} addresses need more than {REQUESTS_MAX} requests: give fewer")
     _check_limit(first, session.sent + requests)
     began = datetime.fromtimestamp(first.date, UTC)
-    return Plan(chosen, requests, "write" not in missing, began, "staging" if offers_errors else "live")
+    with_limit_key = LIMIT_REQUESTS if session.limit_key else 0
+    return Plan(
+        chosen,
+        session.sent + requests,
+        with_limit_key,
+        "write" not in missing,
+        began,
+        "staging" if offers_errors else "live",
+    )
 
 
 def run(session: Session, plan: Plan) -> Iterator[Result]:
@@ -104,7 +115,9 @@ def _probe(session: Session, address: Address) -> Response:
         raise OperatorError(f"{address.url} refuses the key: {response.status} {shown(response.message)}")
     if response.status == 429:
         raise OperatorError(f"the key has no requests left; Retry-After: {shown(response.value('retry-after'))}")
-    hint = "; is it a base address, such as https://staging.example.com/v1?" if response.status in (301, 302, 404) else ""
+    hint = (
+        "; is it a base address, such as https://staging.example.com/v1?" if response.status in (301, 302, 404) else ""
+    )
     raise OperatorError(f"{address.url}/pets responds with {response.status}{hint}")
 
 
@@ -122,7 +135,8 @@ def _check_limit(response: Response, requests: int) -> None:
     if left is not None and left < requests:
         until = f" until {datetime.fromtimestamp(reset, UTC):%H:%M:%S} UTC" if reset and reset < 1e11 else ""
         raise OperatorError(
-            f"the checks send up to {requests} requests, and the key has {left} left{until}: use a key with a higher limit"
+            f"the checks send up to {requests} requests, and the key has {left} left{until};"
+            " use a key with a higher limit"
         )
 
 
@@ -136,4 +150,3 @@ def _list_end(session: Session) -> ListEnd | None:
                 return ListEnd(status, query)
             query = following
     return None
-

@@ -108,6 +108,13 @@ class Session:
             self.received.append(response)
         return response
 
+    def read_rejection(self, connection: Connection, line: str) -> Response:
+        """The response to a message that a proxy may reject itself. Raises NoResponse and OSError."""
+        response = connection.read(line, authenticated=False)
+        if response.values("x-request-id"):
+            self.received.append(response)
+        return response
+
     def send_at_once(
         self, count: int, line: str, *headers: str, body: bytes | None = None, key: str | None = None
     ) -> list[Response]:
@@ -166,7 +173,8 @@ class Session:
 
     def newest(self, at: Address | None = None) -> list[Response]:
         """The last page of the list, and those that follow it meanwhile."""
-        pages, query = [], self.end_of_list().query
+        pages: list[Response] = []
+        query = self.end_of_list().query
         while query and len(pages) < 4:
             pages.append(self.send(f"GET /pets?{query}", at=at))
             query = self.next_page(pages[-1])

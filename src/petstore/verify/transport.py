@@ -104,16 +104,26 @@ class Response(NamedTuple):
         return str(value.get("message", "")) if isinstance(value, dict) else ""
 
     @property
-    def pets(self) -> list[dict[str, Any]]:
-        """The animals of a list; none, if the body is not an array of objects."""
+    def pet(self) -> dict[str, Any]:
+        """The animal in the body; empty, if it has none with an id."""
         value = self.json
-        return value if isinstance(value, list) and all(isinstance(each, dict) for each in value) else []
+        return value if has_id(value) else {}
+
+    @property
+    def pets(self) -> list[dict[str, Any]]:
+        """The animals of a list; none, if the body is not an array of objects with ids."""
+        value = self.json
+        return value if isinstance(value, list) and all(map(has_id, value)) else []
 
     @property
     def summary(self) -> str:
         """What arrived, in a few words and without control characters."""
         kind = self.value("content-type")
         return " ".join(part for part in (str(self.status), shown(kind), shown(self.body.decode("latin-1"))) if part)
+
+
+def has_id(value: Any) -> bool:
+    return isinstance(value, dict) and type(value.get("id")) is int
 
 
 def shown(text: str) -> str:
