@@ -121,8 +121,9 @@ def _checks() -> str:
         for check in CHECKS
     )
     return (
-        "# Checks of a deployment\n\n[After every deployment](../operating.md#after-every-deployment), `petstore verify`"
-        " runs these checks. `spec` is what the specification says; `contract` is what this service promises beyond it.\n\n"
+        "# Checks of a deployment\n\n`petstore verify` runs these checks"
+        " [after every deployment](../operating.md#after-every-deployment). `spec` is what the specification says;"
+        " `contract` is what this service promises beyond it.\n\n"
         + _table(("check", "level", "promise", "made in", "needs"), rows)
     )
 
