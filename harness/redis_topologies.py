@@ -1,18 +1,18 @@
 """Redis as operators run it: a Cluster of three, a primary with a replica and a Sentinel, behind TLS."""
 
-import asyncio
 import contextlib
+import select
+import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from redis import Redis as Client
 from redis.crc import key_slot
 
 from harness.backends import Redis, running
-from harness.certificates import self_signed
+from harness.certificates import Certificate
 from harness.served import wait_for
 from petstore.gate.redis_script import key_record
 
@@ -86,21 +86,29 @@ def cluster_url(nodes: Iterable[Redis]) -> str:
 
 
 @contextlib.contextmanager
-def cluster_running() -> Iterator[RedisCluster]:
+def cluster_running(proxies: "Sequence[TlsProxy] | None" = None) -> Iterator[RedisCluster]:
+    """Three servers. With three proxies, each server tells clients the port of its proxy."""
     with contextlib.ExitStack() as stack:
-        cluster = RedisCluster([stack.enter_context(running(Redis(*CLUSTER_NODE))) for _ in range(3)])
+        nodes = []
+        for number in range(3):
+            announced = ("--cluster-announce-port", str(proxies[number].port)) if proxies else ()
+            nodes.append(stack.enter_context(running(Redis(*CLUSTER_NODE, *announced))))
+            if proxies:
+                proxies[number].target = nodes[number].port
+        cluster = RedisCluster(nodes)
         yield cluster
         for client in cluster.clients:
             client.close()
 
 
 class Sentinel(Redis):
-    def __init__(self, primary: Redis) -> None:
+    def __init__(self, primary_port: int, *settings: str) -> None:
         super().__init__()
         (self.folder / "sentinel.conf").write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
-            f"sentinel monitor pets 127.0.0.1 {primary.port} 1\n"
+            f"sentinel monitor pets 127.0.0.1 {primary_port} 1\n"
             "sentinel down-after-milliseconds pets 500\nsentinel failover-timeout pets 2000\n"
+            + "".join(f"{each}\n" for each in settings)
         )
 
     def command(self) -> list[str]:
@@ -110,47 +118,61 @@ class Sentinel(Redis):
         return f"redis+sentinel://127.0.0.1:{self.port}/pets"
 
 
-@contextlib.contextmanager
-def behind_tls(redis: Redis, folder: Path) -> Iterator[str]:
-    """The URL of a Redis behind a TLS listener. The URL names the listener's own certificate as the authority."""
-    certificate, key = self_signed(folder)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+class TlsProxy:
+    """Takes TLS connections, and plaintext ones on the same port, and forwards them to a server on this machine.
 
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        behind, ahead = await asyncio.open_connection("127.0.0.1", redis.port)
-        try:
-            await asyncio.gather(_copy(reader, ahead), _copy(behind, writer))
-        finally:
-            ahead.transport.abort()
-            writer.transport.abort()
+    The Redis that tests start has no TLS, and a Sentinel tells clients the port that it uses itself: so Sentinels use
+    this port in plaintext, and clients use it with TLS.
+    """
 
-    started: list[int] = []
-    stop: list[Callable[[], object]] = []
+    def __init__(self, certificate: Certificate, target: int = 0) -> None:
+        """`target` is the port of the server."""
+        self.present(certificate)
+        self.target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.encrypted = 0  # connections so far
 
-    async def serve() -> None:
-        ended = asyncio.Event()
-        server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
-        loop = asyncio.get_running_loop()
-        stop.append(lambda: loop.call_soon_threadsafe(ended.set))
-        started.append(server.sockets[0].getsockname()[1])
-        await ended.wait()
-        server.close()
-        await server.wait_closed()
+    def present(self, certificate: Certificate) -> None:
+        """Use this certificate for new connections."""
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(*certificate)
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    assert wait_for(lambda: started)
-    try:
-        yield f"rediss://localhost:{started[0]}/0?ssl_ca_certs={certificate}"
-    finally:
-        stop[0]()
-        thread.join(timeout=5)
+    def __enter__(self) -> "TlsProxy":
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # ends a waiting accept
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._forward, args=(client,), daemon=True).start()
+
+    def _forward(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            if client.recv(1, socket.MSG_PEEK) == b"\x16":  # the first byte of a TLS handshake
+                client = self._context.wrap_socket(client, server_side=True)
+                self.encrypted += 1
+            with client, socket.create_connection(("127.0.0.1", self.target)) as server:
+                client.settimeout(0.0)
+                server.settimeout(0.0)
+                _copy_both_ways(client, server)
 
 
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await source.read(65536):
-            sink.write(data)
-            await sink.drain()
-    sink.close()
+def _copy_both_ways(client: socket.socket, server: socket.socket) -> None:
+    """Until one side closes its connection. One thread, because a TLS socket must not be used by two."""
+    while True:
+        select.select([client, server], [], [])
+        for source, sink in ((client, server), (server, client)):
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
+                while True:
+                    data = source.recv(65536)
+                    if not data:
+                        return
+                    sink.setblocking(True)
+                    sink.sendall(data)
+                    sink.setblocking(False)

@@ -16,6 +16,7 @@ from harness.servers import Server
 from petstore.cli import cli
 from petstore.cli.help import REDIS_URLS, backends
 from petstore.cli.options import BACKEND_OPTIONS
+from petstore.gate import REDIS_SCHEMES
 from petstore.gate.redis_url import open_link
 
 # Every command that acts on existing data; the others create data on purpose.
@@ -97,7 +98,7 @@ def test_the_page_of_the_backend_options_has_them_all(without_data: Commands) ->
     page = without_data.text("help", "backends")
     options = (param for param in backends.params if isinstance(param, click.Option))
     assert {param.opts[0] for param in options} == options_in(page)
-    for scheme in ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster"):
+    for scheme in REDIS_SCHEMES:
         assert f"{scheme}://" in page
     for url, _ in REDIS_URLS:
         open_link(url)

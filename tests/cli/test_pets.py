@@ -302,7 +302,7 @@ def test_ctrl_c_while_a_pipe_is_read_adds_nothing(petstore: Commands, tmp_path: 
         assert wait_for(lambda: _is_waiting(command.pid))
         command.send_signal(signal.SIGINT)
     _, message = command.communicate(timeout=60)
-    assert command.returncode == 130 and "Interrupted: give the same command again to go on.\n" in message
+    assert command.returncode == 130 and "Interrupted. Run the same command again to resume.\n" in message
     assert (names(petstore), petstore.entries()) == ([], [])
 
 
@@ -324,7 +324,7 @@ def test_ctrl_c_in_an_undo_says_how_to_go_on_and_the_next_one_does(petstore: Com
     command.send_signal(signal.SIGINT)
     _, message = command.communicate(timeout=60)
     assert command.returncode == 130, message
-    assert "Interrupted: give the same command again to go on" in message
+    assert "Interrupted. Run the same command again to resume" in message
     asked = answering(petstore, "", *words[:-1]).stderr
     found = re.search(r"([\d,]+) animals? removed already\. Remove ([\d,]+) animals of .*\? 2 animals changed", asked)
     assert found is not None, asked

@@ -21,12 +21,12 @@ def callers(server: Server) -> Iterator[tuple[Key, Key, Key]]:
     often, seldom, never = (server.key(environment="staging") for _ in range(3))
     now = int(time.time())
     rows = [
-        OperationUsage(often.id, now, "ok", 500, "getPet"),
-        OperationUsage(often.id, now - 2 * DAY, "client_error", 20, "getPet"),
-        OperationUsage(often.id, now, "ok", 7, "listPets"),
-        OperationUsage(seldom.id, now - 5 * DAY, "ok", 3, "getPet"),
-        OperationUsage(seldom.id, now - 90 * DAY, "ok", 1_000, "getPet"),
-        OperationUsage(never.id, now, "ok", 9_000, "listPets"),
+        OperationUsage(often.id, now, "admitted", 500, "getPet"),
+        OperationUsage(often.id, now - 2 * DAY, "admitted", 20, "getPet"),
+        OperationUsage(often.id, now, "admitted", 7, "listPets"),
+        OperationUsage(seldom.id, now - 5 * DAY, "admitted", 3, "getPet"),
+        OperationUsage(seldom.id, now - 90 * DAY, "admitted", 1_000, "getPet"),
+        OperationUsage(never.id, now, "admitted", 9_000, "listPets"),
     ]
     server.act(lambda backends: backends.stores["staging"].usage.add(rows, {}))
     yield often, seldom, never
@@ -84,7 +84,10 @@ def test_with_two_deprecated_operations_the_callers_of_each_are_listed(tmp_path:
     server = Server(tmp_path / "data")
     server.program = program("getPet", "listPets")
     key, now = server.key(), int(time.time())
-    rows = [OperationUsage(key.id, now, "ok", 7, "getPet"), OperationUsage(key.id, now, "ok", 9, "listPets")]
+    rows = [
+        OperationUsage(key.id, now, "admitted", 7, "getPet"),
+        OperationUsage(key.id, now, "admitted", 9, "listPets"),
+    ]
     server.act(lambda backends: backends.stores["live"].usage.add(rows, {}))
     with running_console(server) as console:
         operator = console.sign_in("ada")

@@ -31,7 +31,8 @@ from petstore.gate.redis_script import (
     unpack_results,
     unpack_versions,
 )
-from petstore.gate.redis_url import TLS_OPTIONS, open_link
+from petstore.gate.redis_tls import TLS_OPTIONS
+from petstore.gate.redis_url import SERVER_OPTIONS, open_link
 from petstore.operations import COUNTED
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, LIMITED, SECOND, BanPolicy, Outcome, Windows, admit
@@ -91,7 +92,7 @@ def test_the_script_decides_random_requests_as_the_rules_do(redis: Redis) -> Non
         ("redis://h?foo=bar&db=1&x=", "--gate: foo, x: no such option; known here: db, username"),
         ("valkey://h?ssl_ca_certs=x", "--gate: ssl_ca_certs: no such option; known here: db, username"),
         ("rediss://h?host=x", "host: no such option; known here: db, .*ssl_ca_certs"),
-        ("redis+sentinel://h:1/name?db=1", "db: no such option; known here: none"),
+        ("redis+sentinel://h:1/name?db=1", "db: no such option; known here: sentinel_username, sentinel_password$"),
         ("redis+cluster://h:1?db=1", "db: no such option; known here: none"),
     ],
 )
@@ -102,7 +103,9 @@ def test_an_unknown_option_of_a_url_is_named_beside_the_known_ones(url: str, mes
 
 def test_every_known_option_is_one_of_the_driver() -> None:
     classes = (AbstractConnection, Connection, SSLConnection)
-    assert set(TLS_OPTIONS) <= {name for each in classes for name in inspect.signature(each.__init__).parameters}
+    assert {*SERVER_OPTIONS, *TLS_OPTIONS} <= {
+        name for each in classes for name in inspect.signature(each.__init__).parameters
+    }
 
 
 def test_the_clock_of_redis_counts_and_not_that_of_the_node(redis: Redis, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Redis behind TLS, as Valkey, and named by Sentinels; and URLs that are not valid."""
+"""Redis as Valkey, and named by Sentinels; and URLs that are not valid. test_tls.py has Redis behind TLS."""
 
 import asyncio
 import contextlib
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from redis import Redis as Client
 
 from harness.backends import Redis, running
 from harness.gates import REFUSE, answers_again, ask
-from harness.redis_topologies import RedisCluster, Sentinel, behind_tls
+from harness.redis_topologies import RedisCluster, Sentinel
 from harness.served import wait_for
 from harness.stores import GatePlace
 from petstore.errors import OperatorError
@@ -19,12 +18,6 @@ from petstore.gate import Gate, open_gate
 from petstore.gate.redis_url import connection_options
 from petstore.plans import Limits
 from petstore.rate_limits import Decision
-
-
-def test_over_tls(redis: Redis, tmp_path: Path) -> None:
-    with behind_tls(redis, tmp_path) as url:
-        assert GatePlace(tmp_path, url).use(lambda gate: ask(gate, "key_tls", Limits(9, 9)), REFUSE).remaining == 8
-        gc.collect()  # warns, which is an error in tests, about a connection that was not closed properly
 
 
 def test_valkey_urls_are_valid(redis: Redis, tmp_path: Path) -> None:
@@ -37,7 +30,7 @@ def test_sentinels_name_the_new_primary_after_a_failover(own_redis: Redis, tmp_p
     with running(Redis("--replicaof", "127.0.0.1", str(own_redis.port))) as replica:
         with contextlib.closing(Client(port=replica.port)) as client:
             assert wait_for(lambda: client.info("replication")["master_link_status"] == "up")
-        with running(Sentinel(own_redis)) as sentinel:
+        with running(Sentinel(own_redis.port)) as sentinel:
             with contextlib.closing(Client(port=sentinel.port)) as asked:
                 known: Any = asked.sentinel_master
                 assert wait_for(lambda: known("pets")["num-slaves"] == 1)
@@ -56,7 +49,7 @@ def test_sentinels_name_the_new_primary_after_a_failover(own_redis: Redis, tmp_p
 
 
 def test_a_sentinel_that_does_not_answer_leaves_time_for_the_next(own_redis: Redis, tmp_path: Path) -> None:
-    with running(Sentinel(own_redis)) as first, running(Sentinel(own_redis)) as second:
+    with running(Sentinel(own_redis.port)) as first, running(Sentinel(own_redis.port)) as second:
         first.hang()
         url = f"redis+sentinel://127.0.0.1:{first.port},127.0.0.1:{second.port}/pets"
         assert GatePlace(tmp_path, url).use(lambda gate: gate.keys_version("live"), REFUSE) > 0

@@ -192,6 +192,7 @@ def test_a_simulated_error_is_in_no_metric_of_requests_and_no_last_error(tmp_pat
         assert grown[("internal_error",)] == grown[("unavailable",)] == 1
         for counters in running.app.counters:
             await counters.flush(NOW)
+            await counters.flush_errors()
         assert not await running.staging.usage.recent_errors(key_id)
         used = await running.staging.keys.get(key_id)
         assert used is not None and used.last_used == NOW

@@ -168,6 +168,16 @@ def unfinished(server: Server) -> Answer:
     return parse(raw(server.port, "\r\n".join([*lines, "", "{"]).encode(), seconds=12))
 
 
+def in_many_chunks(server: Server) -> Answer:
+    lines = [
+        "POST /v1/pets HTTP/1.1",
+        "Host: here",
+        f"Authorization: Bearer {server.key().secret}",
+        "Transfer-Encoding: chunked",
+    ]
+    return parse(raw(server.port, "\r\n".join([*lines, "", ""]).encode() + b"1\r\n \r\n" * 8_193))
+
+
 def mismatched(server: Server) -> Answer:
     key = server.key()
     send(server, "createPet", "Idempotency-Key: order-19", key=key)
@@ -261,6 +271,7 @@ ELICIT: dict[tuple[OperationName, str], Elicit] = {
     ("createPet", "request_timeout"): unfinished,
     ("getPet", "gone"): after_sunset,
     ("createPet", "body_too_large"): create_with(b"x" * 65_537),
+    ("createPet", "too_many_chunks"): in_many_chunks,
     ("listPets", "target_too_long"): list_with("?" + "a" * 60_000),
     ("createPet", "unsupported_media_type"): create_with(None, "Content-Type: text/plain"),
     ("createPet", "content_encoding"): create_with(None, "Content-Encoding: gzip"),

@@ -260,7 +260,7 @@ def test_it_is_counted_and_logged_under_its_name(
         for counters in running.app.counters:
             await counters.flush(NOW)
         rows = await running.store.usage.of_keys([key.id], MINUTE, [int(NOW) // MINUTE * MINUTE], operation.name)
-        assert [row.requests for row in rows if row.response == "client_error"] == [1]
+        assert [row.requests for row in rows if row.measure == "client_error"] == [1]
         (line,) = [record.__dict__["fields"] for record in caplog.records if record.message == "request"]
         assert line["operation"] == operation.name
 

@@ -9,8 +9,11 @@ from petstore.cli.options import backend_options, unknown_command
 REDIS_URLS = [
     ("redis://host:6379/0", "One server of Redis or Valkey; also valkey://"),
     ("rediss://host:6379/0", "The same over TLS; also valkeys://"),
-    ("redis+sentinel://host:26379,host:26379/name", "The primary that these Sentinels name."),
-    ("redis+cluster://host:6379,host:6379", "A cluster, of which these servers are a part."),
+    (
+        "redis+sentinel://host:26379,host:26379/name",
+        "The primary that these Sentinels name; over TLS rediss+sentinel://",
+    ),
+    ("redis+cluster://host:6379,host:6379", "A cluster, of which these servers are a part; over TLS rediss+cluster://"),
 ]
 
 

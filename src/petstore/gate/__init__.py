@@ -23,6 +23,11 @@ GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 VALID_SECONDS = 30 * 86_400  # for which a mark of `mark_valid` is kept
 DIGEST_LENGTH = 16  # bytes of a digest that name its mark
 
+REDIS_SCHEMES = (
+    "redis", "valkey", "redis+sentinel", "redis+cluster",
+    "rediss", "valkeys", "rediss+sentinel", "rediss+cluster",
+)  # fmt: skip
+
 CatalogueVersion = tuple[int, int]  # the versions of `added` and of `edited`
 
 
@@ -127,7 +132,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
 
         return LmdbGate(gate_file(url, data), policy)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
-    if scheme not in ("redis", "rediss", "valkey", "valkeys", "redis+sentinel", "redis+cluster"):
+    if scheme not in REDIS_SCHEMES:
         raise OperatorError(f"--gate {scheme}: not a gate that Petstore knows; give redis://host:6379/0")
     try:
         from petstore.gate.redis import RedisGate

@@ -19,15 +19,18 @@ local ADMITTED, LIMITED, BANNED, OUTDATED = 0, 1, 2, 3
 local IN_MINUTE, IN_DAY = 0, 1
 local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = 0, 1, 2, 3, 4, 5, 6
 
-local VERSIONS = '<i8i8i8i8i8i8'
+local VERSIONS, VERSIONS_SIZE = '<i8i8i8i8i8i8', 48
+local VERSION_MAX = 2 ^ 53 -- Lua cannot add 1 to larger numbers
 local CALL = '<i8i8i8i8i8'
 local CALL_SIZE = 40
 -- The record of a key, as in records.py: minute start, minute used, day start, day used, strikes, ban start, ban end,
 -- bans; the environment as KEY_LIVE or KEY_STAGING, the epoch; then the counts, by the number of the operation.
 local KEY = '<i8i8i8i8i8i8i8i8i8i8'
 local KEY_SIZE = 80 -- without the counts
+local WINDOWS_SIZE = 64 -- the shortest record: the eight numbers before the environment
+local KEY_MAX = 4096 -- bytes: far more than all counts
 local COUNT, COUNT_SIZE = '<i8', 8
-local WINDOW = '<i8i8'
+local WINDOW, WINDOW_SIZE = '<i8i8', 16
 local RESULT = '<i8i8i8i8i8i8'
 
 local clock = redis.call('TIME')
@@ -36,24 +39,35 @@ local now = tonumber(ARGV[1]) or math.floor(microseconds / 1000)
 local ban_length, ban_ceiling, ban_threshold = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local reply = {}
 
+-- The bytes of a record; empty if there is none, or if it has another type than a string. A record that this script
+-- cannot have written must not stop the batch of all other keys, and must not admit more than a limit allows. So it counts
+-- as missing and is replaced: windows start again, and all changes are announced.
+local function stored_bytes(name)
+  local stored = redis.pcall('GET', name)
+  return type(stored) == 'string' and stored or ''
+end
+
 -- A new version is the time at least. So a version that a failover or an eviction lost cannot come again.
 local versions = { 0, 0, 0, 0, 0, 0 }
 local announced = tonumber(ARGV[5])
 local records_from = announced and 1 or 0
 if announced then
-  local stored = redis.call('GET', KEYS[1])
-  if stored then
-    versions = { struct.unpack(VERSIONS, stored) }
+  reply[1] = stored_bytes(KEYS[1])
+  if #reply[1] == VERSIONS_SIZE then
+    versions = { struct.unpack(VERSIONS, reply[1]) }
   else
     announced = 63
   end
-  local changes = announced > 0
-  for i = 1, 6 do
-    if announced % 2 == 1 then versions[i] = math.max(versions[i] + 1, microseconds) end
-    announced = math.floor(announced / 2)
+  if announced > 0 then
+    for i = 1, 6 do
+      if announced % 2 == 1 then
+        versions[i] = versions[i] < VERSION_MAX and math.max(versions[i] + 1, microseconds) or microseconds
+      end
+      announced = math.floor(announced / 2)
+    end
+    reply[1] = struct.pack(VERSIONS, unpack(versions, 1, 6))
+    redis.call('SET', KEYS[1], reply[1], 'PX', 30 * DAY)
   end
-  reply[1] = struct.pack(VERSIONS, unpack(versions, 1, 6))
-  if changes then redis.call('SET', KEYS[1], reply[1], 'PX', 30 * DAY) end
 end
 
 local function open(start, length)
@@ -132,24 +146,31 @@ end
 -- A record with several calls in the batch is read once and written once.
 local records, changed = {}, {}
 
--- A shorter record reads as zeros.
+-- A record without counts reads as one with zeros.
 local function padded(stored, size)
+  if #stored >= size then return stored end
   return stored .. string.rep('\0', size - #stored)
 end
 
 local function key_record(name)
   if not records[name] then
-    local stored = redis.call('GET', name) or ''
-    records[name] = { struct.unpack(KEY, padded(stored, KEY_SIZE)) }
-    records[name].counts = string.sub(stored, KEY_SIZE + 1)
+    local stored = stored_bytes(name)
+    if #stored < WINDOWS_SIZE or #stored > KEY_MAX then stored = '' end
+    local w = { struct.unpack(KEY, padded(stored, KEY_SIZE)) }
+    if w[2] < 0 or w[4] < 0 or w[9] < KEY_LIVE or w[9] > KEY_STAGING then
+      w, stored = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, ''
+    end
+    w.counts = string.sub(stored, KEY_SIZE + 1)
+    records[name] = w
   end
   return records[name]
 end
 
 local function address_record(name)
   if not records[name] then
-    local stored = redis.call('GET', name)
-    records[name] = stored and { struct.unpack(WINDOW, stored) } or { 0, 0 }
+    local stored = stored_bytes(name)
+    local w = #stored == WINDOW_SIZE and { struct.unpack(WINDOW, stored) } or { 0, 0 }
+    records[name] = w[2] >= 0 and w or { 0, 0 }
   end
   return records[name]
 end

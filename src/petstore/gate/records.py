@@ -21,6 +21,8 @@ _ORIGIN = _windows.size
 _COUNTS = _ORIGIN + _origin.size
 
 EMPTY = bytes(_windows.size)
+SIZE_MAX = 4096  # far more than all counts
+COUNT_MAX = 2**53  # Lua counts with doubles
 # Returns a plain tuple. The rules unpack it anyway, and building a named tuple would cost as much as the rules.
 unpack_fields = _windows.unpack_from
 
@@ -55,14 +57,24 @@ def with_admission(record: bytes, w: Windows, environment: Environment, number: 
     return changed
 
 
+def valid_record(stored: bytes | None) -> bytes:
+    """The record that Redis has stored. A missing one, or one with a size that no record has, is empty."""
+    return stored if stored is not None and len(EMPTY) <= len(stored) <= SIZE_MAX else EMPTY
+
+
 def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) -> list[AdmissionTotal]:
-    """What was counted; `names` are those of the operations in the order of their numbers."""
+    """What was counted; `names` are those of the operations in the order of their numbers.
+
+    Numbers that the gate cannot have counted are ignored: they must not stop the collection for all other keys.
+    """
     if len(record) < _COUNTS:
         return []
     environment, epoch = _origin.unpack_from(record, _ORIGIN)
+    if not 0 <= environment < len(ENVIRONMENTS):
+        return []
     counts = struct.unpack_from(f"<{(len(record) - _COUNTS) // _WIDTH}q", record, _COUNTS)
     return [
         AdmissionTotal(ENVIRONMENTS[environment], key_id, name, epoch, count)
         for name, count in zip(names, counts, strict=False)  # an earlier version has not counted all of them
-        if count
+        if 0 < count < COUNT_MAX
     ]

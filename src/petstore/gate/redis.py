@@ -14,7 +14,7 @@ from petstore.changes import Change
 from petstore.errors import Unavailable
 from petstore.gate import VALID_SECONDS, CatalogueVersion, GatePolicy
 from petstore.gate import redis_script as script
-from petstore.gate.records import EMPTY, admissions_in, unpack_windows
+from petstore.gate.records import admissions_in, unpack_windows, valid_record
 from petstore.gate.redis_link import Link, time_limit
 from petstore.gate.redis_script import VERSION_NUMBER, ScriptCall, ScriptResult, Versions, decision_of
 from petstore.keys import Environment
@@ -140,8 +140,9 @@ class RedisGate:
         return [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
 
     async def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
-        records = await self._send([("GET", script.key_record(key_id)) for key_id in key_ids])
-        return [(key_id, record or EMPTY) for key_id, record in zip(key_ids, records, strict=True)]
+        # MGET is not an error for a record of another type than a string. A Cluster allows it for one record at a time.
+        replies = await self._send([("MGET", script.key_record(key_id)) for key_id in key_ids])
+        return [(key_id, valid_record(stored)) for key_id, (stored,) in zip(key_ids, replies, strict=True)]
 
     async def _all_records(self) -> AsyncIterator[list[tuple[str, bytes]]]:
         async for names in self._link.names(script.key_record("*")):

@@ -15,7 +15,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError
 
 from petstore.errors import Unavailable
 from petstore.gate import redis_script as script
-from petstore.gate.redis_link import IfNew, SingleLink, time_limit, unavailable
+from petstore.gate.redis_link import IfNew, ServerAddress, SingleLink, time_limit, unavailable
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply, ScriptResult, Versions
 from petstore.observability.logs import event, logger
 
@@ -23,8 +23,6 @@ SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard: the results of th
 SLOTS_TIMEOUT = 0.3  # seconds for asking one server for the slots, or whether it answers
 REFRESH_INTERVAL = 0.2  # seconds between two refreshes while a shard is down or a slot has no owner
 REDIRECTS_MAX = 20  # of one command: a slot that has moved may be moving again
-
-ServerAddress = tuple[str, int]  # host and port
 
 _OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the outcome is read
 
@@ -40,9 +38,10 @@ class ClusterLink:
     records of other shards are not affected.
     """
 
-    def __init__(self, hosts: Sequence[ServerAddress], login: dict[str, Any]) -> None:
+    def __init__(self, hosts: Sequence[ServerAddress], options: dict[str, Any]) -> None:
+        """`options` are those of a redis-py connection, without host and port."""
         self._hosts = hosts
-        self._login = login
+        self._options = options
         self._seeds = list(hosts)  # the servers to ask for the slots, the most reliable first
         self._links: dict[ServerAddress, SingleLink] = {}
         self._owners: list[ServerAddress | None] = []  # the owner of each slot
@@ -195,7 +194,7 @@ class ClusterLink:
 
     def _link(self, server: ServerAddress) -> SingleLink:
         if server not in self._links:
-            self._links[server] = SingleLink({"host": server[0], "port": server[1], **self._login})
+            self._links[server] = SingleLink({**self._options, "host": server[0], "port": server[1]})
         return self._links[server]
 
     # The owners of the slots

@@ -1,6 +1,6 @@
 """The protocol of a link to Redis; and the link to one server, or to the primary that Sentinels name.
 
-redis-py connects, authenticates and asks the Sentinels. This module decides which commands are sent when.
+redis-py connects and authenticates. This module decides which commands are sent when.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 from redis.asyncio.connection import Connection
-from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from petstore.errors import Unavailable
@@ -17,10 +16,12 @@ from petstore.gate import redis_script as script
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply
 
 CONNECT_TIMEOUT = 0.8  # seconds
+SENTINEL_TIMEOUT = 0.3  # seconds: three Sentinels that do not answer leave time for a fourth within one batch
 SCAN_COUNT, SCAN_TIMEOUT = 1_000, 1.0  # names that one command looks at, and seconds for it
 # TimeoutError is an OSError. IncompleteReadError is neither: the server closed the connection within a reply.
 DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
+ServerAddress = tuple[str, int]  # host and port
 IfNew = Callable[[], Sequence[Command]]
 
 
@@ -66,12 +67,11 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
 class SingleLink:
     """One connection to one server. After an error the next command connects again. See `Link` for each method."""
 
-    def __init__(self, options: dict[str, Any], sentinels: Sentinel | None = None, service: str = "") -> None:
-        """`options` are those of a redis-py connection."""
+    def __init__(self, options: dict[str, Any], sentinels: "Sentinels | None" = None) -> None:
+        """`options` are those of a redis-py connection. Sentinels name the host and the port, if they are given."""
         self._options = {**options, "socket_connect_timeout": CONNECT_TIMEOUT, "decode_responses": False}
         self._connection_class: Any = self._options.pop("connection_class", Connection)
         self._sentinels = sentinels
-        self._service = service
         self._connection: Any = None
         self._carried_script = False  # whether the script has run on this connection
         self._lock = asyncio.Lock()  # one exchange at a time
@@ -142,9 +142,8 @@ class SingleLink:
 
     async def close(self) -> None:
         await self._disconnect(nowait=False)  # TLS ends with a message of each side
-        for sentinel in self._sentinels.sentinels if self._sentinels else ():
-            with contextlib.suppress(*DRIVER_ERRORS):
-                await sentinel.aclose()
+        if self._sentinels is not None:
+            await self._sentinels.close()
 
     async def _checked(self, reply: Any) -> Any:
         """The reply. Raises Unavailable for an error, and connects again: another server may be the primary by now."""
@@ -170,7 +169,7 @@ class SingleLink:
             await self._disconnect()
         options = dict(self._options)
         if self._sentinels is not None:
-            options["host"], options["port"] = await self._sentinels.discover_master(self._service)
+            options["host"], options["port"] = await self._sentinels.find_primary()
         self._connection = self._connection_class(**options)
         await self._connection.connect()
         # redis-py has no public way to tell that the server closed an idle connection. If it renames this, all fails.
@@ -182,3 +181,37 @@ class SingleLink:
         if connection is not None:
             with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.disconnect(nowait=nowait)
+
+
+class Sentinels:
+    """The Sentinels that know which server is the primary of a service."""
+
+    def __init__(self, servers: Sequence[ServerAddress], options: dict[str, Any], service: str) -> None:
+        """`options` are those of a redis-py connection, without host and port."""
+        # Protocol 2, because the reply would be a map in protocol 3.
+        self._links = [SingleLink({**options, "host": host, "port": port, "protocol": 2}) for host, port in servers]
+        self._service = service
+
+    async def find_primary(self) -> ServerAddress:
+        """Ask the Sentinels in turn, the last one that knew the primary first.
+
+        Raises Unavailable if no Sentinel knows a primary that is up.
+        """
+        cause = "it is down"
+        for link in list(self._links):
+            try:
+                async with time_limit(SENTINEL_TIMEOUT):
+                    reply = await link.command("SENTINEL", "MASTER", self._service)
+            except Unavailable as error:
+                cause = str(error)
+                continue
+            found = dict(zip(reply[::2], reply[1::2], strict=True))
+            flags = found[b"flags"].split(b",")
+            if b"master" in flags and not {b"s_down", b"o_down"} & set(flags):
+                self._links.sort(key=lambda each: each is not link)
+                return found[b"ip"].decode(), int(found[b"port"])
+        raise Unavailable(f"no Sentinel names a primary of {self._service}: {cause}")
+
+    async def close(self) -> None:
+        for link in self._links:
+            await link.close()

@@ -23,7 +23,7 @@ ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 LOAD_SCRIPT: Command = ("SCRIPT", "LOAD", SCRIPT)
-_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis names a script by it
+SCRIPT_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis names a script by it
 
 # What the script can do with a record.
 KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = range(7)
@@ -81,7 +81,7 @@ def script_command(
     """The command that runs the script; `admit.lua` explains the arguments."""
     pack = _call.pack
     packed = [pack(each.operation, each.keys_version, each.per_minute, each.per_day, each.number) for each in calls]
-    return ("EVALSHA", _SHA1, len(records), *records, now, *bans, announced, b"".join(packed))
+    return ("EVALSHA", SCRIPT_SHA1, len(records), *records, now, *bans, announced, b"".join(packed))
 
 
 def unpack_reply(reply: bytes) -> ScriptReply:

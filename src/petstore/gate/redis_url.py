@@ -1,67 +1,69 @@
-"""Which link a Redis URL stands for."""
+"""The link that a Redis URL stands for."""
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
-from redis.backoff import NoBackoff
 
 from petstore.errors import OperatorError
-from petstore.gate.redis_cluster import ClusterLink, ServerAddress
-from petstore.gate.redis_link import SingleLink
+from petstore.gate import REDIS_SCHEMES
+from petstore.gate.redis_cluster import ClusterLink
+from petstore.gate.redis_link import Sentinels, ServerAddress, SingleLink
+from petstore.gate.redis_tls import TLS_OPTIONS, TlsConnection, tls_context
 
-SENTINEL_TIMEOUT = 0.3  # seconds: three Sentinels that do not answer leave time for a fourth within one batch
-OPTIONS = ("db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_keepalive",
-           "retry_on_timeout", "health_check_interval")  # fmt: skip
-TLS_OPTIONS = (*OPTIONS, "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_certfile", "ssl_keyfile", "ssl_password",
-               "ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version", "ssl_ciphers")  # fmt: skip
-OPTIONS_OF_SCHEME = {"redis": OPTIONS, "valkey": OPTIONS, "rediss": TLS_OPTIONS, "valkeys": TLS_OPTIONS}
+SERVER_OPTIONS = ("db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_keepalive",
+                  "retry_on_timeout", "health_check_interval")  # fmt: skip
+SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
+OPTIONS_OF_KIND = {"": SERVER_OPTIONS, "sentinel": SENTINEL_OPTIONS, "cluster": ()}  # without those for TLS
 
 
 def open_link(url: str) -> SingleLink | ClusterLink:
     """The link of a URL; it connects when it is first used. Raises OperatorError for a URL that is not valid.
 
-    redis://host:port/db, rediss:// (TLS), valkey://, valkeys:// (TLS); redis+sentinel://host:port,host:port/name;
-    redis+cluster://host:port,host:port.
+    redis://host:port/db, valkey://; redis+sentinel://host:port,host:port/name; redis+cluster://host:port,host:port;
+    over TLS rediss://, valkeys://, rediss+sentinel:// and rediss+cluster://.
     """
-    scheme = url.partition(":")[0]
+    kind = urlsplit(url).scheme.partition("+")[2]
     try:
-        if scheme == "redis+sentinel":
-            _check_options(url, ())
-            return SingleLink(_login(url), *_sentinels(url))
-        if scheme == "redis+cluster":
-            _check_options(url, ())
-            return ClusterLink(_servers(url), _login(url))
+        if kind == "sentinel":
+            return _sentinel_link(url)
+        if kind == "cluster":
+            return ClusterLink(_servers(url), connection_options(url))
         return SingleLink(connection_options(url))
     except ValueError as error:
         raise OperatorError(f"--gate: {error}") from error
 
 
 def connection_options(url: str) -> dict[str, Any]:
-    """The options of a connection to one server. Raises ValueError."""
-    _check_options(url, OPTIONS_OF_SCHEME.get(url.partition(":")[0], ()))
-    options = parse_url("redis" + url.removeprefix("valkey") if url.startswith("valkey") else url)
-    if "db" not in options and urlsplit(url).path.strip("/"):
-        raise ValueError(f"{urlsplit(url).path}: the database must be a number")
-    return dict(options)
+    """The options of a connection to a server of the URL, without host and port if there are several servers.
+
+    Raises ValueError.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in REDIS_SCHEMES:
+        raise ValueError(f"{parts.scheme}: not one of {', '.join(REDIS_SCHEMES)}")
+    base, _, kind = parts.scheme.partition("+")
+    tls = base in ("rediss", "valkeys")
+    _check_options(parts.query, (*OPTIONS_OF_KIND[kind], *(TLS_OPTIONS if tls else ())))
+    if kind:
+        parts = parts._replace(netloc=parts.netloc.rpartition("@")[0] + "@", path="")
+    options: dict[str, Any] = dict(parse_url(parts._replace(scheme="redis").geturl()))
+    if "db" not in options and parts.path.strip("/"):
+        raise ValueError(f"{parts.path}: the database must be a number")
+    tls_options = {name: options.pop(name) for name in TLS_OPTIONS if name in options}
+    if tls:
+        options |= {"connection_class": TlsConnection, "tls": tls_context(tls_options)}
+    return options
 
 
-def _check_options(url: str, known: Sequence[str]) -> None:
+def _check_options(query: str, known: Sequence[str]) -> None:
     """Raises ValueError. redis-py would only fail when it connects, and would not name the valid options."""
-    unknown = [name for name in parse_qs(urlsplit(url).query, keep_blank_values=True) if name not in known]
+    unknown = [name for name in parse_qs(query, keep_blank_values=True) if name not in known]
     if not all(map(str.isidentifier, unknown)):
         raise ValueError("its query cannot be understood; write ? and @ in a password as %3F and %40")
     if unknown:
         raise ValueError(f"{', '.join(unknown)}: no such option; known here: {', '.join(known) or 'none'}")
-
-
-def _login(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    found = {"username": parts.username, "password": parts.password}
-    return {name: unquote(value) for name, value in found.items() if value}
 
 
 def _servers(url: str) -> list[ServerAddress]:
@@ -75,12 +77,14 @@ def _servers(url: str) -> list[ServerAddress]:
     return servers
 
 
-def _sentinels(url: str) -> tuple[Sentinel, str]:
-    """The Sentinels, and the service that they are asked for. Raises ValueError."""
-    service = urlsplit(url).path.strip("/")
+def _sentinel_link(url: str) -> SingleLink:
+    """The link to the primary that the Sentinels name. Raises ValueError."""
+    parts = urlsplit(url)
+    service = parts.path.strip("/")
     if not service:
-        raise ValueError("name the service: redis+sentinel://host:26379,host:26379/name")
-    # Without a limit redis-py waits for seconds for a Sentinel that does not answer, and retries it.
-    limits = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
-    options: Any = {**limits, "retry": Retry(NoBackoff(), 0)}
-    return Sentinel(_servers(url), sentinel_kwargs=options), service  # type: ignore[no-untyped-call]  # redis-py's
+        raise ValueError(f"name the service: {parts.scheme}://host:26379,host:26379/name")
+    options = connection_options(url)
+    # The login of the URL is that of the servers. Sentinels have another one, or none.
+    login = {name.removeprefix("sentinel_"): options.pop(name) for name in SENTINEL_OPTIONS if name in options}
+    for_sentinels = {name: value for name, value in options.items() if name not in ("username", "password")}
+    return SingleLink(options, Sentinels(_servers(url), {**for_sentinels, **login}, service))

@@ -53,8 +53,14 @@ class Request(msgspec.Struct):
     keep_alive: bool
     peer: str  # the address at the other end of the connection
     started: float  # when its first byte arrived, by time.perf_counter
+    head_length: int = 0
     body: bytes = b""
     stream: BodyStream | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return self.head_length + len(self.body) + (self.stream.held if self.stream is not None else 0)
 
 
 class FieldNames:
@@ -148,7 +154,7 @@ class HeadReader:
             if len(host) > HOST_MAX or not _is_host(host):
                 raise Malformed(400)
         path, query = split_target(target)
-        return Request(method, path, query, fields, keep_alive, peer, started), length
+        return Request(method, path, query, fields, keep_alive, peer, started, len(head)), length
 
     def close(self) -> None:
         """The parser and this object refer to each other: without this, only the garbage collector frees them."""
@@ -208,7 +214,7 @@ class MessageReader:
         self._stream: BodyStream | None = None  # of the request whose body is still arriving
         self._unread = b""
         self._is_unfinished = False  # what is unread is the beginning of a head, and no more
-        self.received = 0  # bytes, since all that had come was answered
+        self.received = 0  # bytes since the last response
         self._started = 0.0
         self._empty_bytes = 0  # of empty lines since the last request
         self._is_last = False  # the request whose body is arriving is the last one
@@ -220,6 +226,18 @@ class MessageReader:
     @property
     def within_body(self) -> bool:
         return self._stream is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may be read: a body waits for the application, or messages wait behind enough requests."""
+        if self._stream is not None:
+            return self._stream.is_full
+        return len(self.waiting) > PIPELINE_MAX and bool(self._unread)
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory, except those of the request in flight."""
+        return len(self._unread) + sum(each.held for each in self.waiting)
 
     def feed(self, data: bytes, now: float) -> None:
         """Take messages until more wait than may; `now` is by time.perf_counter."""
@@ -240,7 +258,7 @@ class MessageReader:
                     data = self._feed_body(self._stream, data)
                 elif len(self.waiting) > PIPELINE_MAX:
                     self._unread = data
-                    self._source.pause()
+                    self._source.update_reading()
                     return
                 else:
                     data = self._feed_head(data, now)
@@ -291,12 +309,6 @@ class MessageReader:
             self._stream = None
             self.over = self._is_last
         return rest
-
-    def release(self) -> None:
-        """A request was answered: what is left of all that has come."""
-        if self._stream is None:
-            waiting = sum(HEAD_MAX + len(each.body) for each in self.waiting)
-            self.received = min(self.received, len(self._unread) + waiting)
 
     def end(self) -> None:
         """Nothing more will come."""
