@@ -23,6 +23,7 @@ from harness.faulty_proxy import (
 )
 from harness.nodes import Node, nodes_running
 from harness.servers import Server, serving, started
+from petstore.keys import Environment
 from petstore.plans import Limits
 from tests.verify.results import broken, verified
 
@@ -76,11 +77,12 @@ def test_nodes_that_count_in_different_redis_servers_are_named(tmp_path: Path) -
         assert "likely cause: the addresses do not share a gate" in found[check]
 
 
-def test_a_clock_that_is_30_seconds_ahead_is_named(tmp_path: Path) -> None:
-    with nodes_running(tmp_path, shared(Postgres), shared(Redis), skews=(0.0, 30.0), workers=1) as nodes:
-        found = broken(verified([node.url("") for node in nodes], nodes[0].key()))
-    assert "30 s ahead" in found["nodes.same_time"]
-    assert f"the clock of {nodes[1].url('')} is ahead" in found["nodes.same_time"]
+@pytest.mark.parametrize(("environment", "skew"), [("live", 30.0), ("staging", 3.0)])
+def test_a_clock_that_is_ahead_is_named(tmp_path: Path, environment: Environment, skew: float) -> None:
+    with nodes_running(tmp_path, shared(Postgres), shared(Redis), skews=(0.0, skew), workers=1) as nodes:
+        urls = [node.url("", environment) for node in nodes]
+        found = broken(verified(urls, nodes[0].key(environment=environment)))
+    assert f"likely cause: the clock of {urls[1]} is ahead" in found["nodes.same_time"]
 
 
 def test_a_worker_that_keeps_old_pages_is_named(tmp_path: Path) -> None:
