@@ -50,9 +50,9 @@ def _send(session: Session) -> Response:
 def _wait(session: Session, refused: Response) -> None:
     """Waits as long as `Retry-After` says. Raises Skip."""
     seconds = refused.number("retry-after")
-    if seconds is None or seconds > 65:
-        raise Skip(f"the key for --limit-key is refused for {seconds} s: use one with a small limit per minute")
-    session.sleep(seconds)
+    if seconds is None:
+        raise Skip("`Retry-After` is not a number of seconds")
+    session.wait(seconds)
 
 
 class Burst(NamedTuple):

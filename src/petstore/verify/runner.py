@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 from petstore.errors import OperatorError
-from petstore.keys import without_keys
 from petstore.pets import STATUSES
 from petstore.verify import limits
 from petstore.verify.causes import likely_cause
@@ -38,14 +37,16 @@ class Plan(NamedTuple):
 
 
 def prepare(session: Session, level: Level, write: bool) -> Plan:
-    """Plans a run. Raises OperatorError if an address is unreachable, or the key or its limit does not suffice."""
+    """Plans a run. Raises OperatorError if an address is unreachable, or a key or its limit does not suffice."""
     first, *_ = [_probe(session, address) for address in session.addresses]
-    offers_errors = level == "contract" and _offers_errors(session)
+    if session.limit_key:
+        _probe(session, session.addresses[0], session.limit_key, "--limit-key")
+    offers_errors = bool(_probed(session, "GET /pets?limit=1", "Prefer: error=not_found").values("preference-applied"))
     missing: dict[Need, str] = {}
     if not (offers_errors or write):
-        missing["write"] = "it adds animals, and this address may be live; --write allows it"
-    elif _lacks_scope(session):
-        missing["write"] = "the key does not have the write scope"
+        missing["write"] = "it would write, and this address may be live; --write allows it"
+    elif _probed(session, "POST /pets", body=b"{}").status == 403:
+        missing["write"] = "the key does not have the write scope; use one that has it"
     if not session.limit_key:
         missing["limit key"] = "it needs another key, with a small limit; --limit-key names it"
     if len(session.addresses) == 1:
@@ -89,9 +90,7 @@ def _run_one(session: Session, check: Check) -> Result:
     texts = [_in_words(finding) for finding in islice(findings, SHOWN_FINDINGS)]
     if len(findings) > SHOWN_FINDINGS:
         texts.append(f"and {len(findings) - SHOWN_FINDINGS} more")
-    detail = without_keys("\n".join(texts))
-    for key in filter(None, (session.key, session.limit_key)):
-        detail = detail.replace(key, "(the key)")
+    detail = session.without_keys("\n".join(texts))
     return Result(check.name, check.promise, "broken" if findings else "ok", detail)
 
 
@@ -103,16 +102,14 @@ def _in_words(finding: Finding) -> str:
 # What an address offers
 
 
-def _probe(session: Session, address: Address) -> Response:
+def _probe(session: Session, address: Address, key: str | None = None, option: str = "--key") -> Response:
     """The first list. Raises OperatorError unless the address and the key work."""
-    try:
-        response = session.send("GET /pets?limit=1", at=address)
-    except (NoResponse, OSError) as error:
-        raise OperatorError(f"{address.url} is unreachable: {error}") from None
-    if response.status == 200:
+    response = _probed(session, "GET /pets?limit=1", at=address, key=key)
+    if response.status == 200 or (response.status == 429 and key):
         return response
     if response.status in (401, 403):
-        raise OperatorError(f"{address.url} refuses the key: {response.status} {shown(response.message)}")
+        reason = session.without_keys(shown(response.message))
+        raise OperatorError(f"{address.url} refuses the key of {option}: {response.status} {reason}")
     if response.status == 429:
         raise OperatorError(f"the key has no requests left; Retry-After: {shown(response.value('retry-after'))}")
     hint = (
@@ -121,12 +118,19 @@ def _probe(session: Session, address: Address) -> Response:
     raise OperatorError(f"{address.url}/pets responds with {response.status}{hint}")
 
 
-def _offers_errors(session: Session) -> bool:
-    return bool(session.send("GET /pets?limit=1", "Prefer: error=not_found").values("preference-applied"))
-
-
-def _lacks_scope(session: Session) -> bool:
-    return session.post(b"{}").status == 403
+def _probed(
+    session: Session,
+    line: str,
+    *headers: str,
+    body: bytes | None = None,
+    at: Address | None = None,
+    key: str | None = None,
+) -> Response:
+    """Raises OperatorError if the address is unreachable."""
+    try:
+        return session.send(line, *headers, body=body, at=at, key=key)
+    except (NoResponse, OSError) as error:
+        raise OperatorError(f"{(at or session.addresses[0]).url} is unreachable: {error}") from None
 
 
 def _check_limit(response: Response, requests: int) -> None:
