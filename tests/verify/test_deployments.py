@@ -26,6 +26,7 @@ def needing(*needs: Need) -> set[str]:
 
 def test_nothing_is_broken(start: Callable[..., Server], host: Host) -> None:
     server = start("--cors-origin", "*", workers=1 if host == "asgi" else 2)
+    server.fill(150, "staging")
     key, limit_key = server.key(environment="staging"), server.key(environment="staging", limits=LIMITS)
     results = verified([server.url("", "staging")], key, limit_key, sleep=server.move_clock)
     assert broken(results) == {}

@@ -3,7 +3,7 @@
 import secrets
 
 from petstore.verify.findings import Findings, expect, expect_error, expect_status
-from petstore.verify.session import Session, new_pet
+from petstore.verify.session import Session, new_name, new_pet
 
 PARALLEL = 6
 
@@ -20,6 +20,8 @@ def replay(session: Session) -> Findings:
     cause = "a proxy dropped `Idempotency-Key`"
     yield from expect((again.status, again.body) == (201, first.body), "the original 201", again, cause)
     if again.body == first.body:
+        same = again.values("location") == first.values("location")
+        yield from expect(same, f"`Location: {first.value('location')}`", again)
         right = again.values("idempotent-replayed") == ["true"]
         yield from expect(right, "`Idempotent-Replayed: true`", again, "a proxy removed `Idempotent-Replayed`")
         fresh = not first.values("idempotent-replayed")
@@ -27,17 +29,20 @@ def replay(session: Session) -> Findings:
 
 
 def mismatch(session: Session) -> Findings:
-    """Another body with the same idempotency key is 422 `idempotency_mismatch`."""
-    header = _new_header()
-    session.post(new_pet(), header)
-    other = session.post(new_pet(), header)
+    """Another body with the same idempotency key is 422 `idempotency_mismatch`, and changes nothing."""
+    header, body = _new_header(), new_pet()
+    first, other, again = session.post(body, header), session.post(new_pet(), header), session.post(body, header)
     yield from expect_error(other, 422, "idempotency_mismatch", "a proxy dropped `Idempotency-Key`")
+    yield from expect(not other.values("idempotent-replayed"), "no `Idempotent-Replayed`", other)
+    yield from expect(again.body == first.body, "the original 201", again, "a proxy dropped `Idempotency-Key`")
 
 
 def parallel(session: Session) -> Findings:
     """Of parallel creates with one idempotency key, one adds the animal and the others return it."""
     headers = ("Content-Type: application/json", _new_header())
-    responses = session.send_at_once(PARALLEL, "POST /pets", *headers, body=new_pet())
+    end, name = session.list_end, new_name()
+    body = new_pet(name=name, status=end.status if end else "available")
+    responses = session.send_at_once(PARALLEL, "POST /pets", *headers, body=body)
     session.count_added(*responses)
     for response in responses:
         yield from expect_status(response, 201)
@@ -48,6 +53,10 @@ def parallel(session: Session) -> Findings:
     if other is responses[0]:
         expected = f"`Idempotent-Replayed: true` on {PARALLEL - 1} of {PARALLEL} responses, not on {replayed}"
         yield from expect(replayed == PARALLEL - 1, expected, responses[-1])
+    if end:
+        pages = session.newest()
+        found = [pet for page in pages for pet in page.pets if pet.get("name") == name]
+        yield from expect(len(found) == 1, f"one animal {name}, not {len(found)},", pages[-1])
 
 
 def invalid_key(session: Session) -> Findings:

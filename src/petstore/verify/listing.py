@@ -8,6 +8,8 @@ from petstore.verify.session import Session
 from petstore.verify.transport import Response
 
 MEMBERS = ["id", "name", "categoryId", "status"]
+TOO_FEW = "there are fewer than two animals; add some, or use --write"
+UNKNOWN = "offset=5&page=2&LIMIT=0&Status=x&limit[]=0&verify&&=&%FF=%00&"  # parameters
 INVALID = [
     ("limit", "limit=0"), ("limit", "limit=101"), ("limit", "limit=abc"), ("limit", "limit="), ("limit", "limit=%2B5"),
     ("limit", "limit=%EF%BC%95"), ("limit", "limit=5&limit=5"), ("status", "status=AVAILABLE"),
@@ -77,12 +79,22 @@ def order(session: Session) -> Findings:
 
 
 def exact_length(session: Session) -> Findings:
-    """A list has exactly `limit` animals if that many exist."""
+    """A list has as many animals as `limit` says, or 20 without it, if that many exist."""
     whole = session.send("GET /pets?limit=100").pets
     if len(whole) < 2:
-        raise Skip("there are fewer than two animals; add some, or use --write")
-    part = session.send(f"GET /pets?limit={len(whole) - 1}")
-    yield from expect(part.pets == whole[:-1], f"the first {len(whole) - 1} animals", part)
+        raise Skip(TOO_FEW)
+    for query, length in (("", 20), ("?limit=1", 1), ("?limit=2", 2), ("?limit=19", 19), ("?limit=99", 99)):
+        part = session.send(f"GET /pets{query}")
+        yield from expect(part.pets == whole[:length], f"the first {length} animals", part)
+
+
+def status_complete(session: Session) -> Findings:
+    """With `status`, a list has every animal of that status."""
+    whole = session.send("GET /pets?limit=100").pets
+    for status in STATUSES:
+        response = session.send(f"GET /pets?limit=100&status={status}")
+        expected = [pet for pet in whole if pet.get("status") == status]
+        yield from expect(response.pets[: len(expected)] == expected, f"all that are {status}", response)
 
 
 def invalid_parameters(session: Session) -> Findings:
@@ -103,5 +115,5 @@ def every_parameter_named(session: Session) -> Findings:
 
 def unknown_parameters(session: Session) -> Findings:
     """Unknown parameters are ignored."""
-    plain, other = (session.send(f"GET /pets?limit=2{more}") for more in ("", "&verify=1&LIMIT=0"))
+    plain, other = (session.send(f"GET /pets?{more}limit=2") for more in ("", UNKNOWN))
     yield from expect((other.status, other.body) == (200, plain.body), "the list without the parameter", other)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from petstore.verify.findings import Finding, Findings, Skip, expect, expect_status, unexpected
 from petstore.verify.limits import OTHER_GATE, falls_by_one
+from petstore.verify.listing import TOO_FEW
 from petstore.verify.session import Session, new_name
 from petstore.verify.transport import Address
 
@@ -52,7 +53,7 @@ def same_cursors(session: Session) -> Findings:
     pages = [session.send("GET /pets?limit=1", at=address) for address in session.addresses]
     queries = [session.next_page(page) for page in pages]
     if not all(queries):
-        raise Skip("there are fewer than two animals; add some, or use --write")
+        raise Skip(TOO_FEW)
     expected = session.send(f"GET /pets?{queries[0]}")
     for query, reader in zip(queries, [*session.addresses[1:], session.addresses[0]], strict=True):
         page = session.send(f"GET /pets?{query}", at=reader)

@@ -15,7 +15,7 @@ from petstore.verify.session import ListEnd, Session
 from petstore.verify.transport import Address, NoResponse, Response, shown
 
 REQUESTS_MAX = 400
-LIST_PAGES_MAX = 8  # for each status, to find the end of a list
+LIST_PAGES_MAX = 6  # for each status, to find the end of a list
 LIMIT_REQUESTS = 2 * (limits.LIMIT_MAX + limits.BEYOND) + 10
 SHOWN_FINDINGS = 3  # of one check
 
@@ -59,7 +59,7 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
     requests = pages + sum(check.most_requests(len(session.addresses)) for check, why in chosen if not why)
     if session.sent + requests > REQUESTS_MAX:
         raise OperatorError(f"{len(session.addresses)} addresses need more than {REQUESTS_MAX} requests: give fewer")
-    _check_limit(first, session.sent + requests)
+    _check_limit(first, session.sent + requests - 1)  # the first has been counted
     began = datetime.fromtimestamp(first.date, UTC)
     with_limit_key = LIMIT_REQUESTS if session.limit_key else 0
     return Plan(

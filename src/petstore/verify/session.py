@@ -13,7 +13,7 @@ import msgspec
 
 from petstore.keys import without_keys
 from petstore.verify.findings import Skip
-from petstore.verify.transport import Address, Connection, NoResponse, Response
+from petstore.verify.transport import Address, Connection, NoResponse, Response, link_target
 
 SECONDS_MAX = 110.0  # the last request may take ten more
 NAME = "verify-"
@@ -165,12 +165,7 @@ class Session:
 
     def next_page(self, response: Response) -> str:
         """The query of the link to the next page, or nothing."""
-        for link in response.values("link"):
-            for part in link.split(","):
-                target, _, parameters = part.strip().partition(">")
-                if 'rel="next"' in parameters.replace(" ", "") or "rel=next" in parameters:
-                    return urlsplit(target.lstrip("<")).query
-        return ""
+        return urlsplit(link_target(response, "next")).query
 
     def end_of_list(self) -> ListEnd:
         """The last page of a list, to look for new animals. Raises Skip."""

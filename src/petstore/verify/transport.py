@@ -2,13 +2,14 @@
 
 import functools
 import json
+import re
 import socket
 import ssl
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from petstore.errors import OperatorError
 
@@ -120,6 +121,12 @@ class Response(NamedTuple):
         """What arrived, in a few words and without control characters."""
         kind = self.value("content-type")
         return " ".join(part for part in (str(self.status), shown(kind), shown(self.body.decode("latin-1"))) if part)
+
+
+def link_target(response: Response, relation: str) -> str:
+    """The URL of the link with this relation, resolved against the base address; or nothing."""
+    links = re.findall(r'<([^>]*)>\s*;\s*rel="?([^",;]+)"?', ", ".join(response.values("link")))
+    return next((urljoin(f"{response.address.url}/", url) for url, found in links if found == relation), "")
 
 
 def has_id(value: Any) -> bool:
