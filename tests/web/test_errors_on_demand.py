@@ -217,10 +217,3 @@ def test_a_delay_ends_when_the_worker_stops_and_only_so_many_wait(tmp_path: Path
         running.app.publish(0.0)
 
     use_staging(tmp_path, work)
-
-
-def test_a_delayed_answer_comes_later(server: Server, client: httpx.Client, staging_key: str) -> None:
-    began = time.monotonic()
-    answer = ask(server, client, staging_key, "delay=1")
-    assert time.monotonic() - began >= 1
-    assert (answer.status_code, answer.headers["preference-applied"]) == (200, "delay=1")
