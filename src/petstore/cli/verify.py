@@ -34,7 +34,7 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     "--limit-key",
     envvar="PETSTORE_VERIFY_LIMIT_KEY",
     metavar="KEY",
-    help="Another API key, with a limit of at most 200 requests, to check limits. Also PETSTORE_VERIFY_LIMIT_KEY.",
+    help="Another API key, with a limit from 10 to 200, to check limits. Also PETSTORE_VERIFY_LIMIT_KEY.",
 )
 @click.option(
     "--level",

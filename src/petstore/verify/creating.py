@@ -10,7 +10,6 @@ from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
 CONNECTIONS = 8  # that look for a new animal: enough to reach every worker of a small deployment
-# Each is a name that begins with `verify-`, in case a broken service adds the animal.
 INVALID_VALUES: list[dict[str, Any]] = [
     {"name": 1}, {"name": None}, {"categoryId": "1"}, {"categoryId": 1.5}, {"categoryId": True}, {"status": "lost"},
 ]  # fmt: skip
@@ -83,11 +82,12 @@ def every_field_named(session: Session) -> Findings:
 
 def stored_as_sent(session: Session) -> Findings:
     """Names and numbers are stored as sent, a client's `id` and unknown members are ignored, `status` has a default."""
-    name = f" {new_name()} \N{DOG FACE} e\N{COMBINING ACUTE ACCENT} <&> "
+    name = f"{new_name()}  \N{DOG FACE} e\N{COMBINING ACUTE ACCENT} <&> "
     response = session.add(name=name, categoryId=INT64_MAX, **IGNORED)
     pet = response.pet
     expected = {"id": pet.get("id"), "name": name, "categoryId": INT64_MAX, "status": "available"}
-    right = response.status == 201 and list(pet.items()) == list(expected.items()) and pet["id"] != IGNORED["id"]
+    same = list(pet.items())[: len(expected)] == list(expected.items())  # later versions may have more members
+    right = response.status == 201 and same and pet["id"] != IGNORED["id"]
     yield from expect(right, f"201 and {expected}", response)
 
 

@@ -8,8 +8,8 @@ from petstore.verify.session import Session
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
-LIMIT_MAX = 200  # of a key for --limit-key
-BEYOND = 5  # requests that are sent beyond the limit, too few for a ban
+LIMIT_MIN, LIMIT_MAX = 10, 200  # of a key for --limit-key; with fewer, the refused requests would cause a ban
+BEYOND = 5  # requests that are sent beyond the limit
 OTHER_GATE = "the addresses do not share a gate: they count in different Redis servers (--gate)"
 OTHER_CLIENT = "another client uses this key, or a proxy repeats requests"
 
@@ -70,9 +70,9 @@ def _burst(session: Session) -> Burst:
         _wait(session, first)
         first = _send(session)
     left, limit, reset = (first.number(f"x-ratelimit-{name}") for name in ("remaining", "limit", "reset"))
-    if left is None or limit is None or reset is None or limit > LIMIT_MAX:
-        raise Skip(f"the key for --limit-key has a limit of {limit}; use one with a limit of at most {LIMIT_MAX}")
-    responses = session.send_at_once(left + min(limit, BEYOND), LINE, key=session.limit_key)
+    if left is None or limit is None or reset is None or not LIMIT_MIN <= limit <= LIMIT_MAX:
+        raise Skip(f"the key for --limit-key has a limit of {limit}; use one from {LIMIT_MIN} to {LIMIT_MAX}")
+    responses = session.send_at_once(left + BEYOND, LINE, key=session.limit_key)
     return Burst(left, responses, max(each.date for each in responses) < reset - 1)
 
 
@@ -90,15 +90,16 @@ def exact(session: Session) -> Findings:
         yield from expect(response.status in (200, 429), "200 or 429", response)
 
 
+def most_requests(limit: int) -> int:
+    """How many requests the checks below send with a key that has this limit."""
+    return 2 * (min(limit, LIMIT_MAX) + BEYOND) + 10
+
+
 def _refused(session: Session) -> Response:
     """A response to a request beyond the limit. Raises Skip."""
     response = _send(session)
     if response.status == 200:
-        left = response.number("x-ratelimit-remaining") or 0
-        if left > LIMIT_MAX:
-            raise Skip(f"the key for --limit-key has {left} requests left: use one with a limit of at most {LIMIT_MAX}")
-        response = session.send_at_once(left + 1, LINE, key=session.limit_key)[-1]
-        response = response if response.status == 429 else _send(session)
+        response = next((each for each in _burst(session).responses if each.status == 429), response)
     return response
 
 

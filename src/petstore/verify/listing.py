@@ -74,7 +74,7 @@ def order(session: Session) -> Findings:
     yield from expect_status(response, 200)
     ids = [pet["id"] for pet in response.pets]
     yield from expect(ids == sorted(set(ids)), "ascending ids", response)
-    right = all(list(pet) == MEMBERS for pet in response.pets)
+    right = all(list(pet)[: len(MEMBERS)] == MEMBERS for pet in response.pets)  # later versions may have more
     yield from expect(right, f"animals with the members {', '.join(MEMBERS)}", response)
 
 

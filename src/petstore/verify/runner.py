@@ -12,11 +12,10 @@ from petstore.verify.causes import likely_cause
 from petstore.verify.checks import CHECKS, Check, Level, Need
 from petstore.verify.findings import Finding, Skip
 from petstore.verify.session import ListEnd, Session
-from petstore.verify.transport import Address, NoResponse, Response, shown
+from petstore.verify.transport import Address, NoResponse, Response, escaped, shown
 
 REQUESTS_MAX = 400
 LIST_PAGES_MAX = 6  # for each status, to find the end of a list
-LIMIT_REQUESTS = 2 * (limits.LIMIT_MAX + limits.BEYOND) + 10
 SHOWN_FINDINGS = 3  # of one check
 
 
@@ -39,8 +38,10 @@ class Plan(NamedTuple):
 def prepare(session: Session, level: Level, write: bool) -> Plan:
     """Plans a run. Raises OperatorError if an address is unreachable, or a key or its limit does not suffice."""
     first, *_ = [_probe(session, address) for address in session.addresses]
+    limit_requests = 0
     if session.limit_key:
-        _probe(session, session.addresses[0], session.limit_key, "--limit-key")
+        limited = _probe(session, session.addresses[0], session.limit_key, "--limit-key")
+        limit_requests = limits.most_requests(limited.number("x-ratelimit-limit") or 0)
     offers_errors = bool(_probed(session, "GET /pets?limit=1", "Prefer: error=not_found").values("preference-applied"))
     missing: dict[Need, str] = {}
     if not (offers_errors or write):
@@ -60,20 +61,18 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
     if session.sent + requests > REQUESTS_MAX:
         raise OperatorError(f"{len(session.addresses)} addresses need more than {REQUESTS_MAX} requests: give fewer")
     _check_limit(first, session.sent + requests - 1)  # the first has been counted
-    began = datetime.fromtimestamp(first.date, UTC)
-    with_limit_key = LIMIT_REQUESTS if session.limit_key else 0
     return Plan(
-        chosen,
-        session.sent + requests,
-        with_limit_key,
-        "write" not in missing,
-        began,
-        "staging" if offers_errors else "live",
+        checks=chosen,
+        requests=session.sent + requests,
+        limit_requests=limit_requests,
+        writes="write" not in missing,
+        began=datetime.fromtimestamp(first.date, UTC),
+        environment="staging" if offers_errors else "live",
     )
 
 
 def run(session: Session, plan: Plan) -> Iterator[Result]:
-    """Runs the checks of a plan, one after the other."""
+    """Runs the checks of a plan, one after the other. Raises OperatorError if the address becomes unreachable."""
     if plan.writes and any(check.level == "contract" for check, _ in plan.checks):
         session.list_end = _list_end(session)
     for check, why in plan.checks:
@@ -96,7 +95,8 @@ def _run_one(session: Session, check: Check) -> Result:
 
 def _in_words(finding: Finding) -> str:
     cause = likely_cause(finding)
-    return f"expected {finding.expected}; received {finding.received}" + (f"; likely cause: {cause}" if cause else "")
+    text = f"expected {finding.expected}; received {finding.received}"
+    return escaped(f"{text}; likely cause: {cause}" if cause else text)
 
 
 # What an address offers
@@ -145,11 +145,11 @@ def _check_limit(response: Response, requests: int) -> None:
 
 
 def _list_end(session: Session) -> ListEnd | None:
-    """The last page of the shortest list, if it is not too far away."""
+    """The last page of the first list that is not too long."""
     for status in STATUSES:
         query = f"limit=100&status={status}"
         for _ in range(LIST_PAGES_MAX):
-            following = session.next_page(session.send(f"GET /pets?{query}"))
+            following = session.next_page(_probed(session, f"GET /pets?{query}"))
             if not following:
                 return ListEnd(status, query)
             query = following

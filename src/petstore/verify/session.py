@@ -75,18 +75,18 @@ class Session:
         address = at or self.addresses[0]
         data = self.message(line, *headers, body=body, key=key, at=address)
         if line.startswith(("GET ", "HEAD ")) and body is None:
-            return self._send_on_kept(address, data, line, key != "")
+            return self._send_on_kept(address, data, line)
         with self.connect(address) as connection:
             connection.write(data)
-            return self.read(connection, line, authenticated=key != "")
+            return self.read(connection, line)
 
-    def _send_on_kept(self, address: Address, data: bytes, line: str, authenticated: bool) -> Response:
+    def _send_on_kept(self, address: Address, data: bytes, line: str) -> Response:
         for connection in (self._open.pop(address, None), None):
             reused = connection is not None
             connection = connection or self.connect(address)
             try:
                 connection.write(data)
-                response = self.read(connection, line, authenticated=authenticated)
+                response = self.read(connection, line)
             except (NoResponse, OSError):
                 connection.close()
                 if not reused:
@@ -103,16 +103,16 @@ class Session:
         """A new connection, to send messages byte for byte. Raises OSError."""
         return Connection(at or self.addresses[0])
 
-    def read(self, connection: Connection, line: str, *, authenticated: bool = True) -> Response:
+    def read(self, connection: Connection, line: str) -> Response:
         """The next response of the service, which `every_response` checks too. Raises NoResponse and OSError."""
-        response = connection.read(line, authenticated=authenticated)
+        response = connection.read(line)
         with self._lock:
             self.received.append(response)
         return response
 
     def read_rejection(self, connection: Connection, line: str) -> Response:
         """The response to a message that a proxy may reject itself. Raises NoResponse and OSError."""
-        response = connection.read(line, authenticated=False)
+        response = connection.read(line)
         if response.values("x-request-id"):
             self.received.append(response)
         return response
@@ -152,7 +152,7 @@ class Session:
     # Animals
 
     def add(self, *headers: str, at: Address | None = None, **members: Any) -> Response:
-        """Adds an animal whose name begins with `verify-`, unless `members` has another name."""
+        """Adds an animal, whose name begins with `verify-` unless `members` has one."""
         return self.post(new_pet(**members), *headers, at=at)
 
     def post(self, body: bytes, *headers: str, at: Address | None = None) -> Response:
@@ -170,7 +170,7 @@ class Session:
     def end_of_list(self) -> ListEnd:
         """The last page of a list, to look for new animals. Raises Skip."""
         if self.list_end is None:
-            raise Skip("every status has too many animals to find the last page; test this on staging")
+            raise Skip("every status has too many animals to find the last page of a list; check this on staging")
         return self.list_end
 
     def newest(self, at: Address | None = None) -> list[Response]:

@@ -57,7 +57,6 @@ class Response(NamedTuple):
     """A response as it arrived. Names of headers are lower case; repeated headers are separate."""
 
     request: str  # the method and the path of the request, for messages
-    authenticated: bool  # whether the request had the key
     address: Address
     received: float  # Unix time, by the clock of this machine
     seconds: float  # from the first byte of the request to the last byte of the response
@@ -133,11 +132,15 @@ def has_id(value: Any) -> bool:
     return isinstance(value, dict) and type(value.get("id")) is int
 
 
+def escaped(text: str) -> str:
+    """A text of the other side without characters that a terminal would take for commands."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def shown(text: str) -> str:
-    """A text of the other side, shortened and escaped."""
-    escaped = text.encode("latin-1", "replace").decode("utf-8", "backslashreplace")
-    escaped = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in escaped)
-    return escaped if len(escaped) <= SHOWN_MAX else escaped[:SHOWN_MAX] + "…"
+    """A text of the other side, as it arrived in latin-1, decoded, escaped and shortened."""
+    decoded = escaped(text.encode("latin-1", "replace").decode("utf-8", "backslashreplace"))
+    return decoded if len(decoded) <= SHOWN_MAX else decoded[:SHOWN_MAX] + "…"
 
 
 @functools.cache
@@ -159,7 +162,11 @@ class Connection:
         self._socket = socket.create_connection((address.host, address.port), timeout=TIMEOUT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.secure:
-            self._socket = _tls().wrap_socket(self._socket, server_hostname=address.host)
+            try:
+                self._socket = _tls().wrap_socket(self._socket, server_hostname=address.host)
+            except OSError:
+                self._socket.close()
+                raise
 
     def __enter__(self) -> "Connection":
         return self
@@ -175,7 +182,7 @@ class Connection:
         self._began = time.monotonic()
         self._socket.sendall(data)
 
-    def read(self, request: str, *, authenticated: bool = True, interim: bool = False) -> Response:
+    def read(self, request: str, *, interim: bool = False) -> Response:
         """The next response; interim ones, such as 100 Continue, only if asked for. Raises NoResponse and OSError."""
         try:
             status, headers = self._read_head()
@@ -186,7 +193,7 @@ class Connection:
         except ValueError as error:  # a length that is not a number
             raise NoResponse(f"not an HTTP response: {error}") from None
         took = time.monotonic() - self._began
-        return Response(request, authenticated, self.address, time.time(), took, status, headers, body)
+        return Response(request, self.address, time.time(), took, status, headers, body)
 
     def is_closed(self) -> bool:
         """Whether the other side closes the connection without sending anything more."""
