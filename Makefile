@@ -39,7 +39,7 @@ $(VENV)/.installed-dev: pyproject.toml client/pyproject.toml requirements-dev.lo
 setup: $(VENV)/.installed ## Make .venv; afterwards .venv/bin/petstore is the command
 
 serve: setup ## Start the service on 127.0.0.1:8080 (options: make serve ARGS="--port 9000")
-	@$(BIN)/petstore serve $(ARGS)
+	@$(BIN)/petstore serve --show-first-key $(ARGS)
 
 console: setup ## Start the operator's console on 127.0.0.1:8081 (make console ARGS="--data …")
 	@$(BIN)/petstore console $(ARGS)

@@ -45,9 +45,10 @@ class Commands:
         return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def text(self, *words: str) -> str:
-        """The output of a command, which must succeed and print nothing on standard error."""
+        """The output of a command, which must succeed and print nothing else, except where it creates a store."""
         done = self.run(*words)
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        said = done.stderr.replace(f"Creating a store in {self.data.absolute()}\n", "")
+        assert (done.returncode, said) == (0, ""), done.stderr
         return done.stdout
 
     def json(self, *words: str) -> Any:

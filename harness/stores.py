@@ -26,13 +26,14 @@ from petstore.store.postgres.pool import PostgresPool
 from petstore.store.sqlite.connection import connect
 from petstore.store.sqlite.database import SqliteDatabase
 from petstore.store.sqlite.migrations import migrate
+from petstore.timeouts import Timeouts
 
 T = TypeVar("T")
 
 NOW = 1_800_000_000  # a whole hour
 ENTRY = AuditEntry(5.0, "a test", "test", "x")
 # A machine that stalls is no fault of the store's: only tests of timeouts use the usual ones.
-PATIENT = Bounds(request_timeout=30, busy_timeout=29, statement_timeout=29, connect_timeout=10)
+PATIENT = Bounds(timeouts=Timeouts(40))
 # A row that the tables refuse is a bug of the caller's, which gets the driver's own error.
 REFUSED_ROW = (apsw.ConstraintError, asyncpg.IntegrityConstraintViolationError)
 
@@ -119,11 +120,13 @@ async def sqlite_store(
     kind: type[apsw.Connection] = apsw.Connection,
     changes: list[Change] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    announce: Announce | None = None,
 ) -> AsyncIterator[Store]:
     """The live environment's store on SQLite, with bounds, connections and a clock of the test's own."""
     migrate(data / "live.db")
     connecting = partial(connect, kind=kind)
-    database = SqliteDatabase(data / "live.db", "live", _collecting(changes), bounds or PATIENT, connecting, clock)
+    announce = announce or _collecting(changes)
+    database = SqliteDatabase(data / "live.db", "live", announce, bounds or PATIENT, connecting, clock)
     try:
         yield store_on(database)
     finally:

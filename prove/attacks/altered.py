@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,19 @@ def links_followed(_: str) -> None:
     _replace(data_dir, "is_directory", Path.is_dir)
 
 
+def uploads_kept(_: str) -> None:
+    from petstore.admin import pet_rows
+
+    blocks = pet_rows.Reading.__iter__
+
+    def keep(self: pet_rows.Reading) -> Iterator[bytes]:
+        for block in blocks(self):
+            _kept.append(block)
+            yield block
+
+    _replace(pet_rows.Reading, "__iter__", keep)
+
+
 def metrics_for_anybody(_: str) -> None:
     _replace(site.Site, "_may_scrape", lambda *_: True)
 
@@ -197,8 +210,8 @@ ALTERATIONS: dict[str, Callable[[str], None]] = {
     for each in (
         memory_outlives_connections, memory_grows, bodies_at_once, trailers_kept, fields_of_any_length, any_memory,
         memory_max, targets_of_any_length, any_number_of_lookups, slow_chunks, slow_bodies, all_received_kept,
-        backups_of_any_size, backups_with_any_schema, files_that_others_can_read, links_after_the_look, links_followed,
-        metrics_for_anybody, metrics_for_this_machine, fields_of_other_requests, lookups,
+        backups_of_any_size, backups_with_any_schema, uploads_kept, files_that_others_can_read, links_after_the_look,
+        links_followed, metrics_for_anybody, metrics_for_this_machine, fields_of_other_requests, lookups,
     )
 }  # fmt: skip
 

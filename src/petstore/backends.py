@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from petstore.changes import Change
-from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, check_safe, exclusive_lock, shared_lock
-from petstore.errors import OperatorError
+from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, check_ours, check_safe, exclusive_lock, shared_lock
+from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
 from petstore.keys import ENVIRONMENTS, Environment
@@ -35,20 +35,21 @@ class Backends:
         *,
         alone: bool = False,
         serving: bool = False,
-        locked: bool = True,
         migrate: bool = True,
         bounds: Bounds | None = None,
     ) -> None:
         """`alone`: no other process may use the data directory meanwhile. `serving`: the callers are clients.
 
-        Without `locked` the data directory is not used, and need not exist. Without `migrate` no store is created or
-        migrated. Raises OperatorError and Unavailable.
+        Without `migrate`, no store is created or migrated. With all data on servers, only a service needs the data
+        directory, for the gate that it uses while Redis is unavailable. Raises OperatorError and Unavailable.
         """
+        self._locked = serving or settings.store is None or settings.gate is None
+        if not self._locked:
+            settings = msgspec.structs.replace(settings, gate_outage="refuse")
         self._settings = settings
-        self._locked = locked
         self.clock = clock_of(settings)
         with contextlib.ExitStack() as lock:
-            if locked:
+            if self._locked:
                 check_recognised(settings)
                 recover_gate(settings)
                 lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
@@ -112,6 +113,7 @@ def _close_soon(gate: Gate) -> None:
 
 def check_recognised(settings: Settings) -> None:
     """Raises OperatorError for files that this version cannot use, before anything in the directory changes."""
+    check_ours(settings.data)
     check_safe(settings.data)  # a pipe in place of a file would block us
     if settings.store is None:
         from petstore.store.sqlite.migrations import check_recognised as check_file
@@ -174,7 +176,10 @@ def open_stores_for(
     """Stores that announce to the gate what each commit changes. Raises OperatorError."""
 
     async def announce(environment: Environment, changes: Collection[Change]) -> None:
-        if gate is not None:
+        if gate is None:
+            return
+        # A command's change is committed, and its output may be a new secret. Nodes find the change within a second.
+        with contextlib.nullcontext() if serving else contextlib.suppress(Unavailable):
             await gate.announce(environment, changes)
 
     bounds = (bounds or Bounds())._replace(usage_days=settings.usage_days)

@@ -15,6 +15,7 @@ import fcntl
 import itertools
 import os
 import pwd
+import re
 import secrets
 import shutil
 import stat
@@ -27,7 +28,7 @@ from petstore.errors import OperatorError
 
 STORE_FILES = ("live.db", "staging.db")
 DATA_FILES = (*STORE_FILES, "gate.mdb")
-COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that SQLite and LMDB keep beside a data file
+COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that SQLite and LMDB keep next to a data file
 
 UMASK = 0o077  # of every process that creates files here: only their owner may read them
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -39,14 +40,18 @@ STAGE = "restore.part"  # files that a restore prepares, or no longer needs
 READY = "restore"  # STAGE after the rename that commits: its files are the data now, even before they are moved
 NEW, OLD = "new", "old"
 METRICS = "metrics"  # the numbers of the workers (observability/multiprocess.py)
-OWN = (LOCK, LAST_BACKUP, STAGE, METRICS, "lost+found")  # names that a directory without data may have
+# The names that Petstore gives to files and directories here. Whatever has another name belongs to somebody else.
+_OWN_NAME = re.compile(
+    r"(live\.db|staging\.db|gate\.mdb|gate-outage\.mdb)(-.*|\.damaged-.*)?|lock|last-backup|metrics|restore(\.part)?"
+    r"|replaced-.*"
+).fullmatch
 
 
 class NoData(OperatorError):
-    """The directory does not exist, or has no data of Petstore."""
+    """The directory does not exist, or has no Petstore data."""
 
-    def __init__(self, data: Path) -> None:
-        super().__init__(f"no Petstore data in {data}")
+    def __init__(self, data: Path, hint: str = "") -> None:
+        super().__init__(f"{data.absolute()} has no Petstore data{hint}")
 
 
 class InUse(OperatorError):
@@ -79,12 +84,37 @@ def check_encoding(path: Path) -> None:
         raise OperatorError(f"{path}: the path is not UTF-8; choose another") from None
 
 
+def has_data(data: Path) -> bool:
+    """Whether the directory has a store, or a restore of one that was interrupted. Raises OperatorError."""
+    check_encoding(data)
+    with os_errors_of(f"--data {data}"):
+        return any(exists(data / name) for name in (*STORE_FILES, READY))
+
+
+def check_ours(data: Path) -> None:
+    """Raises NoData for a directory that has other content and no store, before anything in it is opened."""
+    if has_data(data):
+        return
+    with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if any(path.name != "lost+found" and not _OWN_NAME(path.name) for path in data.iterdir()):
+            raise NoData(data)
+
+
+def own_files(data: Path) -> Iterator[Path]:
+    """Everything in the directory that Petstore has created, directories before their content."""
+    for path in sorted(data.iterdir()):
+        if _OWN_NAME(path.name):
+            yield path
+            if is_directory(path):
+                yield from sorted(path.rglob("*"))
+
+
 def create(data: Path) -> None:
     """Create the directory if it does not exist; otherwise let only its owner write there.
 
-    Raises OperatorError when the directory cannot be used, or is not safe to use.
+    Raises OperatorError when the directory belongs to something else, cannot be used, or is not safe to use.
     """
-    check_encoding(data)
+    check_ours(data)
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
     except FileExistsError:
@@ -109,15 +139,17 @@ def check_safe(data: Path) -> None:
     the permission to write away from others, which `create` does. A directory that does not exist is safe.
     """
     me = os.geteuid()
-    with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError):
+    with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         trusted = trusted_users(data)
         for found in (data.lstat(), data.stat()):  # the directory may be behind a link, which has an owner too
             if found.st_uid not in trusted:
                 raise _of_another_user(data, found.st_uid)
         if found.st_mode & WRITABLE_BY_OTHERS and me not in (0, found.st_uid):
             raise _writable_by_others(data)
-        if odd := _find_odd_file(data):
-            raise OperatorError(f"{odd}: a link, pipe or device in the data directory is never opened; type rm {odd}")
+        for path in own_files(data):
+            with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
+                if kind := _odd_kind(path):
+                    raise OperatorError(f"Refusing to open {path}: it is a {kind}. Remove it with `rm {path}`.")
 
 
 def trusted_users(data: Path) -> set[int]:
@@ -160,17 +192,12 @@ def _writable_by_others(data: Path) -> OperatorError:
     return OperatorError(f"--data {data}: other users can write there; as its owner or root, type chmod go-w {data}")
 
 
-def _find_odd_file(directory: Path) -> Path | None:
-    """A link, pipe or device anywhere below. LMDB and prometheus-client would follow a link, and wait for a pipe."""
-    # lost+found may be closed to this user, and a running command creates and removes files.
-    with contextlib.suppress(PermissionError, FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                if found := _find_odd_file(Path(entry.path)):
-                    return found
-            elif entry.is_symlink() or not (entry.is_file() or Path(entry.path).is_socket()):
-                return Path(entry.path)
-    return None
+def _odd_kind(path: Path) -> str:
+    """What kind of thing stands in place of a file. LMDB and prometheus-client follow a link and wait for a pipe."""
+    mode = path.lstat().st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode):
+        return ""
+    return "symlink" if stat.S_ISLNK(mode) else "pipe" if stat.S_ISFIFO(mode) else "device"
 
 
 def user_name(number: int) -> str:
@@ -238,18 +265,16 @@ def is_directory(path: Path) -> bool:
         return False
 
 
-def check_data(data: Path) -> None:
+def check_data(data: Path, hint: str = "") -> None:
     """Raises NoData, and OperatorError when the directory may not be entered. Creates nothing."""
-    check_encoding(data)
-    with os_errors_of(f"--data {data}"):
-        if not any(exists(data / name) for name in (*STORE_FILES, READY)):
-            raise NoData(data)
+    if not has_data(data):
+        raise NoData(data, hint)
 
 
 def readable_by_others(data: Path) -> list[Path]:
-    """The directory itself and the files in it, if users other than the owner have any permission for them."""
+    """The directory and our files in it, if users other than the owner have any permission for them."""
     found = []
-    for path in (data, *sorted(data.rglob("*"))):
+    for path in (data, *own_files(data)):
         with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
             mode = path.lstat().st_mode
             if mode & 0o077 and not stat.S_ISLNK(mode):
@@ -330,11 +355,6 @@ def _try_lock(file: int, operation: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def contents(data: Path) -> list[str]:
-    """The names that make a directory not empty."""
-    return sorted(path.name for path in data.iterdir() if path.name not in OWN)
 
 
 @contextlib.contextmanager

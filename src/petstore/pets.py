@@ -219,16 +219,22 @@ def new_pet(members: Mapping[str, Any], repeated: Set[str] = frozenset()) -> New
         and not repeated
     ):
         return NewPet(name, category_id, status)
-    faults = {
-        "name": _name_fault(name),
-        "categoryId": _category_fault(category_id),
-        "status": None if is_status(status) else "must be one of available, pending, sold",
-    }
-    reasons = [f"{member} {fault}" for member, fault in faults.items() if fault and member not in repeated]
-    reasons += [f"{member} must be given at most once" for member in faults if member in repeated]
-    if repeated - faults.keys():
+    reasons = [f"{member} {fault}" for member, fault in faults_of(members).items() if member not in repeated]
+    known = NewPet.__struct_encode_fields__
+    reasons += [f"{member} must be given at most once" for member in known if member in repeated]
+    if repeated - set(known):
         reasons.append("a member must be given at most once")
     raise InvalidBody("; ".join(reasons) + ".")
+
+
+def faults_of(members: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what is wrong with each member that is missing or not valid."""
+    faults = {
+        "name": _name_fault(members.get("name", _MISSING)),
+        "categoryId": _category_fault(members.get("categoryId", _MISSING)),
+        "status": None if is_status(members.get("status", "available")) else f"must be one of {', '.join(STATUSES)}",
+    }
+    return {member: fault for member, fault in faults.items() if fault}
 
 
 def _name_fault(name: object) -> str | None:

@@ -1,6 +1,7 @@
 """Usage: requests counted per key and time, and the time spans it is shown in."""
 
 import calendar
+import re
 import string
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, get_args
@@ -23,6 +24,7 @@ HOUR: Literal[3600] = 3600
 DAY: Literal[86_400] = 86_400
 INTERVALS: tuple[Interval, ...] = get_args(Interval)
 END_OF_TIME = 2**62
+_MONTH = re.compile("(?:19[7-9][0-9]|[2-9][0-9]{3})-(?:0[1-9]|1[0-2])").fullmatch
 PRINTABLE = string.ascii_letters + string.digits + string.punctuation
 
 # Days of keys, and hours of all keys together, are kept forever; the finer intervals for this long.
@@ -134,8 +136,11 @@ def path_to_keep(path: str) -> str:
     return kept if len(kept) <= PATH_MAX else f"{kept[: PATH_MAX - 1]}…"
 
 
-def calendar_month(year: int, month: int) -> tuple[Span, int]:
-    """A month in UTC: its span in days, and the second at which that span ends."""
+def calendar_month(text: str) -> tuple[Span, int]:
+    """A month in UTC, written like 2026-10: its span in days, and the second at which it ends. Raises ValueError."""
+    if not _MONTH(text):
+        raise ValueError(f"{text!r} is not a month; write it like 2026-10.")
+    year, month = int(text[:4]), int(text[5:])
     days = calendar.monthrange(year, month)[1]
     end = int(datetime(year, month, days, tzinfo=UTC).timestamp()) + DAY - 1
     return Span(days * DAY, DAY, DAY, HOUR, DAY, DAY), end

@@ -1,11 +1,14 @@
-"""Files of animals carry every member: what is exported can be imported."""
+"""Files of animals carry every member, and files that are made to stall or to fill the memory do neither."""
 
 import asyncio
 import io
+import time
+import tracemalloc
 
 import pytest
 
 from petstore.admin.pet_files import EXPORTED, Format, PetFile, write_pets
+from petstore.errors import OperatorError
 from petstore.pets import NewPet, Page
 from tests.admin.pet_members import FIRST, LEAST, SECOND, changed, with_id
 
@@ -46,3 +49,63 @@ def test_an_array_of_exported_objects_can_be_imported_with_every_member() -> Non
 
 def test_a_number_in_csv_may_have_spaces_around_it() -> None:
     assert asyncio.run(imported("x.csv", "name,categoryId\nRex, 7 \n")) == [NewPet("Rex", 7)]
+
+
+MEBIBYTE = 1024 * 1024
+HOSTILE = {
+    "blank lines": ("x.jsonl", b"\n" * 2 * MEBIBYTE),
+    "blank lines of CSV": ("x.csv", b"name,categoryId\n" + b"\n" * 2 * MEBIBYTE),
+    "one line": ("x.jsonl", b"x" * 48 * MEBIBYTE),
+    "an array of zeros": ("x.json", b"[" + b"0," * 4 * MEBIBYTE + b"0]"),
+    "lines of zeros": ("x.jsonl", b"0\n" * 4 * MEBIBYTE),
+    "one string": ("x.json", b'["' + b"x" * 48 * MEBIBYTE + b'"]'),
+    "brackets": ("x.json", b"[" * 8 * MEBIBYTE),
+    "white space": ("x.json", b"[" + b" " * 48 * MEBIBYTE + b"]"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_other_tasks_run_while_a_hostile_file_is_checked(kind: str) -> None:
+    """The longest pause was 30 s for 8 MiB of blank lines, when the file was read in the event loop."""
+    name, content = HOSTILE[kind]
+
+    async def work() -> float:
+        checking = asyncio.create_task(PetFile(name, io.BytesIO(content)).check())
+        longest, last = 0.0, time.monotonic()
+        while not checking.done():
+            await asyncio.sleep(0.001)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        with pytest.raises(OperatorError):
+            await checking
+        return longest
+
+    assert asyncio.run(work()) < 0.5
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if "blank" not in kind])  # too slow under tracemalloc
+def test_a_hostile_file_takes_little_memory(kind: str) -> None:
+    name, content = HOSTILE[kind]
+    source = io.BytesIO(content)  # shares the memory of `content`
+    tracemalloc.start()
+    try:
+        with pytest.raises(OperatorError):
+            asyncio.run(PetFile(name, source).check())
+        assert tracemalloc.get_traced_memory()[1] < 16 * MEBIBYTE
+    finally:
+        tracemalloc.stop()
+
+
+def test_checking_can_be_cancelled_between_two_steps() -> None:
+    name, content = HOSTILE["blank lines"]
+
+    async def work() -> int:
+        positions: list[int] = []
+        checking = asyncio.create_task(PetFile(name, io.BytesIO(content)).check(positions.append))
+        while not positions:
+            await asyncio.sleep(0)
+        checking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await checking
+        return positions[-1]
+
+    assert asyncio.run(work()) <= MEBIBYTE

@@ -15,7 +15,7 @@ SECRET = "pets_live_x"
 
 def banner(capsys: pytest.CaptureFixture[str], *options: str, secrets: bool = True) -> list[str]:
     with serve.make_context("petstore", list(options)) as context:
-        context.params.pop("demo")
+        del context.params["demo"], context.params["show_first_key"]
         print_banner(settings_from(context.params), {"live": SECRET} if secrets else {}, demo=False)
     return [line.strip() for line in capsys.readouterr().out.splitlines()]
 
@@ -54,7 +54,7 @@ def test_curl_does_not_check_a_certificate_that_is_for_another_name(
 
 def banner_of_sockets(capsys: pytest.CaptureFixture[str], *addresses: Address) -> list[str]:
     with serve.make_context("petstore", ["--port", "1"]) as context:
-        context.params.pop("demo")
+        del context.params["demo"], context.params["show_first_key"]
         print_banner(settings_from(context.params), {"live": SECRET}, demo=False, addresses=addresses)
     return [line.strip() for line in capsys.readouterr().out.splitlines()]
 

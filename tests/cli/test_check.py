@@ -47,12 +47,18 @@ def test_check_with_a_fault_exits_with_1(embedded: Commands) -> None:
     assert "chmod -R go=" in done.stdout
 
 
+@pytest.mark.on("sqlite-lmdb")
 def test_check_without_data_exits_with_2(without_data: Commands) -> None:
-    assert without_data.fails_in_one_line("check") == f"no Petstore data in {without_data.data}"
+    assert without_data.fails_in_one_line("check") == f"{without_data.data} has no Petstore data"
     without_data.fails_in_one_line("check", "--nothing")
-    if without_data.server.store is None:
-        without_data.data.mkdir()
-        assert without_data.fails_in_one_line("check") == f"no Petstore data in {without_data.data}"
+    without_data.data.mkdir()
+    assert without_data.fails_in_one_line("check") == f"{without_data.data} has no Petstore data"
+
+
+@pytest.mark.on("postgres-redis")
+def test_check_of_servers_without_data_names_the_missing_schemas(without_data: Commands) -> None:
+    done = without_data.run("check")
+    assert done.returncode == 1 and "there is no schema petstore_live yet" in done.stdout
 
 
 def state(data: Path) -> dict[str, tuple[str, float]]:
@@ -132,7 +138,7 @@ def test_an_old_last_backup_is_a_warning(embedded: Commands, tmp_path: Path) -> 
     hours = 3600.0
     os.utime(embedded.data / "lock", (0, time.time() - 27 * hours))
     report = embedded.json("check")  # a warning is not a fault: exit code 0
-    assert report["warnings"] == {"last backup": ["there is no backup; petstore backup DIR --keep 24 makes one"]}
+    assert report["warnings"] == {"last backup": ["there is no backup; make one with `petstore backup DIR --keep 24`"]}
     embedded.text("backup", str(tmp_path / "backups"), "--keep", "24")
     assert embedded.json("check")["warnings"] == {}
     os.utime(embedded.data / "last-backup", (0, time.time() - 27 * hours))

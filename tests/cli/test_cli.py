@@ -394,7 +394,7 @@ def test_one_animal_is_written_in_the_singular(embedded: Commands, tmp_path: Pat
 
 
 def test_data_option_wins_over_the_variable(embedded: Commands, tmp_path: Path) -> None:
-    embedded.text("pets", "add", "--name", "Rex", "--category-id", "1", "--data", str(tmp_path / "other"))
+    embedded.run("pets", "add", "--name", "Rex", "--category-id", "1", "--data", str(tmp_path / "other"))
     assert embedded.json("pets", "list") == []
     assert len(embedded.json("pets", "list", "--data", str(tmp_path / "other"))) == 1
     assert embedded.data.is_dir()

@@ -9,7 +9,7 @@ import pytest
 
 from harness.commands import Commands
 from harness.other_user import as_nobody, folder_of_nobody
-from petstore.admin.pet_files import LINE_MAX
+from petstore.admin.pet_rows import LINE_MAX
 from tests.cli.test_files import import_fails
 
 pytestmark = pytest.mark.on("sqlite-lmdb")  # the format of a file is read before a store is opened
@@ -30,7 +30,8 @@ def test_csv_rows_after_one_that_cannot_be_read_are_read(petstore: Commands, tmp
     good, bad = dry_run(petstore, file)
     assert good == 5
     assert {3, 5, 7, 8, 11} == set(bad)
-    assert bad[3] == bad[11] == "not valid UTF-8"
+    assert bad[3] == '"\\xff,2" is not valid UTF-8; save the file as CSV UTF-8'
+    assert bad[11] == '"Ada\\xfe,6" is not valid UTF-8; save the file as CSV UTF-8'
     assert bad[5] == "longer than 64 KiB; one animal a line"
     assert bad[7].startswith("not valid CSV, where each row takes one line: ")
     assert bad[8].startswith("categoryId")
@@ -62,7 +63,17 @@ def test_the_header_line_tells_the_delimiter(petstore: Commands, tmp_path: Path,
 def test_a_misspelled_column_is_named_with_any_delimiter(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.csv"
     file.write_text("name;categoryID\nRex;1\n")
-    assert dry_run(petstore, file)[1] == {1: 'the header line has "categoryID" where categoryId is expected'}
+    assert dry_run(petstore, file)[1] == {1: 'unknown column "categoryID"; did you mean categoryId?'}
+
+
+def test_unknown_columns_are_named_in_a_warning(petstore: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "animals.csv"
+    file.write_text("id,name,categoryId,colour,category,added_by,\n1,Rex,1,brown,dogs,ada,\n")
+    dry = petstore.run("pets", "import", str(file), "--dry-run", "--json")
+    assert json.loads(dry.stdout)["unknown_columns"] == ["colour", "category"]
+    done = petstore.run("pets", "import", str(file), "--json")
+    assert json.loads(done.stdout)["added"] == 1
+    assert dry.stderr == done.stderr == 'Warning: unknown columns "colour", "category" are ignored.\n'
 
 
 @pytest.mark.parametrize("content", ["", "name,categoryId\n"], ids=["nothing", "a header line"])

@@ -236,5 +236,5 @@ def test_another_asgi_server_refuses_demo(tmp_path: Path) -> None:
     code = "from petstore.cli.serve import asgi; asgi()"
     environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "data"), "PETSTORE_DEMO": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
-    assert (done.returncode, done.stderr) == (1, "petstore: --demo: only petstore serve makes the data of a demo\n")
+    assert (done.returncode, done.stderr) == (1, "petstore: --demo: only petstore serve has this option\n")
     assert not (tmp_path / "data").exists()

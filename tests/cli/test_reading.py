@@ -93,7 +93,7 @@ def test_a_reading_command_creates_no_part_of_the_data_that_is_missing(tmp_path:
     petstore.text(*words)
     assert not (petstore.data / "gate.mdb").exists()
     (petstore.data / "staging.db").unlink()
-    assert "petstore serve creates or migrates it" in petstore.fails_in_one_line(*words)
+    assert "serve --data" in petstore.fails_in_one_line(*words)
     assert not (petstore.data / "staging.db").exists()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import select
@@ -23,22 +24,23 @@ from harness.backends import free_port
 from harness.certificates import self_signed
 from harness.commands import Commands
 from harness.served import SECRET, Served, is_running, serve_fails_in_one_line, wait_for
-from harness.servers import PETSTORE, Server, takes_connections
+from harness.servers import PETSTORE, Server, started, takes_connections
 from harness.stores import StorePlace
 from petstore.cli import serve as serve_command
 from petstore.keys import Environment
+from petstore.plans import Limits
 from petstore.service import AsgiService
 from petstore.settings import Settings
-from petstore.store.database import Bounds
 from petstore.store.postgres.migrations import MIGRATION_LOCK
 from petstore.store.schema import UNFINISHED_COPY
+from petstore.timeouts import CLIENT
 
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
 CURL = Path("/usr/bin/curl")
 
 
 def test_first_start_prints_one_key_and_a_curl_line_that_works(serve: Callable[..., Served]) -> None:
-    own = serve()
+    own = serve("--show-first-key")
     assert len(set(SECRET.findall(own.printed))) == 1
     line = next(line.strip() for line in own.printed.splitlines() if line.strip().startswith("curl "))
     if CURL.exists():
@@ -51,8 +53,48 @@ def test_first_start_prints_one_key_and_a_curl_line_that_works(serve: Callable[.
         assert httpx.get(words[1], headers={words[2]: words[3]}, verify=False).json() == []
 
 
-def test_second_start_prints_no_key(serve: Callable[..., Served]) -> None:
+def test_first_start_without_a_terminal_prints_the_command_that_creates_a_key(serve: Callable[..., Served]) -> None:
     own = serve()
+    assert SECRET.findall(own.printed + own.log.read_text()) == []
+    (line,) = re.findall("Create one with `(.*)`", own.printed)
+    assert f"--data {own.data}" in line
+    created = subprocess.run(["sh", "-c", f"{line} --json"], capture_output=True, text=True, check=True)
+    key = json.loads(created.stdout)["key"]
+    assert httpx.get(own.url("/pets"), headers={"Authorization": f"Bearer {key}"}).json() == []
+
+
+def test_make_serve_prints_a_key_even_if_its_output_goes_to_a_file() -> None:
+    (command,) = [line for line in Path("Makefile").read_text().splitlines() if "/petstore serve" in line]
+    assert "--show-first-key" in command
+
+
+def test_the_banner_names_the_data_by_its_absolute_path(serve: Callable[..., Served]) -> None:
+    own = serve()
+    assert re.search(rf"^  data +{re.escape(str(own.data.absolute()))}$", own.printed, re.MULTILINE)
+
+
+def test_a_second_service_on_the_same_directory_says_so_and_shares_its_limits(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    own = serve()
+    key = own.key("enterprise", Limits(10, 100))
+    with started(Server(own.data)) as second:
+        statuses = [httpx.get(each.url("/pets"), headers=key.headers).status_code for each in (own, second) * 6]
+        assert (statuses.count(200), statuses.count(429)) == (10, 2)
+    told = subprocess.Popen(
+        [*PETSTORE, "serve", "--data", str(own.data), "--port", str(free_port())],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert told.stderr is not None
+        assert "Another service or command uses this data directory" in told.stderr.readline()
+    finally:
+        told.terminate()
+        told.communicate(timeout=30)
+
+
+def test_second_start_prints_no_key(serve: Callable[..., Served]) -> None:
+    own = serve("--show-first-key")
     (first,) = set(SECRET.findall(own.printed))
     own.stop()
     own.start()
@@ -192,22 +234,22 @@ def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
     settings = Settings(data=place.data, store=place.url)
     monkeypatch.setattr(serve_command, "OPENING_LOGGED_AFTER", 0.1)
 
-    async def start_while_another_node_migrates() -> dict[Environment, str]:
+    async def start_while_another_node_migrates() -> dict[Environment, str] | None:
         other = await asyncpg.connect(place.url)
         await other.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
-        starting = asyncio.create_task(serve_command._first_key(settings))
-        await other.execute(f"SELECT pg_sleep({1.2 * Bounds().request_timeout})")
+        starting = asyncio.create_task(serve_command._first_key(settings, create=True))
+        await other.execute(f"SELECT pg_sleep({1.2 * CLIENT.call})")
         await other.close()
         return await starting
 
     with caplog.at_level("INFO", "petstore"):
         secrets = asyncio.run(start_while_another_node_migrates())
-    assert SECRET.fullmatch(secrets["live"])
+    assert secrets is not None and SECRET.fullmatch(secrets["live"])
     assert caplog.messages == ["store opening"]
 
 
 def test_first_key_that_cannot_be_printed_is_said_to_be_lost(tmp_path: Path) -> None:
-    words = [*PETSTORE, "serve", "--data", str(tmp_path / "data"), "--port", str(free_port())]
+    words = [*PETSTORE, "serve", "--show-first-key", "--data", str(tmp_path / "data"), "--port", str(free_port())]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=20)
     assert done.returncode == 2 and re.search(r"the secret is lost: .*petstore keys rotate", done.stderr)

@@ -215,8 +215,13 @@ def test_audit_lists_and_filters_entries(petstore: Commands) -> None:
     assert json.loads(page.stdout) == entries[:1]
     assert petstore.json("audit", "--before", str(entries[0]["number"])) == entries[1:]
     header, first, *_ = petstore.text("audit").splitlines()
-    assert header.split() == ["number", "when", "who", "what", "subject", "detail"]
+    assert header.split() == ["number", "when", "who", "what", "subject", "name", "detail"]
     assert key_id in first
+    assert {entry["name"] for entry in entries} == {""}
+    petstore.text("keys", "create", "--plan", "free", "--name", "Ada's shop")
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    assert [entry["name"] for entry in petstore.json("audit")][:3] == ["", "Ada's shop", ""]
+    assert re.search(r" create key +key_\w+ +Ada's shop +free", petstore.text("audit"))
     assert "--what" in petstore.fails_in_one_line("audit", "--what", "nonsense")
 
 

@@ -21,7 +21,7 @@ from tests.console.browser_steps import signed_in
 
 pytestmark = pytest.mark.thorough
 
-SECTIONS = ["overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health"]
+SECTIONS = ["overview", "animals", "keys", "bans", "bills", "deprecated", "audit", "operators", "health"]
 NAMES = ["Rex", "<script>alert(1)</script>", "🐈" * 255, "\u202eright to left", "x" * 255, "Mia", "Luna", "Ærø"]
 KEYS = ["Ada's laptop", "'; drop table keys; --", "🐕" * 255, "", "<script>alert(2)</script>", "Zoo Leipzig – booking"]
 

@@ -10,7 +10,7 @@ def test_the_audit_log_can_be_filtered(operator: ConsoleClient, console: Console
     grace.submit(f"/live/keys/{key_id}/revoke")
     page = operator.get("/live/audit?who=grace hop")
     assert cells(page, "Who") == ["Grace Hopper"] * 3 and cells(page, "What") == ["revoke key", "create key", "sign in"]
-    assert cells(operator.get("/live/audit?who=grace&what=create key"), "Subject") == [key_id]
+    assert cells(operator.get("/live/audit?who=grace&what=create key"), "Subject") == [f"{key_id} G"]
     assert cells(operator.get(f"/live/audit/rows?q={key_id}"), "What") == ["revoke key", "create key"]
     assert "No matching entries" in text_of(operator.get("/live/audit?who=nobody-of-that-name"))
     assert cells(operator.get("/live/audit?what=nonsense&who=grace"), "What") != []

@@ -1,10 +1,12 @@
-"""Values computed in the background: without a store, in an event loop of the test."""
+"""Values computed in the background, and jobs: without a store, in an event loop of the test."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from petstore.console.background import BackgroundValue
-from petstore.errors import Unavailable
+import pytest
+
+from petstore.console.background import RUNNING_MAX, WAITING_MAX, BackgroundValue, Job, Jobs
+from petstore.errors import OperatorError, Unavailable
 
 
 class SlowComputation:
@@ -78,3 +80,65 @@ def test_a_page_that_needs_a_result_waits_for_the_first_one_only() -> None:
         assert result is not None and result.value == 1, "the last one serves"
 
     run(test)
+
+
+# Jobs that ask
+
+
+async def asking(jobs: Jobs, timeout_seconds: float = 60.0) -> Job:
+    """Starts a job that waits for an answer."""
+
+    async def work(job: Job) -> str:
+        await job.confirm("Again?", timeout_seconds)
+        return "confirmed"
+
+    job = jobs.start(Job("live", "a job", 1), work)
+    await asyncio.sleep(0)
+    assert (job.state, job.question) == ("waiting", "Again?")
+    return job
+
+
+async def ended(job: Job) -> tuple[str, str]:
+    assert job.task is not None
+    await job.task
+    return job.state, job.result
+
+
+def test_a_job_continues_after_the_answer_and_ends_without_one() -> None:
+    async def test() -> None:
+        async with Jobs() as jobs:
+            confirmed, refused, unanswered = await asking(jobs), await asking(jobs), await asking(jobs, 0.01)
+            jobs.answer(confirmed, True)
+            jobs.answer(confirmed, False)  # too late
+            jobs.answer(refused, False)
+            assert await ended(confirmed) == ("finished", "confirmed")
+            assert await ended(refused) == ("failed", "Cancelled. Nothing was changed.")
+            assert await ended(unanswered) == ("failed", "Nothing was changed: no answer within ten minutes.")
+            jobs.answer(unanswered, True)
+            left = await asking(jobs)
+        assert left.state == "failed", "the console stops"
+
+    asyncio.run(test())
+
+
+def test_jobs_that_wait_do_not_count_as_running_but_are_limited() -> None:
+    async def forever(job: Job) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def test() -> None:
+        async with Jobs() as jobs:
+            waiting = [await asking(jobs) for _ in range(WAITING_MAX)]
+            with pytest.raises(OperatorError, match="10 imports are waiting for an answer"):
+                await asking(jobs)
+            jobs.answer(waiting[0], False)
+            await ended(waiting[0])
+            for _ in range(RUNNING_MAX):
+                jobs.start(Job("live", "a job", 1), forever)
+            with pytest.raises(OperatorError, match="two jobs are running"):
+                jobs.answer(waiting[1], True)
+            assert waiting[1].state == "waiting"
+            jobs.answer(waiting[1], False)
+            assert await ended(waiting[1]) == ("failed", "Cancelled. Nothing was changed.")
+
+    asyncio.run(test())

@@ -69,6 +69,21 @@ def test_a_file_is_imported_and_exported(page: Page, tmp_path: Path) -> None:
     assert Path(download.value.path()).read_text().count(",File ") >= 3_000
 
 
+def test_a_file_that_was_imported_before_needs_a_confirmation(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "again.jsonl"
+    file.write_text(json.dumps({"name": f"Again {time.time_ns()}", "categoryId": 1}))
+    for number in range(2):
+        open_section(page, "Animals")
+        page.get_by_text("Import a file", exact=True).click()
+        page.get_by_label("File (.jsonl, .csv or .json)").set_input_files(file)
+        page.get_by_role("button", name="Import into live").click()
+        if number:
+            expect(page.get_by_text("again.jsonl was imported before")).to_be_visible()
+            expect(page.get_by_role("link", name="Show the first import")).to_be_visible()
+            page.get_by_role("button", name="Import again").click()
+        expect(page.get_by_text("1 animal was added to live.")).to_be_visible()
+
+
 def test_an_import_is_undone_with_a_button(page: Page, tmp_path: Path) -> None:
     open_section(page, "Animals")
     mark = f"Mistake {time.time_ns()}"

@@ -67,6 +67,66 @@ def test_an_import_is_undone_from_its_page(operator: ConsoleClient, server: Serv
     assert operator.get("/live/animals/imports/%00").status_code == 404
 
 
+def import_ids(page: httpx.Response) -> list[str]:
+    return re.findall(r'href="/live/animals/imports/(imp_\w+)"', page.text)
+
+
+def answer(operator: ConsoleClient, page: httpx.Response, given: str) -> httpx.Response:
+    """Answers the question on a job's page, as a browser without scripts does. Returns the page of its end."""
+    (address,) = re.findall(r'<form method="post" action="(/live/jobs/[^"]+)"', page.text)
+    assert f'name="answer" value="{given}"' in page.text and "refresh" not in page.headers
+    return finished_job(operator, operator.post(address, answer=given))
+
+
+def test_the_same_content_is_imported_again_only_after_a_confirmation(operator: ConsoleClient) -> None:
+    mark = f"Repeated {time.time_ns()}"
+    content = f"name,categoryId\n{mark},1\n".encode()
+
+    def found() -> int:
+        return len(cells(operator.get(f"/live/animals?q={mark}"), "Id"))
+
+    (first,) = import_ids(finished_job(operator, upload(operator, "first.csv", content)))
+    page = finished_job(operator, upload(operator, "renamed.csv", content))
+    assert f"renamed.csv was imported before: {first}, 1 animal, " in text_of(page)
+    assert (import_ids(page), found()) == ([first], 1)
+    cancelled = answer(operator, page, "no")
+    assert "Cancelled. Nothing was changed." in text_of(cancelled) and found() == 1
+    page = finished_job(operator, upload(operator, "renamed.csv", content))
+    assert found() == 1
+    done = answer(operator, page, "yes")
+    assert "1 animal was added to live." in text_of(done) and found() == 2
+    (second,) = import_ids(done)
+    assert second != first
+    (address,) = re.findall(r'action="(/live/jobs/[^"]+)"', page.text)
+    again = finished_job(operator, operator.post(address, answer="yes"))
+    assert "1 animal was added to live." in text_of(again) and found() == 2, "a question is answered once"
+
+
+def test_two_operators_who_confirm_the_same_repetition_add_the_file_once(operator: ConsoleClient) -> None:
+    mark = f"Twice {time.time_ns()}"
+    content = f"name,categoryId\n{mark},1\n".encode()
+    finished_job(operator, upload(operator, "a.csv", content))
+    grace = operator.console.sign_in("grace")
+    pages = [finished_job(each, upload(each, "a.csv", content)) for each in (operator, grace)]
+    (second,) = import_ids(answer(operator, pages[0], "yes"))
+    asked = answer(grace, pages[1], "yes")
+    assert f"a.csv was imported before: {second}, 1 animal, " in text_of(asked)
+    answer(grace, asked, "no")
+    assert len(cells(operator.get(f"/live/animals?q={mark}"), "Id")) == 2
+
+
+def test_viewers_cannot_answer(operator: ConsoleClient) -> None:
+    content = f"name,categoryId\nViewed {time.time_ns()},1\n".encode()
+    finished_job(operator, upload(operator, "a.csv", content))
+    page = finished_job(operator, upload(operator, "a.csv", content))
+    (address,) = re.findall(r'<form method="post" action="(/live/jobs/[^"]+)"', page.text)
+    viewer = operator.console.sign_in("vera", role="viewer")
+    shown = viewer.get(address)
+    assert "was imported before" in text_of(shown) and f'action="{address}"' not in shown.text
+    assert viewer.post(address, answer="yes").status_code == 403
+    answer(operator, page, "no")
+
+
 def test_pages_of_imports_follow_each_other(operator: ConsoleClient, server: Server) -> None:
     async def fill(backends: Any) -> None:
         for i in range(53):
@@ -90,6 +150,12 @@ def test_a_file_with_invalid_rows_is_not_imported_and_the_rows_are_listed(operat
     assert "line 3: categoryId must be a whole number" in text_of(page)
     assert "line 32: categoryId must be a whole number" in text_of(page)
     assert cells(operator.get("/live/animals?q=Only good"), "Name") == []
+
+
+def test_unknown_columns_are_named_with_the_result(operator: ConsoleClient) -> None:
+    content = f"name,categoryId,colour\nBrown {time.time_ns()},1,brown\n".encode()
+    page = finished_job(operator, upload(operator, "animals.csv", content))
+    assert '1 animal was added to live. Warning: unknown column "colour" is ignored.' in text_of(page)
 
 
 def test_a_file_without_animals_is_not_an_import(operator: ConsoleClient, server: Server) -> None:

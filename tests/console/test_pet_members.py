@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from harness.consoles import Console, ConsoleClient, text_of
 from harness.servers import ENTRY, Server
-from petstore.admin.pet_files import IMPORTED
+from petstore.admin.pet_texts import IMPORTED
 from petstore.operators import Role
 from petstore.pets import NewPet, Pet
 from tests.admin.pet_members import FIRST, LEAST, MEMBERS, SECOND, changed, lacking, texts, with_id

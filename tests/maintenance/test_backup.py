@@ -234,7 +234,7 @@ def test_a_backup_that_is_stopped_leaves_nothing_behind(embedded: Commands, tmp_
 
 def test_backup_of_nothing_is_refused(tmp_path: Path) -> None:
     commands = Commands(Server(tmp_path / "data"))
-    assert commands.fails_in_one_line("backup", str(tmp_path / "backup.zip")) == f"no Petstore data in {commands.data}"
+    assert commands.fails_in_one_line("backup", str(tmp_path / "backup.zip")) == f"{commands.data} has no Petstore data"
     assert not (tmp_path / "data").exists()
 
 

@@ -38,7 +38,7 @@ def test_a_pipe_in_the_data_directory_is_refused_and_not_waited_for(used: Comman
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe)
     for words in (["keys", "list"], ["serve", "--port", str(free_port())], ["check"]):
-        assert "is never opened; type rm" in used.fails_in_one_line(*words)
+        assert "it is a pipe. Remove it with `rm " in used.fails_in_one_line(*words)
 
 
 def test_restore_is_refused_while_a_process_has_the_shared_lock(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_directory_with_a_link_is_refused(used: Commands, tmp_path: Path, name
     link.unlink(missing_ok=True)
     link.symlink_to(precious)
     for words in (["serve"], ["keys", "list"], ["backup", str(tmp_path / "backup.zip")], ["check"]):
-        assert f"type rm {link}" in used.fails_in_one_line(*words)
+        assert f"Remove it with `rm {link}`" in used.fails_in_one_line(*words)
     after = precious.stat()
     assert (precious.read_text(), after.st_mtime_ns, after.st_uid) == ("precious", before.st_mtime_ns, before.st_uid)
 

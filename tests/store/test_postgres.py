@@ -19,8 +19,8 @@ from petstore.observability.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEU
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.pets import page_sql
+from petstore.store.postgres.batched_creates import lock_pet_ids
 from petstore.store.postgres.pool import is_gone, translate
-from petstore.store.postgres.writer import lock_pet_ids
 from petstore.store.schema import NEWEST_SCHEMA
 from petstore.usage import OperationUsage
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.backends import Postgres
-from harness.stores import NOW, StorePlace, nobody_is_connected, postgres_pool
+from harness.stores import NOW, PATIENT, StorePlace, nobody_is_connected, postgres_pool
 from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
 from petstore.pets import NewPet
@@ -19,6 +19,7 @@ from petstore.store import Store, StorePolicy
 from petstore.store.database import Bounds
 from petstore.store.postgres import migrations
 from petstore.store.postgres.pool import PostgresPool, each_host, pool_options
+from petstore.timeouts import Timeouts
 
 
 @contextlib.contextmanager
@@ -64,7 +65,7 @@ def test_host_that_swallows_packets_leaves_time_for_the_next(postgres: Postgres,
 def test_host_that_answered_is_asked_first_from_then_on(postgres: Postgres, tmp_path: Path) -> None:
     async def work() -> None:
         # A longer timeout than usual: a machine that stalls is no fault of the pool's.
-        limits = Bounds(request_timeout=20, connect_timeout=4)
+        limits = Bounds(timeouts=Timeouts(8))
         async with postgres_pool(StorePlace(tmp_path, with_first_host(deaf, postgres.url())), 3, limits) as pool:
             await pool.run(lambda connection: connection.fetchval("SELECT 1"))
             assert tries(deaf) == 1
@@ -118,7 +119,7 @@ def test_migration_may_take_longer_than_a_request_waits(place: StorePlace) -> No
 
     async def work() -> None:
         assert place.url is not None
-        policy = StorePolicy(1, bounds=Bounds(connect_timeout=10))
+        policy = StorePolicy(1, bounds=PATIENT)
         pool = PostgresPool(place.url, ["petstore_live"], policy, [*earlier, slow])
         with pytest.raises(Unavailable):
             await pool.run(lambda connection: connection.fetchval("SELECT 1"), 0.2)
@@ -162,7 +163,14 @@ def test_connection_settings_reach_the_server(place: StorePlace) -> None:
             limits = ("statement_timeout", "idle_in_transaction_session_timeout", "application_name")
             return [await pool.run(lambda c, limit=limit: c.fetchval(f"SHOW {limit}"), 20) for limit in limits]  # type: ignore[misc]  # of this turn
 
-    assert asyncio.run(work()) == ["1350ms", "5s", migrations.APPLICATION_NAME]
+    assert asyncio.run(work()) == ["1200ms", "5s", migrations.APPLICATION_NAME]
+
+
+def test_guide_asks_operators_of_pgbouncer_for_the_same_timeouts() -> None:
+    guide = (Path(__file__).parents[2] / "docs/scaling.md").read_text()
+    bounds = Bounds()
+    assert f"SET statement_timeout = '{bounds.timeouts.step * 1000:.0f}ms'" in guide
+    assert f"SET idle_in_transaction_session_timeout = '{bounds.idle_transaction_timeout:.0f}s'" in guide
 
 
 def test_pool_that_is_closed_first_finishes_its_work(place: StorePlace) -> None:

@@ -12,16 +12,17 @@ import asyncpg
 import pytest
 
 from harness.backends import Postgres, running
-from harness.stores import NOW, PATIENT, StorePlace, nobody_is_connected, postgres_pool
+from harness.stores import NOW, PATIENT, StorePlace, names, nobody_is_connected, postgres_pool
 from petstore.errors import Unavailable
 from petstore.observability import health as health_module
 from petstore.observability.health import Health
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.database import Bounds
+from petstore.store.postgres.batched_creates import watched
 from petstore.store.postgres.migrations import APPLICATION_NAME
 from petstore.store.postgres.pool import PostgresPool, long_transaction, terminate_at
-from petstore.store.postgres.writer import watched
+from petstore.timeouts import Timeouts
 
 ONE = StorePolicy(pool_size=1)
 
@@ -70,27 +71,24 @@ def test_an_answer_that_comes_with_the_deadline_is_no_bug(postgres: Postgres) ->
     asyncio.run(work())
 
 
-def test_nobody_waits_longer_behind_a_batch_than_the_timeout(place: StorePlace) -> None:
-    limits = Bounds(check_interval=0.01, batch=1, request_timeout=0.6, commit_timeout=20, statement_timeout=30)
-
+def test_add_that_waits_behind_a_batch_until_too_little_time_is_left_is_not_added(place: StorePlace) -> None:
     async def work(store: Store) -> None:
         async with table_locked(place):
-            slow = asyncio.ensure_future(store.pets.add(NewPet("slow", 1), NOW))
-            await asyncio.sleep(0.3)
-            began = time.monotonic()
-            behind = [asyncio.ensure_future(store.pets.add(NewPet("behind it", 1), NOW)) for _ in range(2)]
-            outcomes = await asyncio.gather(*behind, return_exceptions=True)
-            assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
-            assert time.monotonic() - began < 10
-        await asyncio.wait([slow])
-        assert sum((await store.pets.count()).values()) <= 1
+            first = asyncio.ensure_future(store.pets.add(NewPet("first", 1), NOW))
+            await asyncio.sleep(0.05)  # its batch has begun
+            reserve = PATIENT.timeouts.reserve
+            late = asyncio.ensure_future(store.pets.add(NewPet("late", 1), NOW, None, time.monotonic() + reserve))
+            in_time = asyncio.ensure_future(store.pets.add(NewPet("in time", 1), NOW))
+            await asyncio.sleep(0)
+        assert [(await each).pet.name for each in (first, in_time)] == ["first", "in time"]
+        with pytest.raises(Unavailable, match="in time"):
+            await late
+        assert await names(store) == ["first", "in time"]
 
-    place.use(work, policy=StorePolicy(bounds=limits))
+    place.use(work)
 
 
-def test_add_that_is_refused_with_little_time_left_is_not_added_when_the_lock_is_free(place: StorePlace) -> None:
-    limits = Bounds(request_timeout=1.3)  # less than a connection's statements have
-
+def test_add_that_the_server_refuses_is_not_added_when_the_lock_is_free(place: StorePlace) -> None:
     async def work(store: Store) -> None:
         async with table_locked(place):
             for _ in range(5):
@@ -105,7 +103,7 @@ def test_add_that_is_refused_with_little_time_left_is_not_added_when_the_lock_is
         assert [each.replayed for each in added] == [False, True]
         assert sum((await store.pets.count()).values()) == 1
 
-    place.use(work, policy=StorePolicy(bounds=limits))
+    place.use(work, policy=StorePolicy())
 
 
 def test_queue_for_connections_is_finite(place: StorePlace) -> None:
@@ -164,13 +162,13 @@ def test_connection_is_kept_after_an_error_and_not_after_a_timeout(place: StoreP
 def test_statement_that_takes_too_long_is_ended_unless_it_is_an_operators(place: StorePlace) -> None:
     async def long(connection: Any) -> int:
         async with long_transaction(connection):
-            return int(await connection.fetchval("SELECT 7 FROM pg_sleep(0.3)"))
+            return int(await connection.fetchval("SELECT 7 FROM pg_sleep(0.6)"))
 
     async def work() -> None:
-        async with postgres_pool(place, bounds=PATIENT._replace(statement_timeout=0.1)) as pool:
+        async with postgres_pool(place, bounds=Bounds(timeouts=Timeouts(0.5))) as pool:  # 0.3 s for a statement
             before = await backends_of(pool)
             with pytest.raises(Unavailable, match="QueryCanceled"):
-                await pool.run(lambda connection: connection.fetchval("SELECT pg_sleep(1)"), 20)
+                await pool.run(lambda connection: connection.fetchval("SELECT pg_sleep(10)"), 20)
             assert await pool.run(long, 20) == 7
             assert await backends_of(pool) == before  # nothing was wrong with the connection
 

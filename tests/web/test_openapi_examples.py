@@ -296,7 +296,7 @@ def with_backends(operation: OperationName, name: str) -> Any:
     marks = []
     if name in ("head_timeout", "request_timeout"):
         marks.append(pytest.mark.on("sqlite-lmdb"))  # eight seconds each
-    elif ERRORS[name][2]["code"] == "malformed_request":
+    elif ERRORS[name][2]["code"] == "malformed_request" or name == "too_many_chunks":
         marks.append(pytest.mark.on("sqlite-lmdb", "postgres-redis"))  # another HTTP server rejects these itself
     return pytest.param(operation, name, marks=marks)
 

@@ -318,6 +318,10 @@ def checked_pet(pet: NewPet | Pet) -> NewPet:
         raise OperatorError(error.message) from None
 
 
+def described_import(found: Import) -> str:
+    return f"{found.id}, {counted(found.added, 'animal')}, {when(found.at)}"
+
+
 async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
     """The newest entry that `Store.find_entries` finds. Raises Unavailable."""
     before, more = None, True

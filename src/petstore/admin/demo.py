@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from petstore.admin.actions import Admin, newest_entry
-from petstore.admin.pet_files import IMPORTED, PetFile, format_of
+from petstore.admin.pet_files import PetFile, format_of
+from petstore.admin.pet_texts import IMPORTED
 from petstore.errors import STATUS_OF_CODE
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges

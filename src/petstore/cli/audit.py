@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from petstore.audit import ACTIONS, AuditEntry
+from petstore.audit import ACTIONS, KEY_ACTIONS, AuditEntry
 from petstore.backends import Backends
 from petstore.cli.data import on_data
 from petstore.cli.options import Command, Int64, env_option, limit_option
@@ -40,11 +40,20 @@ async def audit(
             before=start, limit=limit - len(found), actor=who, action=what or "", text=text
         )
         found += some
+    key_ids = {entry.subject for _, entry in found if entry.action in KEY_ACTIONS}
+    keys = await backends.stores[environment].keys.by_id(sorted(key_ids))
+    names = [keys[entry.subject].name if entry.subject in keys else "" for _, entry in found]
     table = Table(
-        ["number", "when", "who", "what", "subject", "detail"],
-        [[str(number), when(e.at), e.actor, e.action, e.subject, e.detail] for number, e in found],
+        ["number", "when", "who", "what", "subject", "name", "detail"],
+        [
+            [str(number), when(e.at), e.actor, e.action, e.subject, name, e.detail]
+            for (number, e), name in zip(found, names, strict=True)
+        ],
         "No matching entries." if who or what or text or before else f"No entries in {environment} yet.",
         whole=["subject"],
     )
-    data = [{"number": number, **msgspec.structs.asdict(entry)} for number, entry in found]
+    data = [
+        {"number": number, **msgspec.structs.asdict(entry), "name": name}
+        for (number, entry), name in zip(found, names, strict=True)
+    ]
     return Output(data, table, more=f"--before {found[-1][0]}" if more else "")

@@ -6,17 +6,20 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import click
-from click.core import ParameterSource
 
-from petstore.cli.options import BACKEND_OPTIONS
-from petstore.cli.output import program
+from petstore.cli.options import suggestion
 from petstore.keys import Environment
 from petstore.server.sockets import Address
 from petstore.settings import BASES, Settings, without_password
 
 
 def print_banner(
-    settings: Settings, secrets: Mapping[Environment, str], *, demo: bool, addresses: Sequence[Address] = ()
+    settings: Settings,
+    secrets: Mapping[Environment, str],
+    *,
+    demo: bool,
+    addresses: Sequence[Address] = (),
+    has_keys: bool = True,
 ) -> None:
     """`secrets` are those of new keys, which are never shown again. `addresses`: where systemd listens for us."""
     listening = [*addresses] or [(settings.host, settings.port)]
@@ -30,10 +33,20 @@ def print_banner(
     click.echo(f"  live       {shown}{BASES['live']}")
     click.echo(f"  staging    {settings.base_url('staging') if settings.staging_url else shown + BASES['staging']}")
     click.echo(f"  reference  {shown}/docs")
+    click.echo(f"  data       {shown_data(settings)}")
     if secrets:
         _print_secrets(secrets, curl, origin, demo=demo)
+    if not has_keys:
+        click.echo(f"\nThere is no API key yet. Create one with `{suggestion('keys create --plan free')}`.")
     _print_commands(first_start=bool(secrets) and not demo)
     sys.stdout.flush()
+
+
+def shown_data(settings: Settings) -> str:
+    """Where the data is: the absolute path of the directory, or the servers."""
+    if settings.store is None:
+        return str(settings.data.absolute())
+    return " and ".join(without_password(url) for url in (settings.store, settings.gate) if url)
 
 
 def _print_secrets(secrets: Mapping[Environment, str], curl: str, origin: str, *, demo: bool) -> None:
@@ -58,25 +71,12 @@ def _print_commands(*, first_start: bool) -> None:
     ]
     if first_start:
         lines.append(("pets import FILE", "add animals"))
-    commands = [(f"{program()} {words}{given_options()}", about) for words, about in lines]
+    commands = [(suggestion(words), about) for words, about in lines]
     width = max(len(command) for command, _ in commands)
     click.echo("\nIn another terminal:\n")
     for command, about in commands:
         click.echo(f"  {command:<{width}}  {about}")
     click.echo()
-
-
-def given_options() -> str:
-    """The options that choose the data: other commands need them too, and another terminal lacks our variables."""
-    context = click.get_current_context()
-    words = ""
-    for name in BACKEND_OPTIONS:
-        is_given = context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-        if is_given and context.params[name]:
-            value = str(context.params[name])
-            shown = without_password(value) if name in ("store", "gate") else value
-            words += f" --{name.replace('_', '-')}" + ("" if name == "pgbouncer" else f" {shlex.quote(shown)}")
-    return words
 
 
 def _reachable(host: str) -> str:

@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from petstore import data_dir
-from petstore.cli.options import Command, check_settings, json_option, settings_from
+from petstore.cli.data import no_data
+from petstore.cli.options import Command, as_typed, check_settings, json_option, settings_from
 from petstore.cli.output import Output
 from petstore.cli.serve import serve
 from petstore.errors import OperatorError
 from petstore.maintenance.doctor import Finding, findings, warnings_of
-from petstore.settings import Settings
 
-_settings_options = [param for param in serve.params if param.name != "demo"]
+_settings_options = [param for param in serve.params if param.name not in ("demo", "show_first_key")]
 
 
 class _Check(Command):
@@ -38,11 +38,13 @@ def check(as_json: bool, **options: Any) -> None:
       2  the check was not possible
     """
     settings = settings_from(options)
-    data_dir.check_encoding(settings.data)
-    with data_dir.os_errors_of(f"--data {settings.data}"):
-        if not data_dir.exists(settings.data) or not settings.data.is_dir() or _has_nothing(settings):
-            raise data_dir.NoData(settings.data)
-    if not os.access(settings.data, os.R_OK | os.X_OK):
+    data_dir.check_ours(settings.data)
+    # With all data on servers, a node that has not started yet has no directory.
+    if settings.store is None and not data_dir.has_data(settings.data):
+        raise no_data(settings)
+    if settings.gate is None and not settings.data.is_dir():
+        raise no_data(settings)
+    if settings.data.is_dir() and not os.access(settings.data, os.R_OK | os.X_OK):
         raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
     data_dir.check_safe(settings.data)
     faults_of_settings: list[str] = []
@@ -64,12 +66,7 @@ def check(as_json: bool, **options: Any) -> None:
     for subject, faults, about, warnings in found:
         mark = "FAULT" if faults else "WARN " if warnings else "ok   "
         lines.append(f"{mark}  {subject:<{width}}  {'' if faults else about}".rstrip())
-        lines += [f"         {text}" for text in (*faults, *warnings)]
+        lines += [f"         {as_typed(text)}" for text in (*faults, *warnings)]
     Output(data, *lines).print(as_json)
     if not ok:
         raise click.exceptions.Exit(1)
-
-
-def _has_nothing(settings: Settings) -> bool:
-    """A node on PostgreSQL may not have started yet."""
-    return settings.store is None and os.access(settings.data, os.R_OK) and not any(settings.data.iterdir())

@@ -2,6 +2,7 @@
 
 import ipaddress
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,9 +10,9 @@ from urllib.parse import urlsplit
 import click
 
 from petstore import service
-from petstore.cli.banner import given_options
-from petstore.cli.options import Command, WholeNumber, backend_options, check_settings, settings_from
-from petstore.cli.output import program
+from petstore.cli.banner import shown_data
+from petstore.cli.data import announce_creation
+from petstore.cli.options import Command, WholeNumber, backend_options, check_settings, settings_from, suggestion
 from petstore.errors import OperatorError
 from petstore.observability import logs
 from petstore.server.sockets import check_port
@@ -48,7 +49,8 @@ def console(**options: Any) -> None:
     settings = settings_from(options)
     logs.configure()
     _check(settings)
-    service.serve_console(settings, _print_banner)
+    announce_creation(settings)
+    service.serve_console(settings, partial(_print_banner, settings))
 
 
 def _check(settings: Settings) -> None:
@@ -72,8 +74,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _print_banner(address: str) -> None:
-    click.echo(f"The console is ready. Sign in within the hour, once, at\n\n  {address}\n")
-    command = f"{program()} operators add NAME{given_options()}"
-    click.echo(f"Next: {command} gives an operator a token and a name in the audit log.")
+def _print_banner(settings: Settings, address: str) -> None:
+    click.echo(f"The console shows {shown_data(settings)}. Sign in within the hour, once, at\n\n  {address}\n")
+    click.echo(f"Next: `{suggestion('operators add NAME')}` gives an operator a token and a name in the audit log.")
     sys.stdout.flush()

@@ -9,14 +9,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Literal, TypeVar
 
-import msgspec
+import click
 
-from petstore import data_dir
+from petstore import data_dir, timeouts
 from petstore.admin.actions import Admin
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied
-from petstore.cli.options import BACKEND_OPTIONS, data_options, settings_from
-from petstore.cli.output import Output, program
+from petstore.cli.options import BACKEND_OPTIONS, data_options, is_given, settings_from
+from petstore.cli.output import Output
 from petstore.errors import OperatorError
 from petstore.keys import ApiKey, Environment
 from petstore.settings import Settings, without_password
@@ -28,10 +28,7 @@ T = TypeVar("T")
 # that exists. `create` also creates the store where there is none.
 Access = Literal["read", "write", "create"]
 
-# An operator waits longer than a client, for whom the defaults are: the machine may be busy, or a migration may run.
-OPERATOR_BOUNDS = Bounds(
-    request_timeout=20.0, commit_timeout=5.0, busy_timeout=16.0, statement_timeout=18.0, connect_timeout=8.0
-)
+OPERATOR_BOUNDS = Bounds(timeouts=timeouts.OPERATOR)
 
 
 def actor() -> str:
@@ -80,27 +77,43 @@ def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any,
 
 @contextlib.asynccontextmanager
 async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backends]:
-    """The backends. Raises OperatorError where there is no data, unless `access` is `create`."""
-    locked = True
-    if access != "create":
+    """The backends. Raises OperatorError where there is no data, unless the command may create it there."""
+    if access == "create":
+        announce_creation(settings)
+    else:
         await check_data(settings)
-        locked = settings.data.is_dir()
-    if not locked:  # all data are on servers: there is nothing to lock, and no file to count in while Redis is away
-        settings = msgspec.structs.replace(settings, gate_outage="refuse")
-    may_change = access != "read"
-    async with Backends(settings, locked=locked, migrate=may_change, bounds=OPERATOR_BOUNDS) as backends:
+    async with Backends(settings, migrate=access != "read", bounds=OPERATOR_BOUNDS) as backends:
         await check_copied(backends.stores)
         yield backends
+
+
+def announce_creation(settings: Settings) -> None:
+    """Say where a command is about to create a store, if it is. Raises NoData unless --data names that directory.
+
+    A store that is created by accident, in the wrong directory, has keys that the running service does not know.
+    """
+    if settings.store is not None or data_dir.has_data(settings.data):
+        return
+    data_dir.check_ours(settings.data)
+    if not is_given("data"):
+        raise no_data(settings)
+    click.echo(f"Creating a store in {settings.data.absolute()}", err=True)
 
 
 async def check_data(settings: Settings) -> None:
     """Raises OperatorError when the data directory or the database has no data of Petstore."""
     if settings.store is None or (settings.gate is None and not settings.data.is_dir()):
-        data_dir.check_data(settings.data)
+        if not data_dir.has_data(settings.data):
+            raise no_data(settings)
         return
     data_dir.check_encoding(settings.data)
     if not await _has_schemas(settings.store):
-        raise OperatorError(f"no Petstore data in {without_password(settings.store)}")
+        raise OperatorError(f"{without_password(settings.store)} has no Petstore data")
+
+
+def no_data(settings: Settings) -> data_dir.NoData:
+    """If --data was not given, the message also says how to give it."""
+    return data_dir.NoData(settings.data, "" if is_given("data") else "; give the data directory with --data DIR")
 
 
 async def _has_schemas(url: str) -> bool:
@@ -129,7 +142,7 @@ async def key_of(backends: Backends, key_id: str) -> ApiKey:
             key = await store.keys.get(key_id)
             if key is not None:
                 return key
-    raise OperatorError(f"no key has the id {key_id}; {program()} keys list shows the ids")
+    raise OperatorError(f"no key has the id {key_id}; `petstore keys list` shows the ids")
 
 
 async def admin_of_key(backends: Backends, key_id: str) -> Admin:

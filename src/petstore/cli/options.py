@@ -2,25 +2,29 @@
 
 import difflib
 import math
+import re
+import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from petstore.cli.output import program
 from petstore.data_dir import os_errors_of
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
-from petstore.settings import Settings, check_url
+from petstore.settings import Settings, check_url, without_password
+from petstore.usage import calendar_month
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 URL_FILE_MAX = 64 * 1024  # bytes
+_COMMAND = re.compile("`petstore ([^`]+)`")
 BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
 
 
@@ -30,6 +34,14 @@ class Command(click.Command):
     elsewhere: Collection[str] = BACKEND_OPTIONS
     title = "Backend options"
     pointer = ("--data, --store, --gate", "The data to act on: see petstore help backends.")
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Raises OperatorError with commands that can be typed as they are printed; see `as_typed`."""
+        try:
+            return super().invoke(ctx)
+        except OperatorError as error:
+            error.args = (as_typed(str(error)),)
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
@@ -94,16 +106,17 @@ class Int64(click.ParamType[int]):
             self.fail(f"{value!r} is not a whole number{least} of at most 64 bits.", param, ctx)
 
 
-class Month(click.ParamType[datetime]):
-    """A calendar month, as its first day."""
+class Month(click.ParamType[str]):
+    """A calendar month, as `calendar_month` takes it."""
 
     name = "month"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            return datetime.strptime(value, "%Y-%m").replace(tzinfo=UTC)
-        except ValueError:
-            self.fail(f"{value!r} is not a month; write it like 2026-10.", param, ctx)
+            calendar_month(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
 
 
 class Duration(click.ParamType[float]):
@@ -122,6 +135,37 @@ class Duration(click.ParamType[float]):
             return parse_duration(value, least=self._least)
         except OperatorError as error:
             self.fail(str(error), param, ctx)
+
+
+# Commands in messages
+
+
+def as_typed(message: str) -> str:
+    """A message whose commands, in backticks, can be typed as printed: with the data that the running command uses."""
+    return _COMMAND.sub(lambda found: f"`{suggestion(found[1])}`", message)
+
+
+def suggestion(words: str) -> str:
+    """A command that can be typed as it is printed, in another terminal too: with the options that choose the data."""
+    return f"{program()} {words}{_given_options()}"
+
+
+def is_given(name: str) -> bool:
+    """Whether the operator has set an option of the running command, on the command line or as a variable."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+def _given_options() -> str:
+    """The options that choose the data: other commands need them too, and another terminal lacks our variables."""
+    context = click.get_current_context()
+    words = ""
+    for name in BACKEND_OPTIONS:
+        if is_given(name) and context.params.get(name):
+            value = str(context.params[name])
+            shown = without_password(value) if name in ("store", "gate") else value
+            words += f" --{name.replace('_', '-')}" + ("" if name == "pgbouncer" else f" {shlex.quote(shown)}")
+    return words
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -5,6 +5,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,19 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import click
 
 from petstore import data_dir
-from petstore.admin.pet_files import BATCH, EXPORTED, FORMATS, IMPORTED, Checked, Format, PetFile, format_of, write_pets
+from petstore.admin.actions import described_import
+from petstore.admin.pet_files import (
+    BAD_ROWS_MAX,
+    BATCH,
+    EXPORTED,
+    FORMATS,
+    Checked,
+    Format,
+    PetFile,
+    format_of,
+    write_pets,
+)
+from petstore.admin.pet_texts import IMPORTED
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, check_data, on_data
 from petstore.cli.options import (
@@ -42,7 +55,7 @@ IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file
 \b
 .jsonl has one object a line:  {{"name": "Rex", "categoryId": 1, "status": "available"}}
 .csv has a header line:        {",".join(IMPORTED)}
-.json has one array of objects, and at most 64 MiB.
+.json has one array of objects.
 Semicolons or tabs may stand for the commas of .csv.
 Ids in the file are ignored: the catalogue assigns new ones.
 
@@ -85,6 +98,7 @@ def import_(
                 return
             with progress("Checking", os.fstat(source.fileno()).st_size) as bar:
                 checked = asyncio.run(pets.check(_reaching(bar)))
+            _warn(checked)
             begun = _begin(where, environment, name, checked, yes)
             if begun.added:
                 of = f"{begun.added:,} of {counted(begun.total, 'animal')}"
@@ -105,7 +119,7 @@ def _begin(where: Mapping[str, Any], environment: Environment, name: str, checke
         return await admin(backends, environment).begin_import(Path(name).name, checked, repeats)
 
     while (begun := act(where, begin, access="create")).state == "done":
-        confirm(f"{name} was imported before: {_described(begun)}. Import it again?", yes)
+        confirm(f"{name} was imported before: {described_import(begun)}. Import it again?", yes)
         repeats = begun.id
     return begun
 
@@ -113,6 +127,11 @@ def _begin(where: Mapping[str, Any], environment: Environment, name: str, checke
 async def _add(backends: Backends, environment: Environment, begun: Import, pets: PetFile, checked: Checked) -> Import:
     with progress("Adding", checked.animals) as bar:
         return await admin(backends, environment).import_pets(begun, pets, checked, _reaching(bar))
+
+
+def _warn(checked: Checked) -> None:
+    if checked.warning:
+        click.echo(checked.warning, err=True)
 
 
 def _reaching(bar: Any) -> Callable[[int], None]:
@@ -129,7 +148,10 @@ def _reaching(bar: Any) -> Callable[[int], None]:
 
 @contextlib.contextmanager
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
-    """The file, open for reading more than once: what can be read only once is copied first."""
+    """The file, open for reading more than once: what can be read only once is copied first.
+
+    Raises OperatorError for a device, which may have no end, unless it is the terminal that is standard input.
+    """
     with data_dir.os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
             source: Any = stack.enter_context(_opened(file))
@@ -137,6 +159,8 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
             raise OperatorError("standard input is closed")
         else:
             source = sys.stdin.buffer
+        if str(file) != "-" or not source.isatty():
+            _check_not_device(os.fstat(source.fileno()), name)
         if not source.seekable():
             copy = stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(source, copy)
@@ -147,6 +171,7 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
 def _opened(file: Path) -> BinaryIO:
     """Raises OperatorError that names the user, who is often another one than the file's owner expects."""
     try:
+        _check_not_device(file.stat(), str(file))  # before it is opened, which has effects on some devices
         return file.open("rb")
     except PermissionError:
         try:
@@ -156,21 +181,25 @@ def _opened(file: Path) -> BinaryIO:
         raise OperatorError(f"{file}: the user {user} may not read it; give it another mode, or use -") from None
 
 
+def _check_not_device(found: os.stat_result, name: str) -> None:
+    """Raises OperatorError."""
+    if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+        raise OperatorError(f"{name} is a device; import a file or a pipe")
+
+
 def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: str) -> Import | None:
     """An import of the same content."""
+    settings = settings_from(where)
+    data_dir.check_ours(settings.data)
     try:
-        asyncio.run(check_data(settings_from(where)))
-    except OperatorError:  # there are no data yet
+        asyncio.run(check_data(settings))
+    except OperatorError:  # there is no data yet
         return None
     return act(where, lambda backends: admin(backends, environment).earlier_import(sha256))
 
 
-def _described(earlier: Import) -> str:
-    return f"{earlier.id}, {counted(earlier.added, 'animal')}, {when(earlier.at)}"
-
-
 def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets: PetFile, as_json: bool) -> None:
-    """Prints each bad row as it is found: there may be millions."""
+    """Prints each bad row as it is found."""
     listed: list[dict[str, Any]] = []
 
     def bad(line: int, reason: str) -> None:
@@ -179,19 +208,23 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
         else:
             click.echo(printable(f"line {line}: {reason}"))
 
-    good, faults, sha256, _ = asyncio.run(pets.read(bad))
-    earlier = _earlier_import(where, environment, sha256)
+    checked = asyncio.run(pets.read(bad))
+    _warn(checked)
+    good, faults = checked.animals, checked.bad_rows
+    earlier = _earlier_import(where, environment, checked.sha256)
     data = {
         "added": 0, "import": None, "animals": good, "bad_rows": faults, "bad": listed,
-        "earlier_import": earlier.id if earlier else None,
+        "earlier_import": earlier.id if earlier else None, "unknown_columns": checked.unknown_columns,
     }  # fmt: skip
     sentences = [f"{name}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added."]
+    if faults == BAD_ROWS_MAX:
+        sentences.append(f"Checking stopped after {faults:,} bad rows.")
     if not good and not faults:
         sentences.append("An import refuses a file without animals.")
     if earlier is not None and earlier.state == "done":
-        sentences.append(f"It was imported before: {_described(earlier)}.")
+        sentences.append(f"It was imported before: {described_import(earlier)}.")
     elif earlier is not None:
-        sentences.append(f"Its import is {earlier.state}: {_described(earlier)}.")
+        sentences.append(f"Its import is {earlier.state}: {described_import(earlier)}.")
     Output(data, *sentences).print(as_json)
     if faults or not good:
         raise click.exceptions.Exit(1)

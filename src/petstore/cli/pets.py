@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from petstore.admin.actions import checked_pet
-from petstore.admin.pet_files import COLUMNS, texts_of_pet
+from petstore.admin.pet_texts import COLUMNS, texts_of_pet
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, on_data
 from petstore.cli.options import (

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -80,8 +81,10 @@ def _setting(
 @_setting("--gate-outage", "While Redis is away: limits per node, or 503.", click.Choice(["degrade", "refuse"]))
 @_setting("--postgres-pool", "Connections to PostgreSQL, per worker.")
 @_setting("--usage-days", "Days for which the usage of keys is kept by the hour.")
+@click.option("--show-first-key", is_flag=True,
+              help="Create and print a key if there is none, even if the output is not a terminal.")  # fmt: skip
 @click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
-def serve(demo: bool, **options: Any) -> None:
+def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
     """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads without a refused request.
 
     A reload reads the code, the certificate, its key, --store-file and --gate-file again. All other options and
@@ -108,10 +111,17 @@ def serve(demo: bool, **options: Any) -> None:
     check_port(settings.host, settings.port)
     addresses = activated_addresses()
     asyncio.run(_check_urls(settings))
+    is_second = data_dir.is_locked(settings.data)
     _prepare_data(settings)
-    secrets = asyncio.run(_demo_keys(settings) if demo else _first_key(settings))
+    # A service's log keeps what it prints: there, a secret would be readable for as long as the log.
+    may_show = show_first_key or sys.stdout.isatty()
+    secrets = asyncio.run(_demo_keys(settings) if demo else _first_key(settings, create=may_show))
     with printing_secret(f"{program()} keys rotate makes a new one") if secrets else contextlib.nullcontext():
-        print_banner(settings, secrets, demo=demo, addresses=addresses)
+        print_banner(settings, secrets or {}, demo=demo, addresses=addresses, has_keys=secrets is not None)
+    if is_second:
+        click.echo(
+            "Another service or command uses this data directory. They share animals, keys and limits.", err=True
+        )
     service.serve(settings)
 
 
@@ -135,8 +145,9 @@ def asgi() -> service.AsgiService:
     try:
         with serve.make_context("petstore", []) as context:
             params = context.params
-            if params.pop("demo"):
-                raise OperatorError("--demo: only petstore serve makes the data of a demo")
+            for name in ("demo", "show_first_key"):
+                if params.pop(name):
+                    raise OperatorError(f"--{name.replace('_', '-')}: only petstore serve has this option")
             settings = settings_from(params)
         check_settings(settings)
         with ThreadPoolExecutor(1) as thread:  # the server may run its event loop in this thread already
@@ -221,13 +232,18 @@ def _log_opening() -> None:
     event(logging.INFO, "store opening", hint="the schema is being upgraded; the service starts afterwards")
 
 
-async def _first_key(settings: Settings) -> dict[Environment, str]:
-    """The secret of a new free key when there is no key yet: the first request can be sent at once."""
+async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, str] | None:
+    """The secret of a new free key if there is no key yet, so that the first request can be sent at once.
+
+    None if there is no key and none may be created.
+    """
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         await _wait_for_schema(backends)
         for store in backends.stores.values():
             if await store.keys.page(limit=1):
                 return {}
+        if not create:
+            return None
         key = new_key("live", "free", now=time.time(), name="first key")
         secret = mint("live")
         entry = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")

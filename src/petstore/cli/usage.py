@@ -3,12 +3,12 @@
 import contextlib
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 import click
 from click.core import ParameterSource
 
+from petstore.admin.bills import CSV_COLUMNS, bill
 from petstore.admin.charts import ResponseClass, key_bars
 from petstore.admin.key_status import status_of
 from petstore.backends import Backends
@@ -17,12 +17,11 @@ from petstore.cli.data import key_of, on_data
 from petstore.cli.options import Command, Month, env_option, limit_option
 from petstore.cli.output import Csv, Output, Table
 from petstore.errors import Unavailable
-from petstore.keys import Environment, KeyQuery
-from petstore.operations import COUNTED, OPERATIONS, OTHER, OperationName
-from petstore.pets import INT64_MAX
+from petstore.keys import Environment
+from petstore.operations import OPERATIONS, OperationName
 from petstore.store import Store
 from petstore.usage import SPANS, Span, SpanName, calendar_month
-from petstore.wording import as_cell, when
+from petstore.wording import when
 
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"
@@ -55,7 +54,7 @@ class Period(NamedTuple):
               help="Print a bill as CSV: every key, and what it was admitted for.")  # fmt: skip
 @on_data("read")
 async def usage(
-    backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: datetime | None,
+    backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: str | None,
     limit: int, operation: OperationName | None, after: str, as_csv: bool,
 ) -> Output:  # fmt: skip
     """Show the requests of keys, the busiest first; or of one key, interval by interval.
@@ -87,10 +86,10 @@ async def usage(
     return await _busiest(backends, environment, period, limit, operation, after)
 
 
-def _period(span: SpanName, month: datetime | None) -> Period:
+def _period(span: SpanName, month: str | None) -> Period:
     if month is None:
         return Period(SPANS[span], time.time(), f"last {span}", f"within the last {span}")
-    return Period(*calendar_month(month.year, month.month), f"{month:%Y-%m}", f"in {month:%Y-%m}")
+    return Period(*calendar_month(month), month, f"in {month}")
 
 
 async def _busiest(
@@ -140,24 +139,9 @@ def _is_given(name: str) -> bool:
 
 
 async def _bill(stores: Sequence[Store], backends: Backends, period: Period) -> Output:
-    """Of each environment the most admissions first. The columns of the operations add up to `admitted`."""
-    span, end, _, _ = period
     await _collect(backends)
-    columns = [*OPERATION_NAMES, OTHER]
-    rows: list[list[str | int]] = []
-    for store in stores:
-        keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
-        admitted: dict[str, dict[OperationName, int]] = {key_id: {} for key_id in keys}
-        for operation in COUNTED:
-            for total in await store.usage.busiest(
-                interval=span.interval, since=span.since(end), until=int(end) + 1, limit=INT64_MAX, operation=operation
-            ):
-                admitted.setdefault(total.key_id, {})[operation] = total.admitted
-        for key_id, counts in sorted(admitted.items(), key=lambda each: (-sum(each[1].values()), each[0])):
-            key = keys.get(key_id)  # unknown again after a restore
-            about = (as_cell(key.name), store.environment, key.plan) if key else ("", store.environment, "")
-            rows.append([key_id, *about, sum(counts.values()), *(counts.get(each, 0) for each in columns)])
-    return Output(None, Csv(["key", "name", "environment", "plan", "admitted", *columns], rows))
+    rows = [billed.csv_row() for store in stores for billed in await bill(store, period.span, period.end)]
+    return Output(None, Csv(CSV_COLUMNS, rows))
 
 
 async def _one(backends: Backends, key_id: str, period: Period, operation: OperationName | None) -> Output:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from petstore.audit import ACTIONS, PET_ACTIONS
+from petstore.audit import ACTIONS, KEY_ACTIONS, PET_ACTIONS
 from petstore.console.pets import restorable
 from petstore.console.requests import ConsoleRequest
 
@@ -17,7 +17,9 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
     found = await request.store.audit.find(before=before, limit=PAGE_SIZE, actor=actor, action=action, text=text)
     pets = await restorable(request, (entry for _, entry in found.entries))
     newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
+    key_ids = {entry.subject for _, entry in found.entries if entry.action in KEY_ACTIONS}
     return {
+        "keys": await request.store.keys.by_id(sorted(key_ids)),
         "restorable": {newest[str(pet_id)] for pet_id in pets},
         "actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None,
         "actions": ACTIONS, "pet_actions": PET_ACTIONS,

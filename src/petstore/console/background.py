@@ -25,6 +25,8 @@ FRESH_SECONDS = 2.0  # a result younger than this is not computed again
 PAUSE_FACTOR = 50  # a computation of one second is followed by a pause of 50, so the store is rarely busy with it
 JOBS_MAX = 20  # kept in memory, with their files on disk
 RUNNING_MAX = 2
+WAITING_MAX = 10  # each keeps its upload on disk
+ANSWER_TIMEOUT = 600.0  # seconds that a job waits for an operator's answer
 
 
 class Result(NamedTuple, Generic[T]):
@@ -76,7 +78,7 @@ class BackgroundValue(Generic[T]):
 
 
 class Job(msgspec.Struct):
-    """One import, export or undoing: `done` of `total` steps, and at the end its result or its errors."""
+    """One import, export or undo: `done` of `total` steps, and at the end its result or its errors."""
 
     environment: Environment
     title: str
@@ -85,7 +87,9 @@ class Job(msgspec.Struct):
     link: str = ""  # the path of the import that it is about
     done: int = 0
     step: str = ""  # what the progress is of, where a job has several
-    state: Literal["running", "finished", "failed"] = "running"
+    state: Literal["running", "waiting", "finished", "failed"] = "running"
+    question: str = ""  # while the job is `waiting`
+    answered: asyncio.Future[bool] | None = None
     result: str = ""
     errors: list[str] = []
     file: Path | None = None
@@ -101,6 +105,20 @@ class Job(msgspec.Struct):
 
     def begin(self, step: str, total: int) -> None:
         self.step, self.done, self.total = step, 0, total
+
+    async def confirm(self, question: str, timeout_seconds: float = ANSWER_TIMEOUT) -> None:
+        """Waits until an operator answers yes. Raises OperatorError for no, and if there is no answer in time."""
+        self.answered = asyncio.get_running_loop().create_future()
+        self.state, self.question = "waiting", question
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                confirmed = await self.answered
+        except TimeoutError:
+            raise OperatorError("Nothing was changed: no answer within ten minutes.") from None
+        finally:
+            self.state = "running"
+        if not confirmed:
+            raise OperatorError("Cancelled. Nothing was changed.")
 
 
 class Jobs:
@@ -121,10 +139,11 @@ class Jobs:
         self._directory.cleanup()
 
     def start(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> Job:
-        """Run `work`, which returns the result to show. Raises OperatorError when too many jobs are running."""
-        if sum(each.state == "running" for each in self._jobs.values()) >= RUNNING_MAX:
-            raise OperatorError("two jobs are running; wait until one has finished")
-        ended = [each for each in self._jobs.values() if each.state != "running"]
+        """Runs `work`, which returns the result to show. Raises OperatorError if too many jobs are running."""
+        self._check_running()
+        if self._count("waiting") >= WAITING_MAX:
+            raise OperatorError(f"{WAITING_MAX} imports are waiting for an answer; answer one of them, or wait")
+        ended = [each for each in self._jobs.values() if each.state in ("finished", "failed")]
         for old in ended[: max(0, len(self._jobs) + 1 - JOBS_MAX)]:
             del self._jobs[old.id]
             if old.file is not None:
@@ -132,6 +151,22 @@ class Jobs:
         self._jobs[job.id] = job
         job.task = asyncio.create_task(self._run(job, work))
         return job
+
+    def answer(self, job: Job, confirmed: bool) -> None:
+        """Answers the question of a job, if it still waits. Raises OperatorError if too many jobs are running."""
+        if job.state != "waiting" or job.answered is None or job.answered.done():
+            return
+        if confirmed:
+            self._check_running()
+            job.state = "running"
+        job.answered.set_result(confirmed)
+
+    def _check_running(self) -> None:
+        if self._count("running") >= RUNNING_MAX:
+            raise OperatorError("two jobs are running; wait until one has finished")
+
+    def _count(self, state: str) -> int:
+        return sum(job.state == state for job in self._jobs.values())
 
     def find(self, job_id: str, environment: Environment) -> Job | None:
         job = self._jobs.get(job_id)

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
+from petstore.admin.actions import described_import
 from petstore.admin.pet_files import BATCH, EXPORTED, PetFile, format_of, write_pets
 from petstore.console.background import Job
 from petstore.console.forms import read_form
@@ -33,14 +34,17 @@ async def start_import(request: ConsoleRequest) -> Response:
             file = PetFile(name, source)
             job.begin(f"Checking {name}", upload.size or 0)
             checked = await file.check(job.advance)
-            job.begin(f"Adding {checked.animals:,} animals", checked.animals)
             begun = await request.admin.begin_import(name, checked)
-            while begun.state == "done":
+            while begun.state == "done":  # again if another operator repeats it before this one answers
+                job.link = f"/animals/imports/{begun.id}"
+                await job.confirm(f"{name} was imported before: {described_import(begun)}. Import it again?")
                 begun = await request.admin.begin_import(name, checked, repeats=begun.id)
+            job.begin(f"Adding {checked.animals:,} animals", checked.animals)
             done = await request.admin.import_pets(begun, file, checked, job.advance)
         request.pets_changed()
         job.link = f"/animals/imports/{done.id}"
-        return f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added to {request.environment}."
+        result = f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added to {request.environment}."
+        return f"{result} {checked.warning}".rstrip()
 
     try:
         format_of(name)
@@ -104,6 +108,16 @@ async def show_job(request: ConsoleRequest) -> Response:
     if job.state == "running":
         response.headers["refresh"] = "2"  # for a browser without scripts; htmx asks sooner
     return response
+
+
+async def answer_job(request: ConsoleRequest) -> Response:
+    """The operator's answer to the question of a job."""
+    job = _find_job(request)
+    try:
+        request.state.jobs.answer(job, (await request.form()).text("answer") == "yes")
+    except OperatorError as error:
+        request.flash(str(error), ok=False)
+    return request.redirect(f"/jobs/{job.id}")
 
 
 async def download(request: ConsoleRequest) -> Response:

@@ -7,7 +7,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from petstore.admin.pet_files import IMPORTED, pet_of_texts, texts_of_pet
+from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.audit import AuditEntry
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest, Subject, describe

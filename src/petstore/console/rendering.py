@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from petstore.admin.charts import RESPONSE_CLASSES, ResponseClass
-from petstore.admin.pet_files import IMPORTED
+from petstore.admin.pet_texts import IMPORTED
 from petstore.pets import STATUSES
 from petstore.usage import SPANS
 from petstore.wording import when
@@ -22,7 +22,7 @@ from petstore.wording import when
 STATIC = Path(__file__).with_name("static")
 MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
-SECTIONS = ("overview", "animals", "keys", "bans", "deprecated", "audit", "operators", "health")
+SECTIONS = ("overview", "animals", "keys", "bans", "bills", "deprecated", "audit", "operators", "health")
 
 # The titles of the table of animals, in the order of the cells in pets/row.html, and their CSS classes.
 PET_TITLES = {"Id": "number", "Name": "", "Category": "number", "Status": ""}

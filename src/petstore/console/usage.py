@@ -1,20 +1,21 @@
-"""Usage: the overview, and the keys that still make deprecated calls."""
+"""Usage: the overview, bills, and the keys that still make deprecated calls."""
 
 import asyncio
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
+from petstore.admin.bills import BILLED, CSV_COLUMNS, BilledKey, bill
 from petstore.admin.charts import total_bars
 from petstore.console.rendering import timestamp
 from petstore.console.requests import ConsoleRequest
 from petstore.console.state import DEPRECATED_DAYS
 from petstore.keys import ApiKey
 from petstore.operations import OperationName, deprecated_operations
-from petstore.usage import SPANS, KeyTotal
+from petstore.usage import SPANS, KeyTotal, calendar_month
 from petstore.wording import as_cell
 
 PAGE_SIZE = 50
@@ -40,18 +41,54 @@ async def overview(request: ConsoleRequest) -> dict[str, Any]:
     }
 
 
+async def bills(request: ConsoleRequest) -> dict[str, Any]:
+    month, end, keys = await _bill(request)
+    start = request.number("start")
+    return {
+        "month": month,
+        "running": end >= request.now,
+        "operations": BILLED,
+        "page": keys[start : start + PAGE_SIZE],
+        "next": start + PAGE_SIZE if len(keys) > start + PAGE_SIZE else None,
+        "first": start == 0,
+        "total": len(keys),
+        "admitted": sum(each.admitted for each in keys),
+    }
+
+
+async def export_bill(request: ConsoleRequest) -> Response:
+    """What `petstore usage --month --csv` prints for this environment."""
+    month, _, keys = await _bill(request)
+    return _csv([CSV_COLUMNS, *(each.csv_row() for each in keys)], f"bill-{month}-{request.environment}.csv")
+
+
+async def _bill(request: ConsoleRequest) -> tuple[str, int, list[BilledKey]]:
+    """The month of the query, or else the current one; its last second; and its bill. Raises Unavailable."""
+    month = request.parameter("month")
+    try:
+        span, end = calendar_month(month)
+    except ValueError:
+        month = timestamp(request.now, "day")[: len("2026-10")]
+        span, end = calendar_month(month)
+    return month, end, await bill(request.store, span, end)
+
+
+def _csv(rows: Iterable[Sequence[object]], name: str) -> Response:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(text.getvalue(), media_type="text/csv", headers=headers)
+
+
 async def export_deprecated(request: ConsoleRequest) -> Response:
     """All callers as CSV."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["key_id", "name", "plan", "requests", "last_call", "operation"])
+    rows: list[Sequence[object]] = [["key_id", "name", "plan", "requests", "last_call", "operation"]]
     totals = await request.state.deprecated_totals(request.environment, EXPORT_MAX)
     for start in range(0, len(totals), 1_000):
         for operation, key, total in await _callers(request, totals[start : start + 1_000]):
             last = timestamp(total.last, "day")
-            table.writerow([key.id, as_cell(key.name), key.plan, total.requests, last, operation])
-    headers = {"content-disposition": f'attachment; filename="deprecated-{request.environment}.csv"'}
-    return Response(text.getvalue(), media_type="text/csv", headers=headers)
+            rows.append([key.id, as_cell(key.name), key.plan, total.requests, last, operation])
+    return _csv(rows, f"deprecated-{request.environment}.csv")
 
 
 async def deprecated(request: ConsoleRequest) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def check_file(path: Path, *, in_use: bool) -> GateReport:
         if not was_used(path):
             return GateReport([str(not_recognised(path))], "")
         return GateReport(
-            [f"{path} is damaged; the next petstore serve sets it aside and starts with new counters"], ""
+            [f"{path} is damaged; the next `petstore serve` sets it aside and starts with new counters"], ""
         )
     try:
         check_format(path)

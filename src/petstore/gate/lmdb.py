@@ -92,7 +92,7 @@ class LmdbGate:
         except (lmdb.Error, OSError) as error:
             if self._env is not None:
                 self._env.close()
-            raise Unavailable(f"{path}: cannot be opened: {error}; run petstore check") from error
+            raise Unavailable(f"{path}: cannot be opened: {error}; run `petstore check`") from error
         self._begin: Callable[..., Any] = self._env.begin
 
     def admit(

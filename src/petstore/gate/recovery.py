@@ -101,7 +101,7 @@ def check_format(path: Path) -> None:
         with lmdb.open(str(path), subdir=False, readonly=True, lock=lock) as env, env.begin() as txn:
             is_new, found = env.stat()["entries"] == 0, txn.get(FORMAT_RECORD, b"")
     except lmdb.Error as error:
-        raise Unavailable(f"{path}: cannot be opened: {error}; run petstore check") from error
+        raise Unavailable(f"{path}: cannot be opened: {error}; run `petstore check`") from error
     if is_new or found == FORMAT:
         return
     if found.isdigit() and int(found) > int(FORMAT):

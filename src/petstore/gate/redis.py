@@ -24,9 +24,10 @@ from petstore.observability.metrics import GATE_BATCH, GATE_QUEUE
 from petstore.operations import OperationName
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, Decision, Windows
+from petstore.timeouts import CLIENT
 from petstore.usage import AdmissionTotal
 
-BATCH_TIMEOUT = 1.0  # seconds
+BATCH_TIMEOUT = CLIENT.gate
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a Redis that is down
 BATCH_MAX = 500  # calls in one batch: Redis serves no other client meanwhile
 QUEUE_MAX = 20_000

@@ -14,10 +14,9 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from petstore.errors import Unavailable
 from petstore.gate import redis_script as script
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply
+from petstore.timeouts import CLIENT
 
-CONNECT_TIMEOUT = 0.8  # seconds
-SENTINEL_TIMEOUT = 0.3  # seconds: three Sentinels that do not answer leave time for a fourth within one batch
-SCAN_COUNT, SCAN_TIMEOUT = 1_000, 1.0  # names that one command looks at, and seconds for it
+SCAN_COUNT = 1_000  # names that one command looks at
 # TimeoutError is an OSError. IncompleteReadError is neither: the server closed the connection within a reply.
 DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
@@ -69,7 +68,7 @@ class SingleLink:
 
     def __init__(self, options: dict[str, Any], sentinels: "Sentinels | None" = None) -> None:
         """`options` are those of a redis-py connection. Sentinels name the host and the port, if they are given."""
-        self._options = {**options, "socket_connect_timeout": CONNECT_TIMEOUT, "decode_responses": False}
+        self._options = {**options, "socket_connect_timeout": CLIENT.gate_connection, "decode_responses": False}
         self._connection_class: Any = self._options.pop("connection_class", Connection)
         self._sentinels = sentinels
         self._connection: Any = None
@@ -90,7 +89,7 @@ class SingleLink:
     async def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         cursor = b"0"
         while True:
-            async with time_limit(SCAN_TIMEOUT):
+            async with time_limit(CLIENT.gate):
                 cursor, found = await self.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
             if found:
                 yield found
@@ -200,7 +199,7 @@ class Sentinels:
         cause = "it is down"
         for link in list(self._links):
             try:
-                async with time_limit(SENTINEL_TIMEOUT):
+                async with time_limit(CLIENT.gate_sentinel):
                     reply = await link.command("SENTINEL", "MASTER", self._service)
             except Unavailable as error:
                 cause = str(error)

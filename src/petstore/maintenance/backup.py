@@ -149,13 +149,13 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
     """
     if settings.store is not None:
         raise OperatorError(how_to_restore_postgresql(settings.store, source))
+    data_dir.check_ours(settings.data)
     manifest = _read_manifest(source)
     with data_dir.exclusive_lock(settings.data):
-        found = data_dir.contents(settings.data)
-        if found and not force:
+        if data_dir.has_data(settings.data) and not force:
             raise OperatorError(
-                f"--data {settings.data}: has {', '.join(found[:3])}{' …' if len(found) > 3 else ''};"
-                " choose an empty directory, or replace these files with --force"
+                f"--data {settings.data}: has Petstore data already; choose an empty directory, or replace the data"
+                " with --force"
             )
         _check_space(settings.data, f"--data {settings.data}", manifest)
         with data_dir.stage_restore(settings.data) as new:

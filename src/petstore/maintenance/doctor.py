@@ -54,16 +54,18 @@ async def findings(
 ) -> list[Finding]:
     """One finding for each subject. Raises nothing: what is wrong is in the findings."""
     data = settings.data
-    found = [_data_directory(data, mounts)]
+    is_needed = settings.store is None or settings.gate is None or data.is_dir()
+    found = [_data_directory(data, mounts)] if is_needed else []
     if settings.tls_cert and settings.tls_key:
         found.insert(0, _certificate(settings.tls_cert, settings.tls_key))
     if (data / data_dir.READY).exists():
-        return [*found, Finding("restore", ["it was interrupted; the next start, or petstore restore, completes it"])]
+        return [*found, Finding("restore", ["it was interrupted; the next start completes it"])]
     clocks: list[str] = []
     found += await _store(settings, clocks) + await _gate(settings, clocks)
     if settings.store is None:
         found.append(_last_backup(data))
-    found.append(_free_space(data, free_bytes, free_files))
+    if is_needed:
+        found.append(_free_space(data, free_bytes, free_files))
     found.append(Finding("clock", clocks, time.strftime("%Y-%m-%d %H:%M:%S %Z")))
     return found
 
@@ -78,11 +80,11 @@ async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
     for environment in ENVIRONMENTS:
         path = settings.data / f"{environment}.db"
         if not path.exists():
-            missing = [] if not data_dir.contents(settings.data) else [f"{path} is missing"]
+            missing = [f"{path} is missing"] if data_dir.has_data(settings.data) else []
             found.append(Finding(f"store, {environment}", missing, "no file yet; the service creates it"))
             continue
         seen = check_file(path)
-        later = "" if seen.schema >= NEWEST_SCHEMA else f", petstore serve migrates it to {NEWEST_SCHEMA}"
+        later = "" if seen.schema >= NEWEST_SCHEMA else f", `petstore serve` migrates it to {NEWEST_SCHEMA}"
         counts = [counted(seen.rows.get(f"{noun}s", 0), shown) for noun, shown in (("pet", "animal"), ("key", "key"))]
         about = f"schema {seen.schema}{later}; {', '.join(counts)}"
         found.append(Finding(f"store, {environment}", seen.faults, about))
@@ -139,9 +141,7 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
         (faults if readable[0] == data else warnings).append(text)
     if not os.access(data, os.W_OK):
         faults.append("the user of this command may not write there; run this, and the service, as its owner")
-    for path in sorted(data.iterdir()):
-        if path.name == "lost+found":  # belongs to root in the top directory of a file system
-            continue
+    for path in data_dir.own_files(data):
         with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
             owner = path.lstat().st_uid
             if owner != directory.st_uid:
@@ -149,7 +149,7 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
                 faults.append(f"{path.name} belongs to {users[0]}, the directory to {users[1]}: chown it")
     if (kind := _file_system(data, mounts)) in NETWORK_FILE_SYSTEMS:
         faults.append(f"it is on a network file system ({kind}), where locks are not reliable: move it to a local disk")
-    return Finding("data directory", faults, str(data), warnings)
+    return Finding("data directory", faults, str(data.absolute()), warnings)
 
 
 def _file_system(path: Path, mounts: Path) -> str:
@@ -187,7 +187,7 @@ def _last_backup(data: Path) -> Finding:
         warning = f"it is {(time.time() - at) / 3600:.0f} hours old"
     if time.time() - at <= BACKUP_AGE_MAX:
         return Finding("last backup", [], about)
-    return Finding("last backup", [], about, [f"{warning}; petstore backup DIR --keep 24 makes one"])
+    return Finding("last backup", [], about, [f"{warning}; make one with `petstore backup DIR --keep 24`"])
 
 
 def _certificate(cert: Path, key: Path) -> Finding:

@@ -13,6 +13,7 @@ from petstore.keys import Environment
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store.freshness import Freshness
 from petstore.store.schema import Row, Table, spellings
+from petstore.timeouts import CLIENT, Timeouts
 from petstore.usage import USAGE_DAYS
 
 T = TypeVar("T")
@@ -22,24 +23,17 @@ OPERATOR_TIMEOUT = 3600.0  # for a statement of an operator's command, which may
 
 
 class Bounds(NamedTuple):
-    """How long a store may take, in seconds, and how much may wait for it.
-
-    A client gets its answer within two seconds, so the defaults add up to less.
-    """
+    """How long a store may take, in seconds, and how much may wait for it."""
 
     queued_writes: int = 10_000
     batch: int = 1_000  # writes in one transaction
     queued_reads: int = 1_000  # requests that wait for a connection to PostgreSQL
 
-    request_timeout: float = 1.5  # from the call until the store begins to answer
-    commit_timeout: float = 0.3  # for a write that was begun, beyond its request_timeout
-    check_interval: float = 0.1  # between two looks for writes whose time is over
-    # Shorter than request_timeout, so that the database names the reason before the caller gives up.
-    busy_timeout: float = 1.2  # of SQLite, for a lock
-    statement_timeout: float = 1.35  # of PostgreSQL
-    connect_timeout: float = 1.2
-    disconnect_timeout: float = 0.2
-    idle_transaction_timeout: float = 5.0  # a client that is silent for so long is gone, and others wait for its locks
+    timeouts: Timeouts = CLIENT
+    check_interval: float = 0.1  # between two looks for writes whose deadline has passed
+    idle_transaction_timeout: float = (
+        5.0  # for a process that died within a transaction, while others wait for its locks
+    )
 
     pruned_records: int = 1_000  # idempotency records that are deleted at once
     prune_interval: float = 60.0
@@ -119,11 +113,17 @@ class Database(Protocol):
     ) -> T:
         """What the transaction returns, after its commit, and after `changes` were announced.
 
-        The default of `timeout_seconds` is a request's. A transaction with a longer one has a commit of its own.
+        By default it has the time of a request. With a longer timeout, it has a commit of its own.
         """
 
-    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
-        """The same for an animal of a client, which shares its transaction with others. Raises IdempotencyMismatch."""
+    def add(
+        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+    ) -> "asyncio.Future[Added]":
+        """The same for an animal of a client, which shares its transaction with others. Raises IdempotencyMismatch.
+
+        `deadline` is by `time.monotonic`, and by default that of a request that begins now. An animal that cannot join
+        a batch long enough before it is not added.
+        """
 
     def contains(self, column: str, place: int) -> str:
         """A condition: the column, its letters A to Z in lower case, contains the value at this place."""

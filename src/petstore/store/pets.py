@@ -9,7 +9,7 @@ from petstore.pets import INT64_MAX, STATUSES, Added, Found, IdempotencyKey, New
 from petstore.store.audit import recorded
 from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text
 from petstore.store.freshness import ADDED, EDITED
-from petstore.store.schema import PET_COLUMNS, PETS, Row, new_pet_row, spellings
+from petstore.store.schema import PET_COLUMNS, PET_FIELDS, PETS, Row, new_pet_row, spellings
 
 
 class Pets:
@@ -21,7 +21,11 @@ class Pets:
         numbered = f"{PET_COLUMNS}, (SELECT edited FROM {db.schema}.changes)"
         self._page_sql = page_sql(db.schema, columns=numbered)
         self._page_by_status_sql = page_sql(db.schema, columns=numbered, by_status=True)
-        self._pet_sql = f"SELECT {numbered} FROM {db.schema}.pets WHERE id = $1"
+        # A join with the one row of `changes` takes SQLite 0.8 µs less than a subquery, for one animal.
+        members = ", ".join(f"pets.{field}" for field in PET_FIELDS)
+        self._pet_sql = (
+            f"SELECT {members}, changes.edited FROM {db.schema}.pets CROSS JOIN {db.schema}.changes WHERE pets.id = $1"
+        )
 
     @property
     def immediate(self) -> bool:
@@ -91,12 +95,18 @@ class Pets:
 
     # Changing
 
-    async def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None = None) -> Added:
-        """Returns when the animal is on disk and visible to every reader.
+    async def add(
+        self,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None = None,
+        deadline: float | None = None,
+    ) -> Added:
+        """Returns when the animal is on disk and visible to every reader. See `Database.add` for the deadline.
 
         Raises IdempotencyMismatch when `idempotency_key` was used with another body.
         """
-        added = await self._db.add(new, now, idempotency_key)
+        added = await self._db.add(new, now, idempotency_key, deadline)
         if added.replayed and added.pet.id > self._freshness.announced.added:
             await self._freshness.check()
         return added

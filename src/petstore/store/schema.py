@@ -17,8 +17,8 @@ from petstore.pets import NewPet, Pet
 Row = tuple[Any, ...]
 NEWER = "was written by a newer Petstore (schema {}, this version knows {}); upgrade Petstore"
 UNRECOGNISED = "was not written by Petstore 1.0 or later"
-NOT_MIGRATED = "is missing or has an older schema; petstore serve creates or migrates it"
-UNFINISHED_COPY = "the copy of {} to this store is not finished: empty the store, and run petstore copy again"
+NOT_MIGRATED = "is missing or has an older schema; `petstore serve` creates or migrates it"
+UNFINISHED_COPY = "the copy of {} to this store is not finished: empty the store, and run `petstore copy` again"
 
 
 class Table(NamedTuple):

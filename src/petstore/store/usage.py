@@ -208,6 +208,15 @@ class Usage:
         )  # fmt: skip
         return [KeyTotal(*row) for row in rows]
 
+    async def admitted(self, *, interval: Interval, since: int, until: int) -> list[tuple[str, OperationName, int]]:
+        """What each key was admitted for from `since` on and before `until`, by operation."""
+        rows = await self._db.read_long(
+            f"SELECT key_id, operation, CAST(sum(count) AS bigint) FROM {self._usage}"
+            " WHERE seconds = $1 AND start >= $2 AND start < $3 AND measure = 'admitted' GROUP BY key_id, operation",
+            interval, since, until,
+        )  # fmt: skip
+        return [(key_id, operation, requests) for key_id, operation, requests in rows]
+
     async def totals(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]:
         rows = await self._db.read(
             f"SELECT start, measure, count FROM {self._db.schema}.{USAGE_TOTALS.name}"

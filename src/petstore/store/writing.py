@@ -13,10 +13,10 @@ from petstore.store.schema import new_pet_row
 
 @dataclass(slots=True, eq=False)
 class AddPet:
-    """A new animal for a writer. After `due`, by the writer's clock, it is no longer written."""
+    """A new animal for a writer."""
 
     future: "asyncio.Future[Added]"
-    due: float
+    deadline: float  # by the writer's clock
     new: NewPet
     now: float
     idempotency_key: IdempotencyKey | None
@@ -38,9 +38,10 @@ def first_uses(batch: Iterable[AddPet], recorded: Collection[tuple[str, str]] = 
     first = []
     for add in batch:
         if add.idempotency_key is not None:
-            if add.idempotency_key.name in used:
+            name = add.idempotency_key.name
+            if name in used:
                 continue
-            used.add(add.idempotency_key.name)
+            used.add(name)
         first.append(add)
     return first
 

@@ -154,12 +154,6 @@ def unauthorized(request: Request, environment: Environment) -> Unauthorized:
     return Unauthorized(_hint(request, secret, environment), (("www-authenticate", challenge),))
 
 
-def check_scope(key: ApiKey, scope: Scope) -> None:
-    """Raises InsufficientScope."""
-    if scope not in key.scopes:
-        raise insufficient_scope(scope)
-
-
 def insufficient_scope(scope: Scope) -> InsufficientScope:
     challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
     return InsufficientScope(f"This key does not have the {scope} scope.", (("www-authenticate", challenge),))

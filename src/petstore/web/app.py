@@ -5,6 +5,7 @@ the site:      route → pass the gate by address → document or probe → repl
 """
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any
@@ -17,10 +18,11 @@ from petstore.observability.metrics import REJECTED
 from petstore.rate_limits import ADMITTED, BANNED, LIMITED, SECOND, Decision
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.web.admission import Admission, check_scope, unauthorized
+from petstore.web.admission import Admission, insufficient_scope, unauthorized
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCounters
+from petstore.web.deadlines import Deadlines, Task, present_task
 from petstore.web.pets import PetOperations
 from petstore.web.preferences import Delays, parse_preferences, simulate, simulated_decision
 from petstore.web.replies import (
@@ -51,8 +53,10 @@ class App:
         gate: Gate,
         clock: Callable[[], float],
         scrape: Scrape | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._clock = clock
+        self._deadlines = deadlines = deadlines or Deadlines(stores["live"].database.bounds.timeouts.deadline)
         self._request_ids = request_ids()
         self._gate = gate
         self._access_log = settings.access_log
@@ -68,7 +72,7 @@ class App:
             each: Api(
                 each,
                 Admission(each, store.keys, store.freshness, gate, self.address_of),
-                PetOperations(store.pets, settings.base_url(each)),
+                PetOperations(store.pets, settings.base_url(each), deadlines),
                 RequestCounters(each, store.usage),
             )
             for each, store in stores.items()
@@ -103,6 +107,8 @@ class App:
 
     async def _answer_of_interface(self, request: Request, route: Route) -> Reply:
         """What is under a base address."""
+        deadlines, task = self._deadlines, request.task or present_task()
+        deadlines.in_flight[task] = deadlines.next or deadlines.look()  # as `begin`, which costs 0.3 µs more
         now = self._clock()
         request_id = next(self._request_ids)
         api = route.api
@@ -121,20 +127,23 @@ class App:
                 if api.environment == "staging" and "prefer" in request.fields:
                     preferences = self._delays.granted(parse_preferences(request.fields["prefer"]))
                     applied, simulated = preferences.applied, preferences.error
-                    delayed = await self._delays.wait(preferences.delay)
+                    delayed = await deadlines.pause(self._delays.wait(preferences.delay))
                     decision = simulated_decision(decision, preferences, now + delayed)
                     simulate(preferences, request, route, request_id)
                 if route.operation is None or route.handler is None:
                     raise wrong_address(request.path, route.allow)
-                check_scope(key, route.operation.scope)
+                if route.operation.scope not in key.scopes:
+                    raise insufficient_scope(route.operation.scope)
                 if now >= route.end:
                     raise Gone(route.gone)
                 reply = await route.handler(api.pets, request, key, version, now)
-        except Exception as error:
-            reply = self._reply_of(error, request_id)
+        except (Exception, CancelledError) as error:
+            reply = self._reply_of(deadlines.cause(task, error), request_id)
 
         if decision is None:
-            decision = await self._peek(api.environment, self.address_of(request), now)
+            decision = await self._peek(task, api.environment, self.address_of(request), now)
+        if deadlines.in_flight.pop(task, None) is None:
+            deadlines.end(task)
         headers = reply.headers + common_headers(decision, request_id) + route.headers + applied
         if self._ietf_headers:
             headers += _ietf_headers(decision, key)
@@ -157,6 +166,8 @@ class App:
 
     async def _answer_of_site(self, request: Request) -> Reply:
         """What is not under a base address. It counts against the client's address; probes and scrapes do not."""
+        task = request.task or present_task()
+        self._deadlines.begin(task)
         now = self._clock()
         request_id = next(self._request_ids)
         decision: Decision | None = None
@@ -167,11 +178,12 @@ class App:
                 reply = refusal(decision)
             else:
                 reply = await self._site.answer(request)
-        except Exception as error:
-            reply = self._reply_of(error, request_id)
+        except (Exception, CancelledError) as error:
+            reply = self._reply_of(self._deadlines.cause(task, error), request_id)
 
         if decision is None:
-            decision = await self._peek("live", self.address_of(request), now)
+            decision = await self._peek(task, "live", self.address_of(request), now)
+        self._deadlines.end(task)
         reply.headers += common_headers(decision, request_id)
         took = perf_counter() - request.started
         self._site_counters.count(None, SITE, reply.status, took)
@@ -182,8 +194,10 @@ class App:
     async def reject(self, status: int, peer: str) -> Reply:
         """The reply to a message that never became a request. The address is not charged for it."""
         REJECTED.add(str(status))
-        now = self._clock()
-        decision = await self._peek("live", peer, now)
+        task = present_task()
+        self._deadlines.begin(task)
+        decision = await self._peek(task, "live", peer, self._clock())
+        self._deadlines.end(task)
         reply = error_reply(*REJECTIONS[status], status=status)
         request_id = next(self._request_ids)
         reply.headers += common_headers(decision, request_id)
@@ -211,14 +225,16 @@ class App:
         logger.error("internal error", exc_info=error, extra={"fields": {"request": request_id}})
         return reply_of(internal_error(request_id))
 
-    async def _peek(self, environment: Environment, address: str, now: float) -> Decision:
+    async def _peek(self, task: Task, environment: Environment, address: str, now: float) -> Decision:
         """For the headers of responses that no decision came before: of the probes, of errors, in an outage."""
-        try:
-            return await self._gate.peek_address(environment, address, now)
-        except Exception as error:
-            if not isinstance(error, Unavailable):  # a bug of the gate: the response needs its headers all the same
-                logger.exception("internal error")
-            return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
+        if not self._deadlines.has_passed(task):
+            try:
+                return await self._gate.peek_address(environment, address, now)
+            except (Exception, CancelledError) as error:
+                cause = self._deadlines.cause(task, error)
+                if not isinstance(cause, Unavailable):  # a bug of the gate: the response needs its headers all the same
+                    logger.error("internal error", exc_info=cause)
+        return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 
     def _log(
         self,

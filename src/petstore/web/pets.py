@@ -12,6 +12,7 @@ from petstore.keys import ApiKey
 from petstore.operations import OPERATIONS, OperationName, end_of_items
 from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
 from petstore.store.pets import Pets
+from petstore.web.deadlines import Deadlines
 from petstore.web.page_cache import PageCache, Rendered
 from petstore.web.replies import JSON, NO_STORE, PRIVATE, Reply, line
 from petstore.web.requests import (
@@ -33,8 +34,9 @@ encode = msgspec.json.encode
 class PetOperations:
     """A handler gets the request, its key, the catalogue's versions from the gate's step for this request, the time."""
 
-    def __init__(self, pets: Pets, base_url: str) -> None:
+    def __init__(self, pets: Pets, base_url: str, deadlines: Deadlines) -> None:
         self._pets = pets
+        self._deadlines = deadlines
         self._pets_url = f"{base_url}/pets"
         self.pages = PageCache()
         self._location_end = end_of_items("/pets")
@@ -63,10 +65,10 @@ class PetOperations:
         """Raises what `read_body`, `parse_new_pet` and `Pets.add` raise."""
         check_media_type(request.fields)
         token = idempotency_token(request.fields)
-        body = await read_body(request)
+        body = await (read_body(request) if request.stream is None else self._deadlines.pause(read_body(request)))
         new = parse_new_pet(body)
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
-        added = await self._pets.add(new, now, idempotency_key)
+        added = await self._pets.add(new, now, idempotency_key, self._deadlines.of(request))
         headers = JSON + NO_STORE
         if now < self._location_end:  # later, nothing is at that address
             headers += line("location", f"{self._pets_url}/{added.pet.id}")

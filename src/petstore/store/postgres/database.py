@@ -11,8 +11,8 @@ from petstore.observability.health import Health
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store.database import OPERATOR_TIMEOUT, Bounds, ForEachRow, Statement, Step, T, Transaction
 from petstore.store.freshness import Announce, Freshness, Numbers, numbering_sql, numbers_sql
+from petstore.store.postgres.batched_creates import SEQUENCES, BatchedCreates, lock_pet_ids, watched
 from petstore.store.postgres.pool import Connection, PostgresPool, long_transaction
-from petstore.store.postgres.writer import SEQUENCES, PostgresWriter, lock_pet_ids, watched
 from petstore.store.schema import Row
 
 
@@ -32,7 +32,7 @@ class PostgresDatabase:
         self.environment: Environment = environment
         self.bounds = bounds
         self.schema = schema_of(environment)
-        self.usage_timeout = bounds.request_timeout
+        self.usage_timeout = bounds.timeouts.call
         self.freshness = Freshness(announce, self._numbers)
         counters = (  # without sequences that have given out nothing
             f"SELECT '{name}'::text AS name, last_value AS last FROM {self.schema}.{sequence} WHERE is_called"
@@ -43,7 +43,7 @@ class PostgresDatabase:
         self._numbers_sql = numbers_sql(self.schema)
         self._read_health = Health("store", environment, "read")
         self._write_health = Health("store", environment, "write")
-        self._writer = PostgresWriter(pool, self.schema, environment, self._write_health, self.freshness, bounds)
+        self._creates = BatchedCreates(pool, self.schema, environment, self._write_health, self.freshness, bounds)
 
     async def read(self, sql: str, *values: Any) -> list[Row]:
         return await watched(self._read_health, self._pool.run(lambda connection: connection.fetch(sql, *values)))
@@ -59,7 +59,7 @@ class PostgresDatabase:
     async def write(
         self, transaction: Transaction[T], changes: Collection[Change], timeout_seconds: float | None = None
     ) -> T:
-        is_long = timeout_seconds is not None and timeout_seconds > self.bounds.request_timeout
+        is_long = timeout_seconds is not None and timeout_seconds > self.bounds.timeouts.call
 
         async def work(connection: Connection) -> tuple[T, Numbers]:
             async with long_transaction(connection) if is_long else connection.transaction():
@@ -78,8 +78,10 @@ class PostgresDatabase:
         (reached,) = yield Statement(self._numbers_sql)
         return result, Numbers(*reached)
 
-    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
-        return self._writer.add(new, now, idempotency_key)
+    def add(
+        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+    ) -> "asyncio.Future[Added]":
+        return self._creates.add(new, now, idempotency_key, deadline)
 
     async def _numbers(self) -> Numbers:
         (found,) = await self.read(self._numbers_sql)
@@ -115,10 +117,10 @@ class PostgresDatabase:
             raise Unavailable("the store is read-only: a replica, or a primary that was demoted")
 
     async def drain(self) -> None:
-        await self._writer.drain()
+        await self._creates.drain()
 
     async def close(self) -> None:
-        await self._writer.drain()
+        await self._creates.drain()
         await self._pool.close()
 
 

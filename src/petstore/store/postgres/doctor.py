@@ -9,15 +9,13 @@ import asyncpg
 
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, Environment
-from petstore.store.database import Bounds
+from petstore.store.postgres.batched_creates import SEQUENCES
 from petstore.store.postgres.database import schema_of
 from petstore.store.postgres.migrations import is_migrated, schema_version
 from petstore.store.postgres.pool import Connection, each_host
-from petstore.store.postgres.writer import SEQUENCES
 from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY
+from petstore.timeouts import CLIENT
 
-CONNECT_TIMEOUT = Bounds().connect_timeout
-DISCONNECT_TIMEOUT = Bounds().disconnect_timeout
 STATEMENT_TIMEOUT = 5.0  # a lock of another transaction may take as long
 _SAFETY = {
     "fsync": "a power cut can lose animals",
@@ -59,7 +57,7 @@ async def _connected(url: str) -> AsyncIterator[Connection]:
         yield connection
     finally:
         with contextlib.suppress(TimeoutError):
-            await connection.close(timeout=DISCONNECT_TIMEOUT)
+            await connection.close(timeout=CLIENT.disconnect)
 
 
 async def _connect(hosts: list[str]) -> Connection:
@@ -70,7 +68,7 @@ async def _connect(hosts: list[str]) -> Connection:
             try:
                 return await asyncpg.connect(
                     host,
-                    timeout=CONNECT_TIMEOUT,
+                    timeout=CLIENT.step,
                     command_timeout=STATEMENT_TIMEOUT,
                     statement_cache_size=0,
                     target_session_attrs=wanted,
@@ -101,9 +99,9 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
         return [str(error)], ""
     version = await schema_version(connection, schema)
     if version == 0:
-        return [f"there is no schema {schema} yet; petstore serve creates it"], ""
+        return [f"there is no schema {schema} yet; `petstore serve` creates it"], ""
     if not is_newest:
-        return [], f"schema {version}; petstore serve migrates it to {NEWEST_SCHEMA}"
+        return [], f"schema {version}; `petstore serve` migrates it to {NEWEST_SCHEMA}"
     faults = []
     for table, sequence in SEQUENCES.items():
         last = await connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}")

@@ -75,6 +75,7 @@ class PostgresPool:
         self._policy = policy
         self._migrations = known_migrations
         self._bounds = policy.bounds
+        self._timeouts = policy.bounds.timeouts
         self._pool: asyncpg.Pool | None = None
         self._opening: asyncio.Task[asyncpg.Pool] | None = None
         self._closed = False
@@ -84,7 +85,7 @@ class PostgresPool:
     async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
         """What `work` returns. It runs in a task of its own: a caller that gives up leaves no statement half sent.
 
-        The default of `timeout_seconds` is that of a request. Raises Unavailable, and whatever of ours `work` raises;
+        By default it has the time of a request. Raises Unavailable, and whatever of ours `work` raises;
         OperatorError only to an operator. A bug is raised as it is.
         """
         if self._closed:
@@ -92,7 +93,7 @@ class PostgresPool:
         if self._waiting >= self._bounds.queued_reads:
             raise Unavailable("too many requests wait for a connection to the store")
         self._waiting += 1
-        seconds = self._bounds.request_timeout if timeout_seconds is None else timeout_seconds
+        seconds = self._timeouts.call if timeout_seconds is None else timeout_seconds
         task = asyncio.get_running_loop().create_task(self._run(work, seconds))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -108,7 +109,7 @@ class PostgresPool:
 
     async def _run(self, work: Work[T], seconds: float) -> T:
         waiting = True
-        deadline = asyncio.get_running_loop().time() + seconds + self._bounds.disconnect_timeout
+        deadline = asyncio.get_running_loop().time() + seconds + self._timeouts.disconnect
         connection: Connection = None
         pool: asyncpg.Pool | None = None
         try:
@@ -150,7 +151,7 @@ class PostgresPool:
             pool = await asyncpg.create_pool(self._url, **options)
             try:
                 async with pool.acquire() as connection:
-                    deadline = asyncio.get_running_loop().time() + self._bounds.connect_timeout
+                    deadline = asyncio.get_running_loop().time() + self._timeouts.step
                     with terminate_at(deadline, connection):
                         await migrations.check_encoding(connection)
                         outdated = [each for each in self._schemas if await self._needs_migration(connection, each)]
@@ -178,7 +179,7 @@ class PostgresPool:
 
         Each host has its share of the time: asyncpg would leave all of it to one that swallows packets.
         """
-        options["timeout"] = self._bounds.connect_timeout / len(self._hosts)
+        options["timeout"] = self._timeouts.step / len(self._hosts)
         *others, last = self._hosts  # a copy: while this waits, another connection may change the order
         for host in others:
             with contextlib.suppress(*DRIVER):
@@ -193,12 +194,12 @@ class PostgresPool:
     async def _release(self, pool: asyncpg.Pool, connection: Connection) -> None:
         with contextlib.suppress(*DRIVER):
             # To close a connection, asyncpg sends a last message and waits; a server that hangs does not answer it.
-            await pool.release(connection, timeout=self._bounds.disconnect_timeout)
+            await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
         """Returns when all work that was begun is done, and cuts off what takes longer than a request may."""
         self._closed = True
-        timeout = self._bounds.request_timeout
+        timeout = self._timeouts.call
         if self._running:
             await asyncio.wait(self._running, timeout=timeout)
         if self._opening is not None:
@@ -222,7 +223,7 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
     options: dict[str, Any] = {
         "min_size": 1,
         "max_size": policy.pool_size,
-        "timeout": bounds.connect_timeout,
+        "timeout": bounds.timeouts.step,
         "server_settings": {"application_name": migrations.APPLICATION_NAME},
         "max_inactive_connection_lifetime": 60,
         "reset": _nothing_to_reset,
@@ -233,7 +234,7 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
         options["statement_cache_size"] = 0
     else:
         settings = options["server_settings"]
-        settings["statement_timeout"] = _milliseconds(bounds.statement_timeout)
+        settings["statement_timeout"] = _milliseconds(bounds.timeouts.step)
         settings["idle_in_transaction_session_timeout"] = _milliseconds(bounds.idle_transaction_timeout)
         # Otherwise PostgreSQL plans a page anew each time, since it cannot know the LIMIT: 182 µs instead of 107.
         settings["plan_cache_mode"] = "force_generic_plan"

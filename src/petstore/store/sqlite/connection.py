@@ -14,9 +14,9 @@ import msgspec
 
 from petstore.data_dir import open_file
 from petstore.errors import PetstoreError, Unavailable
-from petstore.store.database import Bounds
+from petstore.timeouts import CLIENT
 
-BUSY_TIMEOUT = Bounds().busy_timeout
+BUSY_TIMEOUT = CLIENT.step
 
 # When the log has this many pages (16 MiB), SQLite copies it into the file: so rarely that writers do not notice.
 WAL_PAGES = 4096
@@ -87,7 +87,7 @@ def translate(error: Exception) -> Exception:
     if isinstance(error, (PetstoreError, *BUGS)) or not isinstance(error, apsw.Error | OSError):
         return error
     damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
-    what_to_do = "; petstore check says which file is damaged" if damaged else ""
+    what_to_do = "; `petstore check` says which file is damaged" if damaged else ""
     outage = Unavailable(f"the store failed: {type(error).__name__}: {error}{what_to_do}")
     outage.__cause__ = error
     return outage

@@ -91,8 +91,10 @@ class SqliteDatabase:
     ) -> T:
         return await self._writer.call(lambda connection: run(connection, transaction), changes, timeout_seconds)
 
-    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
-        return self._writer.add(new, now, idempotency_key)
+    def add(
+        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+    ) -> "asyncio.Future[Added]":
+        return self._writer.add(new, now, idempotency_key, deadline)
 
     async def _numbers(self) -> Numbers:
         return Numbers(*(await self.read(_NUMBERS))[0])

@@ -11,7 +11,7 @@ from petstore.store.schema import NOT_MIGRATED, UNRECOGNISED, Migration, known_m
 from petstore.store.sqlite.connection import WriteLock, connect, connect_to_examine
 
 APPLICATION_ID = 0x50657453  # "PetS", in the header of every file that Petstore 1.0 or later has written
-RESTORE = "bring a backup back with petstore restore FILE --force, which keeps what is there"
+RESTORE = "restore a backup with `petstore restore FILE --force`, which keeps the present files"
 KNOWN = known_migrations("sqlite")
 
 # What the beginning of a file says: its user_version, its application_id, and how many entries its schema has.

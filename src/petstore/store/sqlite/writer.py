@@ -5,8 +5,8 @@ takes all that is queued: the longer it waited, the more share its commit. SQLit
 every step, and getting it back from a busy event loop costs far more than an insert. So a batch of animals is one
 statement, whatever its size: the rows travel as one JSON array.
 
-A write that was refused is not written: the thread skips writes whose time is over, and the event loop leaves a batch
-that the thread has begun some more time for the commit. Only a disk that hangs for longer breaks this.
+The thread skips writes that are too close to their deadline. What it has begun it finishes, even if a lock or a disk
+hangs and the deadlines pass meanwhile. The event loop then refuses the writes: their callers do not wait.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Call:
     """A function of the connection, which runs inside a transaction; `alone`: with no other write in it."""
 
     future: "asyncio.Future[Any]"
-    due: float
+    deadline: float
     work: Callable[[apsw.Connection], Any]
     changes: Collection[Change]
     alone: bool
@@ -82,6 +82,7 @@ class Writer:
         self._environment = environment
         self._freshness = freshness
         self._bounds = bounds
+        self._timeouts = bounds.timeouts
         self._connect = connect
         self._clock = clock
         self._health = Health("store", environment, "write")
@@ -101,10 +102,14 @@ class Writer:
         self._batches = 0
         self._wal_pages = 0
 
-    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
+    def add(
+        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+    ) -> "asyncio.Future[Added]":
         """Raises Unavailable when too many writes wait already."""
         future: asyncio.Future[Added] = self._loop.create_future()
-        self._submit(AddPet(future, self._clock() + self._bounds.request_timeout, new, now, idempotency_key))
+        if deadline is None:
+            deadline = self._clock() + self._timeouts.deadline
+        self._submit(AddPet(future, deadline, new, now, idempotency_key))
         return future
 
     def call(
@@ -116,9 +121,9 @@ class Writer:
         Raises Unavailable when too many writes wait already.
         """
         future: asyncio.Future[T] = self._loop.create_future()
-        usual = self._bounds.request_timeout
-        due = self._clock() + (usual if timeout is None else timeout)
-        self._submit(Call(future, due, work, changes, alone=timeout is not None and timeout > usual))
+        usual = self._timeouts.deadline
+        deadline = self._clock() + (usual if timeout is None else timeout)
+        self._submit(Call(future, deadline, work, changes, alone=timeout is not None and timeout > usual))
         return future
 
     def _submit(self, write: Write) -> None:
@@ -140,12 +145,16 @@ class Writer:
         threading.Thread(target=self._run, name=f"writer-{self._path.stem}", daemon=True).start()
 
     def _refuse_late(self) -> None:
-        """Refuse the writes whose time is over, though a disk or a lock hangs; again and again."""
+        """Refuse the writes that come too late, even if a disk or a lock hangs; again and again."""
         self._watch = self._loop.call_later(self._bounds.check_interval, self._refuse_late)
         now = self._clock()
         STORE_QUEUE.set(len(self._in_flight) + len(self._waiting), self._environment)
-        self._refuse(write for write in list(self._waiting) if write.due < now)
-        self._refuse(write for write in self._in_flight if write.due + self._bounds.commit_timeout < now)
+        latest = now + self._timeouts.reserve
+        self._refuse(write for write in list(self._waiting) if write.deadline <= latest)
+        late = [write for write in self._in_flight if write.deadline < now]
+        if late and not self._health.down:  # also if every caller has given up by now
+            self._health.failed("the writer hangs")
+        self._refuse(late)
 
     def _refuse(self, writes: Iterable[Write]) -> None:
         for write in writes:
@@ -256,13 +265,13 @@ class Writer:
                 # One statement, which is a transaction of its own.
                 first = _insert(connection, _rows(plain), len(plain))
                 return BatchResult(writes, ADDED, Numbers(added=first + len(plain) - 1), first)
-        self._begin(connection, max(write.due for write in writes) - self._clock())
+        self._begin(connection, max(write.deadline for write in writes) - self._timeouts.reserve - self._clock())
         # Once more: for some the lock may have come too late.
         return self._write(connection, self._in_time(writes))
 
     def _begin(self, connection: apsw.Connection, timeout: float) -> None:
         """Raises apsw.BusyError when another process keeps SQLite's write lock for so many seconds."""
-        set_busy_timeout(connection, min(self._bounds.busy_timeout, timeout))
+        set_busy_timeout(connection, min(self._timeouts.step, timeout))
         try:
             connection.execute("BEGIN IMMEDIATE")
         finally:
@@ -304,9 +313,9 @@ class Writer:
         return BatchResult(writes, changes, reached)
 
     def _in_time(self, writes: list[Write]) -> list[Write]:
-        """Without those whose time is over, or whose callers have gone."""
-        now = self._clock()
-        return [write for write in writes if now < write.due and not write.future.done()]
+        """Without those that come too late, or whose callers have gone."""
+        latest = self._clock() + self._timeouts.reserve
+        return [write for write in writes if latest < write.deadline and not write.future.done()]
 
     def _note_wal_pages(self, connection: apsw.Connection, database: str, pages: int) -> int:
         self._wal_pages = pages

@@ -1,6 +1,7 @@
-"""Adds animals to PostgreSQL: all that waits goes into one multi-row statement, so one commit serves many."""
+"""Adds the animals of clients to PostgreSQL: a batch is one multi-row statement, so one commit serves many."""
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -91,7 +92,7 @@ def _earlier_sql(schema: str) -> str:
     )
 
 
-class PostgresWriter:
+class BatchedCreates:
     def __init__(
         self,
         pool: PostgresPool,
@@ -118,31 +119,20 @@ class PostgresWriter:
         self._writing: asyncio.Task[None] | None = None
         self._pruned = 0.0
 
-    def add(self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None) -> "asyncio.Future[Added]":
+    def add(
+        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+    ) -> "asyncio.Future[Added]":
         """Raises Unavailable when too many wait already."""
         if len(self._waiting) >= self._bounds.queued_writes:
             self._health.error()
             raise Unavailable("the writer's queue is full")
         future: asyncio.Future[Added] = self._loop.create_future()
-        due = self._loop.time() + self._bounds.request_timeout
-        self._waiting.append(AddPet(future, due, new, now, idempotency_key))
+        if deadline is None:
+            deadline = time.monotonic() + self._bounds.timeouts.deadline
+        self._waiting.append(AddPet(future, deadline, new, now, idempotency_key))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
-            self._watch = self._loop.call_later(self._bounds.check_interval, self._check)
         return future
-
-    def _check(self) -> None:
-        """Again and again: a batch that takes long must not keep those behind it waiting."""
-        self._watch = self._loop.call_later(self._bounds.check_interval, self._check)
-        self._refuse_late()
-
-    def _refuse_late(self) -> None:
-        now = self._loop.time()
-        for add in self._waiting:
-            if add.due < now and not add.future.done():
-                late = Unavailable("the store did not answer in time")
-                self._health.failed(late)
-                add.future.set_exception(late)
 
     async def drain(self) -> None:
         """Returns when all that waits is answered."""
@@ -153,10 +143,9 @@ class PostgresWriter:
         """Writes batch after batch until nothing waits. What comes while one is written makes the next."""
         try:
             while self._waiting:
-                self._refuse_late()
                 count = min(BATCH_MAX, self._bounds.batch)
                 batch, self._waiting = self._waiting[:count], self._waiting[count:]
-                batch = [add for add in batch if not add.future.done()]  # the others' callers have gone
+                batch = self._in_time(batch)
                 STORE_QUEUE.set(len(batch) + len(self._waiting), self._environment)
                 if batch:
                     await self._write_batch(batch)
@@ -165,16 +154,26 @@ class PostgresWriter:
         finally:
             STORE_QUEUE.set(0, self._environment)
             self._writing = None
-            self._watch.cancel()
+
+    def _in_time(self, batch: list[AddPet]) -> list[AddPet]:
+        """Without those whose callers have gone, and after refusing those that come too late."""
+        latest = time.monotonic() + self._bounds.timeouts.reserve
+        in_time = []
+        for add in batch:
+            if add.future.done():
+                continue
+            if add.deadline > latest:
+                in_time.append(add)
+            else:
+                late = Unavailable("the store did not answer in time")
+                self._health.failed(late)
+                add.future.set_exception(late)
+        return in_time
 
     async def _write_batch(self, batch: list[AddPet]) -> None:
         """Write a batch, announce it, then answer every caller."""
-        now = self._loop.time()
-        # The first of them has waited for the longest.
-        timeout = min(self._bounds.request_timeout, batch[0].due + self._bounds.commit_timeout - now)
         try:
-            work = self._pool.run(lambda connection: self._commit(connection, batch, now + timeout), timeout)
-            await watched(self._health, work)
+            await watched(self._health, self._pool.run(lambda connection: self._commit(connection, batch)))
             STORE_BATCH.observe(len(batch), self._environment)
             results: list[Added | Exception | None] = [add.result for add in batch]
             new = [result.pet.id for result in results if isinstance(result, Added) and not result.replayed]
@@ -206,25 +205,15 @@ class PostgresWriter:
             log_bug(bug)
         self._pruned = now
 
-    async def _commit(self, connection: Connection, batch: list[AddPet], until: float) -> None:
+    async def _commit(self, connection: Connection, batch: list[AddPet]) -> None:
         try:
-            await self._add_until(until, connection, batch)
+            await self._add(connection, batch)
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as bug:
             if len(batch) == 1:
                 batch[0].result = bug
                 return
             for add in batch:  # one bad row never fails its neighbours
-                await self._commit(connection, [add], until)
-
-    async def _add_until(self, until: float, connection: Connection, batch: list[AddPet]) -> None:
-        """The server must give up before we do: what waits there for a lock would be added after it was refused."""
-        left = until - self._loop.time()
-        if left > self._bounds.statement_timeout:
-            await self._add(connection, batch)  # one statement, whose timeout is the connection's
-            return
-        async with connection.transaction(isolation="read_committed"):
-            await connection.execute(f"SET LOCAL statement_timeout = {max(1, int(left * 900))}")
-            await self._add(connection, batch)
+                await self._commit(connection, [add])
 
     async def _add(self, connection: Connection, batch: list[AddPet]) -> None:
         now = max(add.now for add in batch)

@@ -1,0 +1,49 @@
+"""Bills: what each key was admitted for in a time span, as a table and as rows of a CSV file."""
+
+from collections import Counter
+from typing import NamedTuple
+
+from petstore.keys import Environment, KeyQuery
+from petstore.operations import OPERATIONS, OTHER, OperationName
+from petstore.pets import INT64_MAX
+from petstore.plans import Plan
+from petstore.store import Store
+from petstore.usage import Span
+from petstore.wording import as_cell
+
+BILLED = [*(each.name for each in OPERATIONS), OTHER]
+CSV_COLUMNS = ["key", "name", "environment", "plan", "admitted", *BILLED]
+
+
+class BilledKey(NamedTuple):
+    """The admitted requests of one key. The counts of `operations` add up to `admitted`."""
+
+    key_id: str
+    name: str
+    environment: Environment
+    plan: Plan | None  # None for a key that is unknown again after a restore
+    operations: Counter[OperationName]
+
+    @property
+    def admitted(self) -> int:
+        return self.operations.total()
+
+    def csv_row(self) -> list[str | int]:
+        """The cells of CSV_COLUMNS."""
+        about = (self.key_id, as_cell(self.name), self.environment, self.plan or "")
+        return [*about, self.admitted, *(self.operations[each] for each in BILLED)]
+
+
+async def bill(store: Store, span: Span, end: float) -> list[BilledKey]:
+    """Every key of an environment, the most admitted first. Raises Unavailable."""
+    keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
+    admitted: dict[str, Counter[OperationName]] = {key_id: Counter() for key_id in keys}
+    found = await store.usage.admitted(interval=span.interval, since=span.since(end), until=int(end) + 1)
+    for key_id, operation, requests in found:
+        admitted.setdefault(key_id, Counter())[operation] += requests
+    billed = [
+        BilledKey(key_id, key.name if key else "", store.environment, key.plan if key else None, operations)
+        for key_id, operations in admitted.items()
+        for key in [keys.get(key_id)]
+    ]
+    return sorted(billed, key=lambda each: (-each.admitted, each.key_id))

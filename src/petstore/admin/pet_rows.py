@@ -1,0 +1,224 @@
+"""Rows of .jsonl, .csv and .json files: each is an animal or the reason why it is not.
+
+A file is read in blocks. Each reader also yields None after a block, so that a block without rows ends a step.
+"""
+
+import codecs
+import csv
+import difflib
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+import msgspec
+
+from petstore.admin.json_array import NotAnArray, array_elements
+from petstore.admin.pet_texts import IMPORTED, members_of_texts, pet_of_texts
+from petstore.errors import InvalidBody, OperatorError
+from petstore.pets import STATUSES, NewPet, faults_of, parse_new_pet
+from petstore.wording import printable
+
+BLOCK = 256 * 1024  # bytes
+LINE_MAX = 64 * 1024  # bytes; a longer line is cut after one byte more
+DELIMITERS = ",;\t"  # of a .csv file: spreadsheets write the one of their language
+REQUIRED = ("name", "categoryId")
+SHOWN_MAX = 60  # characters of a file in a message
+COMPARED_MAX = 100  # names that are compared with the known ones
+Row = tuple[int, NewPet | str]  # the number of the line, and the animal or the fault
+
+
+class Reading:
+    """One reading of a file from its beginning: the blocks, and what is known of those read so far."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.bytes = 0
+        self.digest = hashlib.sha256()
+        self.unknown_columns: list[str] = []  # of a .csv file
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        while block := self._file.read(BLOCK):
+            self.bytes += len(block)
+            self.digest.update(block)
+            yield block
+
+    def lines(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Yields the lines that end in each block, with the number of the first. A long line is cut."""
+        number, rest = 1, b""
+        for block in self:
+            *lines, rest = (rest + block).split(b"\n")
+            rest = rest[: LINE_MAX + 1]
+            yield number, lines
+            number += len(lines)
+        if rest:
+            yield number, [rest]
+
+
+def jsonl_rows(reading: Reading) -> Iterator[Row | None]:
+    for first, lines in reading.lines():
+        for number, line in enumerate(lines, first):
+            if not line.strip():
+                continue
+            try:
+                text = _text_of(line, number, "save the file as UTF-8")
+                if text.strip():
+                    yield number, _pet_of_json(text.encode(), "the line")
+            except OperatorError as error:
+                yield number, str(error)
+        yield None
+
+
+def json_rows(reading: Reading) -> Iterator[Row | None]:
+    """The rows of one array of objects. The line of a row is the one where its object begins."""
+    try:
+        for element in array_elements(reading):
+            if element is None:
+                yield None
+                continue
+            number, content = element
+            try:
+                _decoded(content, "save the file as UTF-8")
+                yield number, _pet_of_json(content, "the object")
+            except OperatorError as error:
+                yield number, str(error)
+    except NotAnArray as error:
+        yield error.line, f"the file is not a valid JSON array: {error}"
+
+
+def csv_rows(reading: Reading) -> Iterator[Row | None]:
+    """A row takes one line, since a name has no line break. So a quote that is not closed hides no other row."""
+    names: list[str] = []
+    delimiter = ""
+    for first, lines in reading.lines():
+        for number, line in enumerate(lines, first):
+            if names and not line.strip():
+                continue
+            try:
+                text = _text_of(line, number, "save the file as CSV UTF-8")
+                delimiter = delimiter or max(DELIMITERS, key=text.count)  # the most frequent one of the header line
+                values = next(csv.reader([text], strict=True, delimiter=delimiter), [])
+                if names:
+                    yield number, _pet_of_values(names, values)
+                else:
+                    _check_header(values, text)
+                    names = values
+                    reading.unknown_columns = [name for name in names if _spelling(name) not in _EXPECTED]
+            except (OperatorError, csv.Error) as error:
+                said = "not valid CSV, where each row takes one line: " if isinstance(error, csv.Error) else ""
+                yield number, f"{said}{error}"
+                if not names:
+                    return
+        yield None
+    if not names:
+        yield 1, f"the header line is missing: the first line must be {','.join(IMPORTED)}"
+
+
+def _text_of(line: bytes, number: int, remedy: str) -> str:
+    """Raises OperatorError."""
+    if len(line) > LINE_MAX:
+        raise OperatorError(f"longer than {LINE_MAX // 1024} KiB; one animal a line")
+    return _decoded(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, remedy)
+
+
+def _decoded(content: bytes, remedy: str) -> str:
+    """Raises OperatorError."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        shown = quoted(content[: 4 * SHOWN_MAX].decode(errors="backslashreplace"))
+        raise OperatorError(f"{shown} is not valid UTF-8; {remedy}") from None
+
+
+def _check_header(names: list[str], line: str) -> None:
+    """Raises OperatorError for a misspelled column, which would otherwise be ignored."""
+    for name in IMPORTED:
+        if [_spelling(each) for each in names].count(_spelling(name)) > 1:
+            raise OperatorError(f"the header line has {name} more than once")
+    if misspelled := _misspelled(tuple(names)):
+        raise OperatorError(f"unknown column {misspelled}")
+    missing = [name for name in REQUIRED if name not in names]
+    if missing == list(REQUIRED):
+        expected = f"the first line must be {','.join(IMPORTED)}, not {quoted(line.strip())}"
+        raise OperatorError(f"the header line is missing: {expected}")
+    if missing:
+        raise OperatorError(f"the header line lacks {' and '.join(missing)}")
+
+
+@functools.lru_cache(maxsize=16)  # usually, all rows of a file have the same members
+def _misspelled(names: tuple[str, ...]) -> str:
+    """Returns a name that is probably a known one in another spelling, and asks whether that is meant."""
+    unknown = [name for name in names[:COMPARED_MAX] if name not in IMPORTED and len(name) <= SHOWN_MAX]
+    for name in IMPORTED:
+        similar = [each for each in unknown if _spelling(each) == _spelling(name)]
+        if not similar and name not in names:
+            similar = difflib.get_close_matches(name, unknown, n=1, cutoff=0.75)
+        if similar:
+            return f"{quoted(similar[0])}; did you mean {name}?"
+    return ""
+
+
+def _spelling(name: str) -> str:
+    """Returns what is the same in categoryId, CATEGORY_ID and "category id"."""
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+# Columns that are read, columns of an export that are ignored, and columns without a name, which spreadsheets leave.
+_EXPECTED = {*map(_spelling, IMPORTED), "id", "addedby", "addedat", ""}
+
+
+def _pet_of_json(content: bytes, noun: str) -> NewPet:
+    """Raises OperatorError."""
+    try:
+        new = parse_new_pet(content)
+    except InvalidBody as error:
+        raise OperatorError(_explained(error, _members_of(content)).replace("The body", noun, 1)) from None
+    if misspelled := _misspelled(tuple(_members_of(content))):
+        raise OperatorError(f"unknown member {misspelled}")
+    return new
+
+
+def _members_of(content: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(content)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _pet_of_values(names: list[str], values: list[str]) -> NewPet:
+    """Raises OperatorError."""
+    if len(values) > len(names):
+        raise OperatorError(f"there are more values than the {len(names)} columns of the header line")
+    texts = dict(zip(names, values, strict=False))
+    try:
+        return pet_of_texts(texts)
+    except InvalidBody as error:
+        raise OperatorError(_explained(error, members_of_texts(texts))) from None
+
+
+def _explained(error: InvalidBody, members: Mapping[str, Any]) -> str:
+    """Returns the message with the values that are not valid, and with a member that may be misspelled."""
+    faults = faults_of(members) if members else {}
+    if not faults:
+        return str(error)
+    explained = "; ".join(_reason(name, fault, members) for name, fault in faults.items())
+    misspelled = _misspelled(tuple(members))
+    return f"{explained}; unknown member {misspelled}" if misspelled else f"{explained}."
+
+
+def _reason(name: str, fault: str, members: Mapping[str, Any]) -> str:
+    value = members.get(name)
+    if not isinstance(value, str | int | float):
+        return f"{name} {fault}"
+    shown = quoted(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if name == "status":
+        return f"status {shown} is not one of {', '.join(STATUSES)} (case-sensitive)"
+    return f"{name} {fault}, not {shown}"
+
+
+def quoted(text: str) -> str:
+    """Returns the beginning of a text from a file, as a message shows it."""
+    return f'"{printable(text[:SHOWN_MAX])}{"…" if len(text) > SHOWN_MAX else ""}"'

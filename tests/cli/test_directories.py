@@ -1,0 +1,157 @@
+"""Which directory a command uses: it never touches somebody else's, and creates a store only where it was told to."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.backends import free_port
+from harness.commands import Commands, Processes
+from harness.served import wait_for
+from harness.servers import PETSTORE, Server, takes_connections
+from tests.cli.test_reading import READING, WRITING
+
+CREATING = [
+    ["keys", "create", "--plan", "free"], ["operators", "add", "ada"],
+    ["pets", "add", "--name", "Rex", "--category-id", "1"], ["pets", "import", "FILE"],
+]  # fmt: skip
+# What each other command needs besides its options, so that it fails for no other reason.
+ARGUMENTS = {
+    "backup": ["FILE.zip"], "restore": ["FILE.zip"], "copy": ["--to-store", "elsewhere"],
+    "bans lift": ["key_1"], "operators add": ["ada"], "operators revoke": ["ada"], "keys create": ["--plan", "free"],
+    "keys update": ["key_1", "--name", "x"], "keys suspend": ["key_1"], "keys resume": ["key_1"],
+    "keys rotate": ["key_1", "--yes"], "keys revoke": ["key_1", "--yes"],
+    "pets add": ["--name", "Rex", "--category-id", "1"], "pets update": ["1", "--name", "x"],
+    "pets set-status": ["1", "sold"], "pets remove": ["1", "--yes"], "pets restore": ["1"], "pets import": ["FILE"],
+    "pets undo-import": ["imp_1", "--yes"],
+}  # fmt: skip
+ALL = [*READING, *([*words, *ARGUMENTS.get(" ".join(words), [])] for words in WRITING)]
+
+
+def filled(words: list[str], folder: Path) -> list[str]:
+    file = folder / "pets.jsonl"
+    file.write_text('{"name": "Rex", "categoryId": 1}\n')
+    return [str(file) if word == "FILE" else word for word in words]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory that has nothing to do with Petstore, with what a careless command could trip over."""
+    home = tmp_path / "home"
+    (home / "project").mkdir(parents=True)
+    (home / "notes.txt").write_text("mine")
+    (home / "project/link").symlink_to("../notes.txt")
+    os.mkfifo(home / "project/pipe")
+    (home / "lock").touch()  # a name that Petstore uses too
+    return home
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_a_directory_with_other_content_is_refused_and_stays_as_it_is(
+    home: Path, words: list[str], tmp_path: Path
+) -> None:
+    before = {path: path.lstat().st_mode for path in home.rglob("*")}
+    content = (home / "notes.txt").read_text()
+    said = Commands(Server(home)).run(*filled(words, tmp_path))
+    lines = said.stderr.splitlines()
+    assert said.returncode == 2, said
+    if words != ["keys", "identify"]:  # which reads a secret first
+        assert lines[-1] == f"petstore: {home} has no Petstore data", said.stderr
+    assert "rm " not in said.stderr
+    assert ({path: path.lstat().st_mode for path in home.rglob("*")}, (home / "notes.txt").read_text()) == (
+        before,
+        content,
+    )
+
+
+def test_a_file_of_another_program_with_our_name_is_refused_and_nothing_else_is_searched(home: Path) -> None:
+    (home / "live.db").write_bytes(b"SQLite format 3\0" + bytes(52) + b"\0\0\0\1" + bytes(2000))
+    before = (home / "live.db").read_bytes()
+    said = Commands(Server(home)).fails_in_one_line("keys", "list")
+    assert said.startswith(f"{home / 'live.db'}: was not written by Petstore 1.0 or later"), said
+    assert (home / "live.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["missing", "empty"])
+@pytest.mark.parametrize("words", CREATING, ids=" ".join)
+def test_a_store_is_created_where_data_names_an_empty_directory(
+    tmp_path: Path, words: list[str], existing: bool
+) -> None:
+    data = tmp_path / "data"
+    if existing:
+        (data / "lost+found").mkdir(parents=True)
+    said = Commands(Server(data)).run(*filled(words, tmp_path))
+    assert (said.returncode, said.stderr.splitlines()[0]) == (0, f"Creating a store in {data}"), said.stderr
+    assert (data / "live.db").exists()
+
+
+@pytest.mark.parametrize("words", [words for words in ALL if words not in CREATING], ids=" ".join)
+def test_other_commands_create_nothing(tmp_path: Path, words: list[str]) -> None:
+    if words[0] in ("serve", "console", "restore") or words[:2] == ["keys", "identify"]:
+        pytest.skip("it creates a store, or reads standard input first")
+    data = tmp_path / "data"
+    said = Commands(Server(data)).run(*filled(words, tmp_path))
+    if tuple(words[:2]) in {tuple(each[:2]) for each in CREATING} and "--dry-run" not in words:
+        return
+    assert said.returncode == (0 if "--dry-run" in words else 2), said
+    assert not data.exists()
+
+
+@pytest.mark.parametrize("words", [["keys", "list"], *CREATING], ids=" ".join)
+def test_no_command_creates_a_store_in_a_directory_that_nobody_named(tmp_path: Path, words: list[str]) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    said = subprocess.run(
+        [*PETSTORE, *filled(words, tmp_path)], cwd=elsewhere, capture_output=True, text=True, timeout=60,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PETSTORE_")},
+    )  # fmt: skip
+    path = elsewhere / "petstore-data"
+    expected = f"petstore: {path} has no Petstore data; give the data directory with --data DIR\n"
+    assert (said.returncode, said.stderr) == (2, expected)
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["lock", "metrics", "empty store", "gate only"])
+def test_a_start_works_in_the_directory_that_a_killed_start_left(tmp_path: Path, moment: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "lock").touch()
+    if moment == "metrics":
+        (data / "metrics").mkdir()
+    elif moment == "empty store":
+        (data / "live.db").touch()
+    elif moment == "gate only":
+        (data / "gate.mdb").touch()
+        (data / "gate.mdb-boot").touch()
+    port = free_port()
+    with subprocess.Popen(
+        [*PETSTORE, "serve", "--data", str(data), "--port", str(port)], stdout=subprocess.DEVNULL
+    ) as service:
+        try:
+            assert wait_for(lambda: takes_connections(port))
+        finally:
+            service.send_signal(signal.SIGTERM)
+
+
+def test_commands_on_servers_need_no_directory(tmp_path: Path) -> None:
+    node = Commands(Server(tmp_path / "node", "cluster"))
+    key = node.json("keys", "create", "--plan", "free")
+    assert node.json("keys", "show", key["id"])["id"] == key["id"]
+    assert not (tmp_path / "node").exists()
+
+
+# Suggested commands
+
+
+def test_a_suggested_command_names_the_data_and_can_be_typed(tmp_path: Path) -> None:
+    data = tmp_path / "my data"
+    petstore = Processes(Server(data))
+    petstore.run("pets", "add", "--name", "Rex", "--category-id", "1")
+    said = subprocess.run(
+        [*PETSTORE, "keys", "show", "key_none", "--data", str(data)], capture_output=True, text=True, timeout=60
+    )
+    (command,) = [each for each in said.stderr.split("`") if "keys list" in each]
+    assert f"--data '{data}'" in command
+    assert subprocess.run(["sh", "-c", command], capture_output=True, timeout=60).returncode == 0
