@@ -4,6 +4,7 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
+from petstore.operations import end_of_items
 from petstore.pets import INT64_MAX, STATUSES
 from petstore.verify.findings import Findings, expect, expect_error, expect_status, unexpected
 from petstore.verify.session import Session, new_name, new_pet
@@ -92,10 +93,10 @@ def stored_as_sent(session: Session) -> Findings:
 
 
 def location(session: Session) -> Findings:
-    """`Location` of a 201 is the address of the new animal."""
+    """`Location` of a 201 is the address of the new animal, as long as an operation gets one animal."""
     response = session.add()
     yield from expect_status(response, 201)
-    if response.pet and session.send(f"GET /pets/{response.pet['id']}").json == response.pet:
+    if response.pet and response.date < end_of_items("/pets"):
         target = f"{session.addresses[0].path}/pets/{response.pet['id']}"
         cause = "a proxy changes the path, and the service does not know: set --public-url or --staging-url"
         yield from expect(response.value("location").endswith(target), f"`Location: …{target}`", response, cause)

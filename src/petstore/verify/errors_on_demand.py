@@ -28,7 +28,7 @@ def each_code(session: Session) -> Findings:
 
 def retry_after(session: Session) -> Findings:
     """A simulated 429 has the preferred `Retry-After`, and `X-RateLimit-Remaining: 0`."""
-    response = session.send("GET /pets", "Prefer: code=429, retry-after=7")
+    response = session.send("GET /pets", "Prefer: code=429", "Prefer: retry-after=7")
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("retry-after") == 7, "`Retry-After: 7`", response)
     yield from expect(response.number("x-ratelimit-remaining") == 0, "`X-RateLimit-Remaining: 0`", response)

@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from petstore.verify.findings import Finding, Findings, Skip, expect, expect_error, unexpected
-from petstore.verify.session import Session
+from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
@@ -29,6 +29,21 @@ def every_request_counts(session: Session) -> Findings:
     """Every request with a valid key counts once, whatever its response."""
     sent = [(LINE,), (LINE, "If-None-Match: *"), ("GET /pets?limit=0",), ("GET /verify",), ("HEAD /pets",)]
     for before, after in pairwise([session.send(*each) for each in sent]):
+        yield from expect_counted(before, after, 1, OTHER_CLIENT)
+
+
+def every_write_counts(session: Session) -> Findings:
+    """Every request with a body counts once, even if it is refused or replayed."""
+    header, body = f"Idempotency-Key: {new_name()}", new_pet()
+    responses = [
+        session.send(LINE),
+        session.send("PUT /pets", body=b""),
+        session.send("POST /pets", "Content-Type: text/plain", body=b"{}"),
+        session.post(b" " * 70_000),
+        session.post(body, header),
+        session.post(body, header),
+    ]
+    for before, after in pairwise(responses):
         yield from expect_counted(before, after, 1, OTHER_CLIENT)
 
 

@@ -48,15 +48,14 @@ def array(session: Session) -> Findings:
 
 def limit(session: Session) -> Findings:
     """A list has at most `limit` animals."""
-    for most in (1, 2, 100):
+    for most in (2, 100):
         yield from expect_list(session.send(f"GET /pets?limit={most}"), most)
 
 
 def limit_maximum(session: Session) -> Findings:
     """No list has more than 100 animals."""
-    for most in (101, 1000):
-        response = session.send(f"GET /pets?limit={most}")
-        yield from expect(len(response.pets) <= 100, "at most 100 animals", response)
+    response = session.send("GET /pets?limit=1000")
+    yield from expect(len(response.pets) <= 100, "at most 100 animals", response)
 
 
 def status_filter(session: Session) -> Findings:
@@ -83,7 +82,7 @@ def exact_length(session: Session) -> Findings:
     whole = session.send("GET /pets?limit=100").pets
     if len(whole) < 2:
         raise Skip(TOO_FEW)
-    for query, length in (("", 20), ("?limit=1", 1), ("?limit=2", 2), ("?limit=19", 19), ("?limit=99", 99)):
+    for query, length in (("", 20), ("?limit=1", 1), ("?limit=19", 19), ("?limit=99", 99)):
         part = session.send(f"GET /pets{query}")
         yield from expect(part.pets == whole[:length], f"the first {length} animals", part)
 
