@@ -43,15 +43,18 @@ def _doubled(response: Response) -> str:
     return f"a proxy added a second `{twice}`" if twice else ""
 
 
-def _proxy(response: Response) -> str:
-    """Petstore itself sends neither header."""
-    found = next((f"`{name}: {shown(response.value(name))}`" for name in ("Via", "Server") if response.value(name)), "")
-    return f"a proxy is involved: {found}" if found else ""
+def _via(response: Response) -> str:
+    return f"a proxy is involved: `Via: {shown(response.value('via'))}`" if response.value("via") else ""
+
+
+def _server(response: Response) -> str:
+    server = response.value("server")
+    return f"a proxy, or another server than Petstore's: `Server: {shown(server)}`" if server else ""
 
 
 # Those that say who answered come before what a check suspects, the others after it.
 CERTAIN: list[Callable[[Response], str]] = [_age, _cache_hit, _html]
-POSSIBLE: list[Callable[[Response], str]] = [_compressed, _weakened, _doubled, _proxy]
+POSSIBLE: list[Callable[[Response], str]] = [_compressed, _weakened, _doubled, _via, _server]
 
 
 def likely_cause(finding: Finding) -> str:
