@@ -28,6 +28,7 @@ COMMANDS = {
     "restore": ("petstore.cli.backup", "Replace the data with those of a backup."),
     "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
     "check": ("petstore.cli.check", "Check data, settings, free space and clock."),
+    "verify": ("petstore.cli.verify", "Check a deployment through the addresses that clients use."),
     "deploy-files": ("petstore.cli.deploy_files", "Write files for systemd, proxies and monitoring to a directory."),
     "completion": ("petstore.cli.completion", "Print what lets a shell complete commands, options and key ids."),
     "help": ("petstore.cli.help", "Show the help of a command, or of the options that choose the data."),
