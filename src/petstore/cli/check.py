@@ -67,10 +67,10 @@ def check(as_json: bool, **options: Any) -> None:
     }
     width = max(len(finding.subject) for finding in found)
     lines = []
-    for subject, faults, about, warnings in found:
-        mark = "FAULT" if faults else "WARN " if warnings else "ok   "
+    for subject, faults, about, warned in found:
+        mark = "FAULT" if faults else "WARN " if warned else "ok   "
         lines.append(f"{mark}  {subject:<{width}}  {'' if faults else about}".rstrip())
-        lines += [f"         {as_typed(text)}" for text in (*faults, *warnings)]
+        lines += [f"         {as_typed(text)}" for text in (*faults, *warned)]
     Output(data, *lines).print(as_json)
     if not ok:
         raise click.exceptions.Exit(1)
