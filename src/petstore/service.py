@@ -246,15 +246,21 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
     )
 
 
-def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
-    """Run the console until a signal stops it; `greet` gets the address to sign in at. Raises OperatorError."""
+def check_console_packages() -> None:
+    """Raises OperatorError when a package that the console needs is not installed."""
     try:
         import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
 
-        from petstore.console.app import open_console
+        import petstore.console.app  # noqa: F401  # imports the others
     except ImportError as error:
         raise MissingPackage("the console", error.name, "console") from None
+
+
+def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
+    """Run the console until a signal stops it; `greet` gets the address to sign in at. Raises OperatorError."""
     import uvloop
+
+    from petstore.console.app import open_console
 
     tls = tls_context(settings.tls_cert, settings.tls_key)
     (sockets,) = open_sockets(settings.host, settings.port, 1)

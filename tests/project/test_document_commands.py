@@ -59,6 +59,9 @@ RUN_BY = {
     r"PGDATA=|mv \$PGDATA|cat >> \$PGDATA|touch \$PGDATA|cd / && runuser -u postgres -- pg_basebackup": (
         "tests/maintenance/test_point_in_time.py::test_the_database_returns_to_a_moment_before_a_mistake"
     ),
+    r"/opt/petstore/.venv/bin/petstore verify": (
+        "tests/verify/test_deployments.py::test_nothing_is_broken_across_three_nodes"
+    ),
     r"make prove": "tests/project/test_prove.py",
     r"make docs": "tests/project/test_documents.py::test_an_outdated_reference_is_found_and_written_anew",
 }  # fmt: skip

@@ -31,9 +31,7 @@ class Bounds(NamedTuple):
 
     timeouts: Timeouts = CLIENT
     check_interval: float = 0.1  # between two looks for writes whose deadline has passed
-    idle_transaction_timeout: float = (
-        5.0  # for a process that died within a transaction, while others wait for its locks
-    )
+    idle_transaction_timeout: float = 5.0  # a process that died in a transaction holds locks that others wait for
 
     pruned_records: int = 1_000  # idempotency records that are deleted at once
     prune_interval: float = 60.0
