@@ -167,7 +167,7 @@ async def set_status(
     return Output(changed if len(pet_ids) > 1 else changed[0], *map(_line, changed))
 
 
-@pets.command()
+@pets.command(short_help="Remove animals, by their ids or by who added them.")
 @click.argument("pet_ids", metavar="[ID…]", type=Int64(), nargs=-1)
 @env_option
 @added_options
@@ -178,10 +178,10 @@ def remove(
     pet_ids: tuple[int, ...], environment: Environment, added_by: str, since: float | None, until: float | None,
     also_edited: bool, yes: bool, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
-    """Remove animals, either by their ids, as pets list shows them, or with --added-by.
+    """Remove animals, either by their ids or by who added them. pets restore restores them.
 
-    With --added-by, the command counts the animals and asks. It removes only animals that it has counted, not those
-    that are added meanwhile, and keeps animals that an operator has changed. pets restore restores them.
+    ID… are their ids, as pets list shows them. With --added-by, the command counts the animals and asks. It removes
+    only animals that it has counted, not those that are added meanwhile, and keeps animals that an operator has changed.
 
     \b
     Examples:
@@ -239,8 +239,8 @@ def _remove_added(
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
     """Restore removed animals as they were, with their ids.
 
-    ID… are their ids: all of them are restored, or none. REMOVAL is the id of a removal, which pets remove has printed:
-    all of its animals are restored. audit --what "remove animal" shows both. Animals that undo-import has removed
+    ID… | REMOVAL are either the ids of animals, of which all are restored or none, or the id of a removal, as pets
+    remove has printed it, of which all animals are restored. audit --what "remove animal" shows both. Animals that undo-import has removed
     cannot be restored; import the file again.
 
     \b
