@@ -20,6 +20,7 @@ from petstore.errors import STATUS_OF_CODE
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
 from petstore.operations import OPERATIONS, OperationName, deprecated_operations
+from petstore.operators import DEMO_ACTOR
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import SECOND, Windows
@@ -37,7 +38,6 @@ from petstore.usage import (
     TotalUsage,
 )
 
-ACTOR = "petstore serve --demo"  # creates the keys that are printed
 OPERATOR = "ada (demo)"
 ANIMALS: dict[Environment, int] = {"live": 360, "staging": 120}
 FILES = ("harbour-shelter.csv", "city-shelter.csv", "breeders.jsonl")
@@ -114,7 +114,7 @@ async def has_data(store: Store) -> bool:
 
 async def is_demo(store: Store) -> bool:
     """Whether `fill` has filled the store, to its end. Raises Unavailable."""
-    return await newest_entry(store, actor=ACTOR, action="create key") is not None
+    return await newest_entry(store, actor=DEMO_ACTOR, action="create key") is not None
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
@@ -137,7 +137,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         await store.usage.add(rows, {row.key_id: float(row.start) for row in rows}, anonymous)
         await gate.put_windows(_windows(rows, SPANS["day"].since(now)))
         await store.usage.add_errors([_error(row, environment) for row in rows if row.measure in CODES])
-        _, secrets_made[environment] = await admin(0, ACTOR).create_key("free", name="first key")
+        _, secrets_made[environment] = await admin(0, DEMO_ACTOR).create_key("free", name="first key")
     return secrets_made
 
 
