@@ -8,7 +8,16 @@ import msgspec
 from petstore.audit import AuditEntry
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
 from petstore.store.audit import recorded
-from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text, lock_tables, steps
+from petstore.store.database import (
+    Database,
+    PutRows,
+    Statement,
+    Transaction,
+    Unchanged,
+    contains_text,
+    lock_tables,
+    steps,
+)
 from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import KEY_COLUMNS, KEYS, key_of, key_of_secret, key_row
@@ -123,7 +132,7 @@ class Keys:
                 (key_id, *changed.values()),
             )
             if not rows:
-                return None
+                raise Unchanged(None)
             yield recorded(self._db.schema, entry)
             return key_of(self._db.environment, rows[0])
 
