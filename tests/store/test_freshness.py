@@ -377,6 +377,7 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
 READS = {
     "pets.page", "pets.get", "pets.search", "pets.newest", "pets.count", "keys.find", "keys.get", "keys.page",
     "keys.search", "keys.by_id", "audit.find", "usage.recent_errors", "usage.of_keys", "usage.busiest", "usage.totals",
+    "usage.admitted",
     "operators.find", "operators.get", "operators.all", "imports.get", "imports.page", "imports.of_file",
     "imports.of_pet", "imports.undone", "imports.kept_ids", "audit.removed", "transfer.rows", "transfer.copying_from",
 }  # fmt: skip

@@ -214,7 +214,7 @@ def test_without_the_right_to_migrate_an_older_or_missing_schema_is_refused(stor
         (store_at.data / "staging.db").unlink()
     else:
         store_at.by_hand("DROP SCHEMA petstore_staging CASCADE")
-    with pytest.raises(OperatorError, match="petstore serve creates or migrates it"):
+    with pytest.raises(OperatorError, match="`petstore serve` creates or migrates it"):
         store_at.use(lambda store: store.database.ping(), policy=reading)
     assert not (store_at.data / "staging.db").exists()
 
@@ -247,7 +247,7 @@ def test_a_file_that_is_not_recognised_is_refused_and_stays_as_it_is(tmp_path: P
     write(tmp_path / "live.db")  # type: ignore[operator]  # a function of a path
     before = list(digests(tmp_path))
     with pytest.raises(
-        OperatorError, match=r"live\.db: (was not written by Petstore 1\.0 or later|is damaged)$|; bring"
+        OperatorError, match=r"live\.db: (was not written by Petstore 1\.0 or later|is damaged)$|; restore a backup"
     ):
         server.act(lambda backends: backends.stores["live"].database.ping())
     assert list(digests(tmp_path)) == before

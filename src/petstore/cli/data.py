@@ -113,7 +113,7 @@ async def check_data(settings: Settings) -> None:
 
 
 def no_data(settings: Settings) -> data_dir.NoData:
-    """For a directory that nobody named, also how to name one."""
+    """If --data was not given, the message also says how to give it."""
     return data_dir.NoData(settings.data, "" if is_given("data") else "; give the data directory with --data DIR")
 
 
