@@ -169,10 +169,10 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
         animals = file(name, number * share, (number + 1) * share)
         operator, checked = admin(28 - 13 * number), await animals.check()
         await operator.import_pets(await operator.begin_import(name, checked), animals, checked)
-    added = await admin(1.6).add_pet(NewPet("Biscuit", 1))
-    await admin(1.5).update_pet(added.id, PetChanges(name="Biscuit the Brave"))
-    await admin(1.2).set_status([added.id - 1, added.id - 2, added.id - 3], "sold")
-    await admin(0.9).remove_pets([added.id - 4])
+    biscuit = await admin(1.6).add_pet(NewPet("Biscuit", 1))
+    await admin(1.5).update_pet(biscuit.id, PetChanges(name="Biscuit the Brave"))
+    await admin(1.2).set_status([biscuit.id - 1, biscuit.id - 2, biscuit.id - 3], "sold")
+    await admin(0.9).remove_pets([biscuit.id - 4])
 
 
 def _animal(number: int, count: int) -> NewPet:
