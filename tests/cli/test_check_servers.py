@@ -44,7 +44,10 @@ def test_a_missing_schema_is_found_and_not_created(tmp_path: Path) -> None:
 
 def test_a_sequence_that_is_behind_is_found(tmp_path: Path) -> None:
     commands = cluster(tmp_path)
-    shared(Postgres).execute("INSERT INTO petstore_live.pets VALUES (100, 'Mia', 1, 'sold')", commands.server.store)
+    shared(Postgres).execute(
+        "INSERT INTO petstore_live.pets (id, name, category_id, status, added_at) VALUES (100, 'Mia', 1, 'sold', 1)",
+        commands.server.store,
+    )
     assert "given twice" in faults(commands)["store, live"][0]
 
 

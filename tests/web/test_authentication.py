@@ -65,12 +65,6 @@ def reference(server: Server, client: httpx.Client) -> bytes:
     return response.content
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
-def test_the_scheme_is_case_insensitive(server: Server, key: Key, client: httpx.Client, scheme: str) -> None:
-    response = client.get(server.url("/pets"), headers={"Authorization": f"{scheme} {key.secret}"})
-    assert response.status_code == 200
-
-
 @pytest.mark.parametrize("name", BAD_CREDENTIALS)
 def test_a_bad_credential_is_401_with_invalid_token(server: Server, key: Key, client: httpx.Client, name: str) -> None:
     response = client.get(server.url("/pets"), headers=BAD_CREDENTIALS[name](key.secret))
@@ -117,12 +111,6 @@ def test_an_empty_authorization_is_401_with_the_same_body(
     response = client.get(server.url("/pets"), headers={"Authorization": ""})
     assert (response.status_code, response.content) == (401, reference)
     assert response.headers["www-authenticate"].startswith(CHALLENGE)
-
-
-def test_no_credential_is_challenged_without_an_error(server: Server, client: httpx.Client) -> None:
-    response = client.get(server.url("/pets"))
-    assert response.status_code == 401
-    assert response.headers.get_list("www-authenticate") == [CHALLENGE]
 
 
 def test_revoked_and_expired_keys_get_the_same_body_as_unknown_ones(server: Server, client: httpx.Client) -> None:

@@ -13,7 +13,7 @@ from tests.web.answers import PET
 SHOP, DESK = "https://shop.example", "http://localhost:3000"
 EXPOSED = {
     "link", "etag", "location", "retry-after", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
-    "x-request-id", "deprecation", "sunset",
+    "x-request-id", "deprecation", "sunset", "preference-applied", "idempotent-replayed",
 }  # fmt: skip
 PREFLIGHT = {
     "Access-Control-Request-Method": "POST",

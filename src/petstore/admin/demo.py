@@ -21,7 +21,7 @@ from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
 from petstore.operations import OPERATIONS, OperationName, deprecated_operations
 from petstore.operators import DEMO_ACTOR
-from petstore.pets import NewPet, PetChanges, PetStatus
+from petstore.pets import NewPet, PetChanges, PetQuery, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import SECOND, Windows
 from petstore.settings import BASES
@@ -108,7 +108,7 @@ def _shared(share: float, operations: list[OperationName], measure: KeyMeasure) 
 
 async def has_data(store: Store) -> bool:
     """Raises Unavailable."""
-    keys, found = await store.keys.page(limit=1), await store.pets.newest(limit=1)
+    keys, found = await store.keys.page(limit=1), await store.pets.newest(PetQuery(), limit=1)
     return bool(keys or found.pets or (await store.audit.find(limit=1)).entries)
 
 

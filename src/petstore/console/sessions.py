@@ -5,7 +5,7 @@ All are in memory: a restart of the console ends every session.
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -30,7 +30,7 @@ class FlashMessage(msgspec.Struct, frozen=True):
     text: str
     ok: bool = True
     link: str = ""
-    removed: Sequence[int] = ()  # ids of animals that can be restored
+    removal: str = ""  # the id of a removal that can be restored
 
 
 class Session(msgspec.Struct):

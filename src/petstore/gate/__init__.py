@@ -43,6 +43,8 @@ class Ban(NamedTuple):
 class Gate(Protocol):
     """Every method but `close` raises Unavailable when the gate cannot answer. `now` is in Unix seconds."""
 
+    immediate: bool  # whether calls return without waiting for another machine
+
     def admit(
         self,
         environment: Environment,

@@ -29,6 +29,8 @@ class FallbackGate:
     When a single shard of a Cluster fails, the file decides for the keys of this shard only.
     """
 
+    immediate = False
+
     def __init__(self, shared: RedisGate, path: Path, policy: GatePolicy) -> None:
         self._shared = shared
         self._path = path

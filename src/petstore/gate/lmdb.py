@@ -54,6 +54,8 @@ T = TypeVar("T")
 class LmdbGate:
     """See `Gate` for what each method promises."""
 
+    immediate = True
+
     def __init__(
         self,
         path: Path,

@@ -56,6 +56,8 @@ class Batch:
 class RedisGate:
     """See `Gate` for what each method promises."""
 
+    immediate = False
+
     def __init__(
         self, link: Link, policy: GatePolicy, *, probe_interval: float = PROBE_INTERVAL, queue_max: int = QUEUE_MAX
     ) -> None:

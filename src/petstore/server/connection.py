@@ -159,9 +159,8 @@ class Connection(asyncio.Protocol):
         self._task.add_done_callback(self._ended)
 
     async def _answer_requests(self) -> None:
-        server, messages, task = self._server, self._messages, self._task
+        server, messages = self._server, self._messages
         while (request := self._in_flight) is not None:
-            request.task = task
             response = await server.app.answer(request)
             head_only = request.method == "HEAD"
             stream = request.stream

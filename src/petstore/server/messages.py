@@ -4,7 +4,6 @@ llhttp (through httptools) validates and reads heads; this module finds where a 
 on the raw bytes of a head, before anything of it is parsed or decoded.
 """
 
-import asyncio
 import re
 from collections import deque
 from functools import lru_cache
@@ -57,7 +56,6 @@ class RequestMessage(msgspec.Struct):
     head_length: int = 0
     body: bytes = b""
     stream: BodyStream | None = None
-    task: asyncio.Task[Any] | None = None  # that answers it
 
     @property
     def held(self) -> int:

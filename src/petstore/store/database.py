@@ -32,9 +32,7 @@ class Bounds(NamedTuple):
 
     timeouts: Timeouts = CLIENT
     check_interval: float = 0.1  # between two looks for writes whose deadline has passed
-    idle_transaction_timeout: float = (
-        5.0  # for a process that died within a transaction, while others wait for its locks
-    )
+    idle_transaction_timeout: float = 5.0  # a process that died in a transaction holds locks that others wait for
 
     pruned_records: int = 1_000  # idempotency records that are deleted at once
     prune_interval: float = 60.0
@@ -127,12 +125,17 @@ class Database(Protocol):
         """
 
     def add(
-        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+        self,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+        deadline: float | None,
+        key_id: str,
     ) -> "asyncio.Future[Added]":
         """The same for an animal of a client, which shares its transaction with others. Raises IdempotencyMismatch.
 
         `deadline` is by `time.monotonic`, and by default that of a request that begins now. An animal that cannot join
-        a batch long enough before it is not added.
+        a batch long enough before it is not added. `key_id` is the id of the API key that adds it.
         """
 
     def contains(self, column: str, place: int) -> str:

@@ -7,6 +7,8 @@ import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
+from petstore.pets import Adder
+from petstore.store.adders import enrolled
 from petstore.store.audit import recorded
 from petstore.store.database import (
     Database,
@@ -84,6 +86,10 @@ class Keys:
         if query.state is not None:
             condition = _STATES[query.state]
             conditions.append(condition.format(now=bind(now)) if "{now}" in condition else condition)
+        if query.expires_by is not None:
+            conditions.append(
+                f"k.revoked IS NULL AND k.expires > {bind(now)} AND k.expires <= {bind(query.expires_by)}"
+            )
         if query.ids is not None:
             conditions.append(f"k.id = ANY({bind(list(query.ids))})")
         if query.except_ids:
@@ -92,7 +98,7 @@ class Keys:
             last = {"created": after.created, "name": after.name, "last-used": after.last_used or 0.0}[sort]
             conditions.append(f"({column}, k.id) {beyond} ({bind(last)}, {bind(after.id)})")
         count = bind(limit)
-        conditions.append(contains_text(self._db, ["k.name", "k.id"], query.text, values))
+        conditions.append(contains_text(self._db, ["k.name", "k.contact", "k.id"], query.text, values))
         rows = await self._db.read_long(
             f"{self._select} WHERE {' AND '.join(conditions)} ORDER BY {column} {order}, k.id {order} LIMIT {count}",
             *values,
@@ -114,6 +120,7 @@ class Keys:
                     return False
             yield PutRows(self._db.schema, KEYS, [key_row(key)])
             yield self._new_secret(digest, key.id)
+            yield enrolled(self._db.schema, Adder("key", key.id))  # so that a create only has to look it up
             yield recorded(self._db.schema, entry)
             return True
 
@@ -149,6 +156,25 @@ class Keys:
         )
         rotation = steps(lock, end, self._new_secret(digest, key_id), recorded(schema, entry))
         await self._db.write(rotation, KEYS_CHANGED)
+
+    async def old_secret_until(self, key_id: str, now: float) -> float | None:
+        """When the last old secret of a rotated key stops working. None if only the new secret works."""
+        working = f"SELECT max(expires) FROM {self._db.schema}.secrets WHERE key_id = $1 AND expires > $2"
+        ((until,),) = await self._db.read(working, key_id, now)
+        return None if until is None else float(until)
+
+    async def end_old_secrets(self, key_id: str, entry: AuditEntry) -> None:
+        """Let only the newest secret work."""
+        schema = self._db.schema
+        # 0, not the time: a node whose clock is behind would accept the old secret for a while.
+        end = Statement(f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL", (key_id,))
+        await self._db.write(steps(end, recorded(schema, entry)), KEYS_CHANGED)
+
+    async def expiring(self, now: float, by: float) -> int:
+        """How many keys will expire by this time. Keys that were revoked do not count."""
+        soon = f"SELECT count(*) FROM {self._db.schema}.keys WHERE expires > $1 AND expires <= $2 AND revoked IS NULL"
+        ((count,),) = await self._db.read(soon, now, by)
+        return int(count)
 
     async def revoke(self, key_id: str, entry: AuditEntry) -> None:
         revoke = Statement(f"UPDATE {self._db.schema}.keys SET revoked = $1 WHERE id = $2", (entry.at, key_id))

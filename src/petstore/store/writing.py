@@ -20,6 +20,7 @@ class AddPet:
     new: NewPet
     now: float
     idempotency_key: IdempotencyKey | None
+    key_id: str  # of the API key that adds it
     result: Added | Exception | None = None
     alone: ClassVar[bool] = False  # it shares a transaction with others
 

@@ -5,7 +5,7 @@ from petstore.web.requests import Request
 
 EXPOSED = (
     "Link, ETag, Location, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset,"
-    " X-Request-Id, Deprecation, Sunset"
+    " X-Request-Id, Deprecation, Sunset, Preference-Applied, Idempotent-Replayed"
 )
 ACCEPTED = "Authorization, Content-Type, Idempotency-Key, If-None-Match, Prefer"
 

@@ -83,9 +83,14 @@ class PostgresDatabase:
         return result, Numbers(*reached)
 
     def add(
-        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+        self,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+        deadline: float | None,
+        key_id: str,
     ) -> "asyncio.Future[Added]":
-        return self._creates.add(new, now, idempotency_key, deadline)
+        return self._creates.add(new, now, idempotency_key, deadline, key_id)
 
     async def _numbers(self) -> Numbers:
         (found,) = await self.read(self._numbers_sql)

@@ -96,9 +96,14 @@ class SqliteDatabase:
             return result
 
     def add(
-        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+        self,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+        deadline: float | None,
+        key_id: str,
     ) -> "asyncio.Future[Added]":
-        return self._writer.add(new, now, idempotency_key, deadline)
+        return self._writer.add(new, now, idempotency_key, deadline, key_id)
 
     async def _numbers(self) -> Numbers:
         return Numbers(*(await self.read(_NUMBERS))[0])
