@@ -21,7 +21,7 @@ class GateReport(NamedTuple):
     ahead: float = 0.0  # seconds by which the gate's clock is ahead of this machine's
 
 
-def check_file(path: Path, *, in_use: bool) -> GateReport:
+def check_gate_file(path: Path, *, in_use: bool) -> GateReport:
     from petstore.gate.recovery import check_format, not_recognised, readable, was_used
 
     if not path.exists() or path.stat().st_size == 0:
