@@ -10,7 +10,7 @@ from typing import NamedTuple
 from petstore import data_dir
 from petstore.errors import MissingPackage, OperatorError
 from petstore.gate import GATE_FILE
-from petstore.gate.doctor import CLOCK_TOLERANCE, check_file, check_redis
+from petstore.gate.doctor import CLOCK_TOLERANCE, check_gate_file, check_redis
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance.certificate import certificate_expiry
 from petstore.settings import Settings
@@ -113,7 +113,7 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
 
 async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
     if settings.gate is None:
-        faults, about, _ = check_file(settings.data / GATE_FILE, in_use=data_dir.is_locked(settings.data))
+        faults, about, _ = check_gate_file(settings.data / GATE_FILE, in_use=data_dir.is_locked(settings.data))
         return [Finding("gate", faults, about)]
     try:
         faults, about, ahead = await check_redis(settings.gate)
