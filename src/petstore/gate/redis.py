@@ -1,6 +1,6 @@
 """The gate of several machines: Redis or Valkey, one Lua script, the clock of Redis.
 
-The calls of one turn of the event loop are sent as one batch. Calls that arrive while it is in flight form the next one.
+The calls of one turn of the event loop are sent as one batch. Calls that arrive while it is in flight form the next.
 A caller only awaits a future, so a cancelled caller cannot shift the replies of other callers.
 """
 
