@@ -1,7 +1,7 @@
 """Power cuts of the gate: its file is not synced while in use, so a power cut leaves pages of different ages.
 
-Each image mixes pages of several moments of a gate in use. Recovery must set every image aside, and the gate must decide
-afterwards, with new counters.
+Each image mixes pages of several moments of a gate in use. Recovery must set every image aside, and the gate must
+decide afterwards, with new counters.
 """
 
 import asyncio
