@@ -47,7 +47,10 @@ console: setup ## Start the operator's console on 127.0.0.1:8081 (make console A
 # In memory, where there is room: tests sync thousands of small files, and only proofs cut the power.
 TEST_FILES := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -m /dev/shm | tail -1)" -gt 6000 ] && echo TMPDIR=/dev/shm)
 # Byte code is kept even where the environment says not to: each of many processes would compile all of it again.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(TEST_FILES) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# Several processes, except for a single file.
+SINGLE_FILE = $(filter 1,$(words $(foreach word,$(ARGS),$(findstring .py,$(word)))))
+PARALLEL = $(if $(SINGLE_FILE),,--numprocesses 4 --dist loadfile --no-loadscope-reorder)
+PYTEST = PYTHONDONTWRITEBYTECODE= $(TEST_FILES) $(BIN)/python -m pytest $(PARALLEL)
 NODE_MODULES = $(NODE_TOOLS:%=%/node_modules/.package-lock.json)
 
 test: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the tests (some of them: make test ARGS="-k limits")
@@ -57,18 +60,18 @@ test-thorough: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the slow tests: eve
 	$(PYTEST) -m thorough $(ARGS)
 
 test-proofs: $(VENV)/.installed-dev ## Run every proof in its short form, as it is and with a planted fault
-	$(PYTEST) -m proof --dist load tests/project/test_prove.py $(ARGS)
+	$(PYTEST) -m proof --dist load --timeout 1800 tests/project/test_prove.py $(ARGS)
 
-check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, types, the direction of imports, documents and known weaknesses
+check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, documents, the direction of imports, types and known weaknesses, fastest first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	@$(BIN)/python -m tools.documents
+	@$(BIN)/python -m tools.references --check
+	@$(BIN)/python -m tools.breaking_changes
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src client/src
+	$(BIN)/mypy
 	$(PYTEST) -q -m static tests/web/test_openapi_lint.py client/tests/test_types.py
-	@$(BIN)/python -m tools.references --check
-	@$(BIN)/python -m tools.documents
-	@$(BIN)/python -m tools.breaking_changes
 	@$(BIN)/python -m tools.advisories
 
 docs: $(VENV)/.installed-dev ## Write docs/reference/ from the code

@@ -73,15 +73,15 @@ def _history(keys: list[ApiKey], now: int) -> dict[str, list[tuple[Any, ...]]]:
         for start in range(now // seconds * seconds - count * seconds, now // seconds * seconds, seconds):
             for key_id in ids:
                 if random.random() < share:
-                    used = {"ok": random.randrange(1, 300), "refused": 5 if random.random() < 0.1 else 0}
+                    used = {"admitted": random.randrange(1, 300), "refused": 5 if random.random() < 0.1 else 0}
                     usage += [
-                        (seconds, start, key_id, operation, response, n)
+                        (seconds, start, key_id, operation, measure, n)
                         for operation in ("getPet", "listPets")
-                        for response, n in used.items()
+                        for measure, n in used.items()
                         if n
                     ]
             if seconds < DAY:
-                totals[seconds, start, "ok"] += 300 * int(share * len(ids))
+                totals[seconds, start, "admitted"] += 300 * int(share * len(ids))
     history["usage"] = sorted(usage)
     history["usage_totals"] = sorted((*cell, n) for cell, n in totals.items())
     history["audit"] = [

@@ -49,6 +49,7 @@ class Messages:
     """Requests as clients send them; the same ones in every run, but for what must not repeat."""
 
     keys: list[str]
+    spent_key: str  # refused, and soon banned
     dice: random.Random = field(default_factory=lambda: random.Random(1))
 
     def same(self) -> bytes:
@@ -71,7 +72,10 @@ class Messages:
     def mix(self) -> bytes:
         return self.dice.choices((self.list, self.get, self.create), (70, 20, 10))[0]()
 
-    def _message(self, method: str, target: str, *more: str, body: str = "") -> bytes:
+    def refused(self) -> bytes:
+        return self._message("GET", "/v1/pets", key=self.spent_key)
+
+    def _message(self, method: str, target: str, *more: str, body: str = "", key: str = "") -> bytes:
         lines = (
             f"{method} {target} HTTP/1.1",
             "Host: api.example.com",
@@ -80,7 +84,7 @@ class Messages:
             "Accept-Encoding: gzip, deflate",
             "Accept-Language: en",
             "Connection: keep-alive",
-            f"Authorization: Bearer {self.dice.choice(self.keys)}",
+            f"Authorization: Bearer {key or self.dice.choice(self.keys)}",
             f"traceparent: 00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
             *more,
             "",
@@ -95,7 +99,9 @@ ROWS: dict[str, Callable[[Messages], bytes]] = {
     "create": Messages.create,
     "mix": Messages.mix,
     "same": Messages.same,
+    "refused": Messages.refused,
 }
+EXPECTED = {"refused": b"HTTP/1.1 429"}  # of the other rows: a success
 
 
 class Answered(Transport):
@@ -114,7 +120,7 @@ class Clients:
 
     def __init__(self, server: HttpServer) -> None:
         self._missing = 0
-        self._failed = b""
+        self._expected = self._failed = b""
         self._all_answered = asyncio.Event()
         self._connections = [Connection(server) for _ in range(CONNECTIONS)]
         for connection in self._connections:
@@ -122,14 +128,14 @@ class Clients:
 
     def _answered(self, response: bytes) -> None:
         self._missing -= 1
-        if not response.startswith(b"HTTP/1.1 20"):
+        if not response.startswith(self._expected):
             self._failed = response
         if not self._missing:
             self._all_answered.set()
 
-    async def send(self, messages: list[bytes]) -> None:
-        """Raises SystemExit for a response that is not a success."""
-        self._failed = b""
+    async def send(self, messages: list[bytes], expected: bytes) -> None:
+        """Raises SystemExit for a response that does not begin as expected."""
+        self._expected, self._failed = expected, b""
         for start in range(0, len(messages), CONNECTIONS):
             self._missing = CONNECTIONS
             self._all_answered.clear()
@@ -137,7 +143,7 @@ class Clients:
                 connection.data_received(message)
             await self._all_answered.wait()
         if self._failed:
-            raise SystemExit(f"not a success: {self._failed!r}")
+            raise SystemExit(f"not {expected!r}: {self._failed!r}")
 
 
 async def measure(clients: Clients, messages: Messages, row: str, profile: cProfile.Profile | None) -> list[float]:
@@ -149,7 +155,7 @@ async def measure(clients: Clients, messages: Messages, row: str, profile: cProf
         with profiled(profile):
             begun = time.process_time()
             async with asyncio.timeout(BATCH_TIMEOUT):
-                await clients.send(batch)
+                await clients.send(batch, EXPECTED.get(row, b"HTTP/1.1 20"))
             taken.append((time.process_time() - begun) / BATCH * 1e6)
     return taken
 
@@ -168,11 +174,11 @@ def profiled(profile: cProfile.Profile | None) -> Iterator[None]:
 
 async def run(folder: Path, rows: list[str], rounds: int, *, profiling: bool) -> None:
     settings = Settings(data=folder / "data")
-    keys = [mint("live") for _ in range(KEYS)]
-    await seed.fill(settings, ANIMALS, keys, mint("live"))
+    keys, spent_key = [mint("live") for _ in range(KEYS)], mint("live")
+    await seed.fill(settings, ANIMALS, keys, spent_key)
     service = Service(settings, supervised=False)
     server = HttpServer(await service.start(), FIELDS)
-    clients, messages = Clients(server), Messages(keys)
+    clients, messages = Clients(server), Messages(keys, spent_key)
     taken: dict[str, list[float]] = {row: [] for row in rows}
     profiles = {row: cProfile.Profile() if profiling else None for row in rows}
     for row in rows:  # fills the caches; a store that has just been filled may refuse its first creates on a slow disk

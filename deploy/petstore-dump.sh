@@ -2,14 +2,14 @@
 # A dump of PostgreSQL in the directory $1, named by its time, and tried: restored into a second database and checked.
 # The database petstore_dump_test must exist and belong to the user of the URL. What is in it is replaced.
 set -eu
-store=${PETSTORE_STORE:-$(cat "$PETSTORE_STORE_FILE")}
-address=${store%%\?*}
-tried=${address%/*}/petstore_dump_test${store#"$address"}  # with the same parameters, such as ?sslmode=verify-full
+. "$(dirname "$0")/petstore-urls.sh"
+address=${STORE%%\?*}
+tried=${address%/*}/petstore_dump_test${STORE#"$address"}  # with the same parameters, such as ?sslmode=verify-full
 keep=14
 file=$1/petstore-$(date -u +%Y%m%dT%H%M%SZ).dump
 
 umask 077
-pg_dump --format=custom --schema='petstore_*' --file="$file.part" "$store"
+pg_dump --format=custom --schema='petstore_*' --file="$file.part" "$STORE"
 ask() { psql --no-psqlrc --quiet --tuples-only --no-align --command="$1" "$tried"; }
 # Nothing is dropped before it is sure that this is not the database of the service.
 [ "$(ask 'SELECT current_database()')" = petstore_dump_test ] || {
@@ -20,6 +20,6 @@ ask() { psql --no-psqlrc --quiet --tuples-only --no-align --command="$1" "$tried
 ask 'DROP SCHEMA IF EXISTS petstore_live, petstore_staging CASCADE'
 pg_restore --no-owner --single-transaction --dbname="$tried" "$file.part"
 [ "$(ask 'SELECT count(*) FROM petstore_live.keys')" -gt 0 ] || { echo "petstore-dump: the restored dump has no keys" >&2; exit 1; }
-# Only a dump that could be restored gets its name, and lets the oldest go.
+# Only a dump that could be restored gets its name, and removes the oldest ones. Dumps with other names are not ours.
 mv "$file.part" "$file"
-ls -1 "$1"/petstore-*.dump | head -n "-$keep" | xargs -r rm --
+ls -1 "$1" | grep -x 'petstore-[0-9]\{8\}T[0-9]\{6\}Z\.dump' | head -n "-$keep" | while read -r old; do rm -- "$1/$old"; done

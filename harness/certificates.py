@@ -12,12 +12,15 @@ class Certificate(NamedTuple):
     key: Path
 
 
-def self_signed(directory: Path, days: int = 2, names: str = "IP:127.0.0.1,DNS:localhost") -> Certificate:
+def self_signed(
+    directory: Path, days: int = 2, names: str = "IP:127.0.0.1,DNS:localhost", *, rsa: bool = False
+) -> Certificate:
     """A chain and a private key that only the owner can read, as openssl writes them. `names` are for OpenSSL."""
     made = Certificate(directory / "cert.pem", directory / "key.pem")
+    new_key = ["rsa:2048"] if rsa else ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     subprocess.run(
-        [program("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-days", str(days), "-subj", "/CN=localhost", "-addext", f"subjectAltName={names}",
+        [program("openssl"), "req", "-x509", "-newkey", *new_key, "-nodes", "-days", str(days),
+         "-subj", "/CN=localhost", "-addext", f"subjectAltName={names}",
          "-keyout", str(made.key), "-out", str(made.chain)],
         check=True, capture_output=True,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """Where a store or a gate is: opening it again finds what was left there. And what the tests of stores share."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, closing, suppress
@@ -152,15 +153,15 @@ async def nobody_is_connected(place: StorePlace) -> None:
     await other.close()
 
 
-async def imported(store: Store, *pets: NewPet, entry: AuditEntry = ENTRY, sha256: str = "") -> Import:
-    """An import of these animals, in chunks of the usual size."""
-    claim = await store.imports.begin(sha256, len(pets), entry)
-    assert claim is not None
+async def imported(
+    store: Store, *pets: NewPet, entry: AuditEntry = ENTRY, sha256: str | None = None, repeats: str = ""
+) -> Import:
+    """Imports these animals in chunks of the usual size. Without `sha256`, no other import has the same bytes."""
+    begun = await store.imports.begin(sha256 or secrets.token_hex(32), len(pets), entry, repeats)
     size = store.database.bounds.import_chunk
     for place in range(0, len(pets), size):
-        await store.imports.add_chunk(claim, place, pets[place : place + size], entry.at)
-    await store.imports.finish(claim, entry.at)
-    found = await store.imports.get(claim.import_id, entry.at)
+        assert await store.imports.add_chunk(begun.id, place, pets[place : place + size], entry.at)
+    found = await store.imports.get(begun.id, entry.at)
     assert found is not None
     return found
 

@@ -1,7 +1,8 @@
-"""A large file is imported while clients create animals, and the importing process is killed again and again.
+"""A large file is imported while clients create animals, and the importing processes are killed again and again.
 
-No create is refused or waits for two seconds. After each kill the same command goes on: at the end the catalogue has
-exactly the file's animals, and after `undo-import` none of them. On SQLite with LMDB, and on PostgreSQL with Redis.
+No create is refused or waits for two seconds. Two processes import the same file together, and each is killed at a
+random moment. After each kill, the same command resumes immediately. At the end, the catalogue has exactly the file's
+animals, and after `undo-import` none of them. On SQLite with LMDB, and on PostgreSQL with Redis.
 """
 
 import http.client
@@ -20,7 +21,6 @@ from petstore.backends import Backends
 from petstore.plans import Limits
 from petstore.store.database import Statement, steps
 from petstore.store.freshness import NOTHING
-from petstore.store.imports import LIFE_SECONDS
 from prove.proof import Figures, Parts, Scale
 
 CLIENTS = 4
@@ -28,8 +28,13 @@ PAUSE = 0.01  # between two creates of a client
 PLENTY = Limits(10**9, 10**9)
 WAIT_MAX = 2.0
 PAGE = 10_000
-# Of the last chunk that was added: as if the row of a chunk were not written in the transaction of its animals.
-FORGET = "DELETE FROM {0}.import_chunks WHERE first_id = (SELECT max(first_id) FROM {0}.import_chunks)"
+# As if the counter and the row of the last chunk were not written in the transaction of its animals.
+_LAST_CHUNK = "first_id = (SELECT max(first_id) FROM {0}.import_chunks)"
+FORGET = (
+    "UPDATE {0}.imports SET added = (SELECT place FROM {0}.import_chunks WHERE " + _LAST_CHUNK + ")"
+    " WHERE id = (SELECT import_id FROM {0}.import_chunks WHERE " + _LAST_CHUNK + ")",
+    "DELETE FROM {0}.import_chunks WHERE " + _LAST_CHUNK,
+)
 
 
 class Creator(threading.Thread):
@@ -60,14 +65,13 @@ class Creator(threading.Thread):
 
 
 class Importing:
-    """The commands of one operator, whose clock is moved so that no minute has to pass after a kill."""
+    """The commands of operators who import the same file."""
 
     def __init__(self, server: Server, file: Path) -> None:
         self._server, self._file = server, file
-        self._clock_file, self._moved = server.data.parent / "import.clock", 0.0
 
     def command(self, *words: str) -> "subprocess.Popen[str]":
-        variables = {**os.environ, **self._server.where, "PETSTORE_CLOCK_FILE": str(self._clock_file)}
+        variables = {**os.environ, **self._server.where}
         return subprocess.Popen(
             [*PETSTORE, "pets", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
         )
@@ -79,22 +83,26 @@ class Importing:
         hold(command.returncode == 0, f"{words[0]} succeeds: {message[-500:]}")
         return json.loads(printed)
 
-    def kill(self, after: float) -> bool:
-        """Kill an import after so many seconds. Whether it had not added all before."""
-        command = self.command("import", str(self._file))
-        try:
-            command.wait(timeout=after)
-        except subprocess.TimeoutExpired:
-            command.kill()
-        command.communicate(timeout=60)
-        self._moved += LIFE_SECONDS + 1
-        self._clock_file.write_text(str(self._moved))
-        hold(command.returncode in (0, -9), f"an import is killed or ends well, not {command.returncode}")
-        return command.returncode != 0 and self.states()[:1] != ["done"]
+    def kill(self, *after: float) -> bool:
+        """Start an import for each of these numbers, and kill it after so many seconds. Whether not all was added."""
+        began = time.monotonic()
+        commands = [self.command("import", str(self._file)) for _ in after]
+        for seconds, command in sorted(zip(after, commands, strict=True), key=lambda each: each[0]):
+            try:
+                command.wait(timeout=max(0.0, began + seconds - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                command.kill()
+            command.communicate(timeout=60)
+            # With 2, it began after another one was done, and refused to repeat it without asking.
+            hold(command.returncode in (0, 2, -9), f"an import is killed or ends well, not {command.returncode}")
+        return self.states()[:1] != ["done"]
 
-    def finish(self) -> dict[str, Any]:
-        done: dict[str, Any] = self.run("import", str(self._file))
-        return done
+    def finish(self) -> None:
+        """Two processes finish the import together."""
+        commands = [self.command("import", str(self._file)) for _ in range(2)]
+        for command in commands:
+            _, message = command.communicate(timeout=1800)
+            hold(command.returncode == 0 or "was imported before" in message, f"import succeeds: {message[-500:]}")
 
     def states(self) -> list[str]:
         """Of the imports, the newest first."""
@@ -148,7 +156,7 @@ def _killed(scale: Scale, server: Server, importing: Importing, where: str) -> F
     _check_and_undo(scale, server, importing)
     undone = time.monotonic() - began
     for number in range(scale.import_kills):
-        while not importing.kill(dice.uniform(0.0, seconds)):
+        while not importing.kill(*(dice.uniform(0.0, seconds) for _ in range(2))):
             _check_and_undo(scale, server, importing)  # it had added all before
         _plant(scale, server)
         progress(f"{where}: {number + 1} kills, then {importing.states()[0]}")
@@ -174,7 +182,7 @@ def _check_and_undo(scale: Scale, server: Server, importing: Importing) -> None:
 def _plant(scale: Scale, server: Server) -> None:
     async def forget(backends: Backends) -> None:
         database = backends.stores["live"].database
-        await database.write(steps(Statement(FORGET.format(database.schema))), NOTHING)
+        await database.write(steps(*(Statement(each.format(database.schema)) for each in FORGET)), NOTHING)
 
     if scale.plant:
         server.act(forget)

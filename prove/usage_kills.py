@@ -139,7 +139,7 @@ def _compare(server: Server, keys: list[Key], sent: Counts, answered: Counts) ->
         used: Counts = Counter()
         for operation in COUNTED:
             for row in await backends.stores["live"].usage.of_keys(ids, DAY, days, operation):
-                if row.response not in ("refused", "banned"):
+                if row.measure == "admitted":
                     used[row.key_id, operation] += row.requests
         windows = await backends.gate.windows(ids)
         return admitted, used, Counter({key_id: w.day_used for key_id, w in zip(ids, windows, strict=True)})

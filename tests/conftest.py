@@ -16,6 +16,7 @@ from playwright.sync_api import Browser
 from harness.backends import Missing, Postgres, Redis, remove_shared, running, shared
 from harness.browsers import browser_running
 from harness.commands import Commands
+from harness.differences import differences
 from harness.processes import fork_from_now_on, let_ctrl_c_through
 from harness.redis_topologies import RedisCluster, cluster_running
 from harness.served import Served
@@ -59,6 +60,12 @@ def _runs_here(item: pytest.Item) -> bool:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # thousands of tests are there until the end, and the collector need not look at them again and again
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Names the members of animals and responses that differ."""
+    found = differences(left, right) if op == "==" else []
+    return [f"{type(left).__name__} == {type(right).__name__}", *found] if found else None
 
 
 @pytest.hookimpl(wrapper=True)

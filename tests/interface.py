@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 import httpx
 import jsonschema_rs
@@ -10,8 +11,7 @@ import jsonschema_rs
 from petstore.operations import OPERATIONS, Operation, OperationName
 from petstore.settings import BASES
 from petstore.web.documents import Json, openapi_document
-from petstore.web.pets import SUNSET
-from tools.breaking_changes import resolved
+from tools.breaking_changes import AFTER_EVERY_SUNSET, resolved
 
 # What HTTP itself, the host and the operator's settings add to a response.
 UNDOCUMENTED = {
@@ -19,6 +19,9 @@ UNDOCUMENTED = {
     "access-control-expose-headers", "access-control-max-age", "connection", "content-length", "content-type", "date",
     "ratelimit", "ratelimit-policy", "server", "transfer-encoding", "vary",
 }  # fmt: skip
+
+
+ERROR_MEMBERS = ("code", "message", "status")
 
 
 class Described(dict[OperationName, Json]):
@@ -37,7 +40,7 @@ def operations_of(document: Json) -> Described:
 
 
 DOCUMENT = openapi_document("/v1", "/staging/v1", 0)
-AFTER_SUNSET = openapi_document("/v1", "/staging/v1", SUNSET)
+AFTER_SUNSET = openapi_document("/v1", "/staging/v1", AFTER_EVERY_SUNSET)
 DOCUMENTED = operations_of(DOCUMENT)
 DOCUMENTED_AFTER_SUNSET = operations_of(AFTER_SUNSET)
 
@@ -67,6 +70,11 @@ def operation_at(method: str, path: str) -> Operation | None:
     return None
 
 
+def path_of(target: str) -> str:
+    """The path of a target, percent-decoded; an encoded slash separates no segments."""
+    return unquote(re.sub("(?i)%2f", "%252F", target.partition("?")[0]), "latin-1")
+
+
 def assert_documented(method: str, path: str, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
     """`path` is percent-decoded. What no operation answers is not in the document: 404, 405, OPTIONS, the site."""
     operation = operation_at(method, path)
@@ -78,14 +86,14 @@ def assert_documented(method: str, path: str, status: int, headers: Iterable[tup
         assert any(str(status) in shown["responses"] for shown in DOCUMENTED.values()) or status in (404, 405)
         return
     found = [
-        _faults(documented[operation.name]["responses"].get(str(status)), sent, b"" if method == "HEAD" else body)
+        faults_of(documented[operation.name]["responses"].get(str(status)), sent, b"" if method == "HEAD" else body)
         for documented in (DOCUMENTED, DOCUMENTED_AFTER_SUNSET)
         if operation.name in documented
     ]
     assert [] in found, f"{operation.name} {status}: {found[0]}"
 
 
-def _faults(response: Json | None, headers: dict[str, str], body: bytes) -> list[str]:
+def faults_of(response: Json | None, headers: dict[str, str], body: bytes) -> list[str]:
     if response is None:
         return ["the status is not documented"]
     documented = {name.lower(): header["required"] for name, header in response["headers"].items()}
@@ -104,9 +112,17 @@ def _faults(response: Json | None, headers: dict[str, str], body: bytes) -> list
         if not jsonschema_rs.is_valid(content["schema"], value):
             faults.append(f"{value} does not fit the schema")
         codes = {example["value"]["code"] for example in content.get("examples", {}).values()}
-        if codes and value["code"] not in codes:
-            faults.append(f"{value['code']} has no example")
+        if codes:
+            faults += error_faults(value)
+        if codes and value.get("code", "") not in codes:
+            faults.append(f"the code {value.get('code')} has no example")
     return faults
+
+
+def error_faults(body: Json) -> list[str]:
+    """What an Error body lacks, and what it has too much."""
+    faults = [f"the Error body lacks {name}" for name in ERROR_MEMBERS if name not in body]
+    return faults + [f"the Error body has {name}" for name in body if name not in ERROR_MEMBERS]
 
 
 def _fits(schema: Json, text: str) -> bool:
@@ -117,7 +133,8 @@ def _fits(schema: Json, text: str) -> bool:
 def documented(response: httpx.Response) -> None:
     """For the event hooks of a client."""
     request, headers = response.request, response.headers
+    path = path_of(request.url.raw_path.decode())
     # Without a request id, something in front of the service has answered.
-    if "x-request-id" in headers and operation_at(request.method, request.url.path) is not None:
+    if "x-request-id" in headers and operation_at(request.method, path) is not None:
         body = response.read()
-        assert_documented(request.method, request.url.path, response.status_code, headers.items(), body)
+        assert_documented(request.method, path, response.status_code, headers.items(), body)

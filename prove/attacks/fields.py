@@ -1,5 +1,6 @@
 """Heads and bodies that cost most to parse, at the service and at the console. Figure: processor time of each."""
 
+import itertools
 import socket
 import statistics
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ FIELDS = (
     b"Origin", b"X-Forwarded-For",
 )  # fmt: skip
 FILLINGS = (b",", b";", b"a,", b"*;q=1,", b'"",', b"Bearer ", b"\xe9")
+PREFERENCES = (b",", b'"', b',"', b'"",', b"a=1,", b'a="1";', b"a=")
+NUMBER = b"NUMBER"  # in a message; replaced by one that differs each time, so that no cache has the answer
 QUERIES = (b"a&", b"%&", b"%61&", b"&", b"=", b"limit=%31", b"cursor=+%41")
 
 
@@ -64,6 +67,14 @@ def _heads(listener: Listener) -> Iterator[tuple[str, bytes]]:
             target = path + b"?" + (filling * 8_000)[:8_000]
             key = listener.form if b"Authorization" in listener.form else b""
             yield f"{path.decode()}?{filling.decode()}…", listener.request(method, target, key)
+    if listener.staging_key:
+        values = [(filling * PARSED)[: PARSED - len(NUMBER)] for filling in PREFERENCES] + [b"," * 200 + b'"' * 294]
+        for value in values:
+            line = b"Prefer: " + value + NUMBER + b"\r\n"
+            yield (
+                f"Prefer: {value[:3]!r}…{value[-3:]!r}",
+                listener.request(b"GET", b"/staging/v1/pets", listener.staging_key, line),
+            )
     many = b"".join(b"x%02d: %s\r\n" % (number, b"v" * 300) for number in range(95))
     yield "95 fields", listener.request(b"GET", b"/", many)
     for filling in (b"/", b"/a", b"/%41", b"."):
@@ -95,10 +106,13 @@ def _cost(listener: Listener, message: bytes, times: int, limit: float) -> float
     return found
 
 
+_numbers = itertools.count()
+
+
 def _once(listener: Listener, process: Process, message: bytes) -> float:
     before = process.processor_seconds
     with socket.create_connection(("127.0.0.1", listener.port), TIMEOUT) as connection:
-        connection.sendall(message)
+        connection.sendall(message.replace(NUMBER, b"%06d" % next(_numbers)))
         connection.shutdown(socket.SHUT_WR)
         answer = connection.recv(4096)
         while connection.recv(65536):

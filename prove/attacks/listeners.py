@@ -31,6 +31,7 @@ class Listener(NamedTuple):
     form: bytes  # further fields, of a POST to `posts` whose body is read
     posts: bytes  # a path
     largest: bytes  # the path of its largest file
+    staging_key: bytes = b""  # the field of a key of staging, where there is one
 
     def connect(self, number: int = 0) -> socket.socket:
         """`number` chooses one of 40 addresses. Raises OSError."""
@@ -93,7 +94,8 @@ def listening(place: Path, name: str, scheme: str, *alterations: str) -> Iterato
     with started(server):
         key = f"Authorization: Bearer {server.key().secret}\r\n".encode()
         file = b"/" + _file(server.origin, "/docs", r"docs/assets/\w+/swagger-ui-bundle.js")
-        yield Listener(title, server.port, worker_of(server), tls, b"Host: x\r\n", key, b"/v1/pets", file)
+        staging_key = f"Authorization: Bearer {server.key(environment='staging').secret}\r\n".encode()
+        yield Listener(title, server.port, worker_of(server), tls, b"Host: x\r\n", key, b"/v1/pets", file, staging_key)
 
 
 def _file(origin: str, page: str, pattern: str) -> bytes:

@@ -19,7 +19,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -110,7 +110,7 @@ def check_safe(data: Path) -> None:
     """
     me = os.geteuid()
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError):
-        trusted = {0, me, *(_owners_of_data(data) if me == 0 else ())}
+        trusted = trusted_users(data)
         for found in (data.lstat(), data.stat()):  # the directory may be behind a link, which has an owner too
             if found.st_uid not in trusted:
                 raise _of_another_user(data, found.st_uid)
@@ -118,6 +118,28 @@ def check_safe(data: Path) -> None:
             raise _writable_by_others(data)
         if odd := _find_odd_file(data):
             raise OperatorError(f"{odd}: a link, pipe or device in the data directory is never opened; type rm {odd}")
+
+
+def trusted_users(data: Path) -> set[int]:
+    """Users who could change the data anyway: root, the user of this process and, for root, the owner of the data."""
+    me = os.geteuid()
+    return {0, me, *(_owners_of_data(data) if me == 0 else ())}
+
+
+def check_target(file: Path, trusted: Collection[int]) -> None:
+    """Raises OperatorError if the file that a command is to write is a link, or if another user could replace it.
+
+    In a directory with the sticky bit, such as /tmp, a user can replace only their own files.
+    """
+    with os_errors_of(file):
+        if file.is_symlink():
+            raise OperatorError(f"{file}: is a symbolic link; remove it, or choose another name")
+        found = file.absolute().parent.stat()
+        if found.st_uid not in trusted:
+            owner = user_name(found.st_uid)
+            raise OperatorError(f"{file}: the directory belongs to {owner}, who could replace the file; choose another")
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            raise OperatorError(f"{file}: every user can write to the directory; choose another")
 
 
 def _owners_of_data(data: Path) -> Iterator[int]:

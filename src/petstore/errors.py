@@ -10,7 +10,6 @@ PetstoreError
 │   └── InternalError         └── ServiceUnavailable    a bug; an outage
 ├── Unavailable               the store or the gate cannot answer now; becomes ServiceUnavailable
 └── OperatorError             an operator's command or setting is at fault; one line, exit code 2
-    ├── ImportTaken           another process goes on with this import, or undoes it
     └── MissingPackage        an optional package is not installed
 """
 
@@ -114,7 +113,7 @@ class RequestTimeout(RequestError):
 
 class Gone(RequestError):
     code = "gone"
-    usual = "This operation was removed on 5 December 2030; use GET /pets with a status filter."
+    usual = "This operation has been removed."
 
 
 class BodyTooLarge(RequestError):
@@ -151,10 +150,6 @@ class Unavailable(PetstoreError):
 
 class OperatorError(PetstoreError):
     """A command or a setting cannot be carried out. The text tells the operator why, and what to do."""
-
-
-class ImportTaken(OperatorError):
-    """Another process goes on with the import, or undoes it: this one adds nothing more."""
 
 
 class MissingPackage(OperatorError):

@@ -40,6 +40,7 @@ from petstore.web.client_address import is_in, networks
 from petstore.web.requests import FIELDS
 
 FLUSH_EVERY = 5  # seconds between two writes of usage to the store
+ERRORS_EVERY = 2  # seconds between two writes of the last errors of keys, which operators see within five seconds
 COLLECT_ALL_EVERY = 300  # seconds between two looks for admissions that another node has left, which take 20 µs per key
 DESCRIPTORS_MAX = 65_536
 DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
@@ -62,6 +63,7 @@ class Service:
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # what a killed worker has left, too
+        self._flushing_errors = asyncio.create_task(self._flush_errors())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
         # Everything that is loaded by now stays loaded, so the garbage collector need not scan it again.
         gc.collect()
@@ -77,8 +79,10 @@ class Service:
         with contextlib.suppress(asyncio.CancelledError):
             await self._housekeeping
         await self._flushing
+        await self._flushing_errors
         self.app.publish(math.inf)
         await self._flush_usage(of_all=True)
+        await self._flush_errors()
         await self._backends.close()
         await self._monitoring.close()
 
@@ -106,15 +110,23 @@ class Service:
                 await self._backends.gate.sweep(self._clock())
             if tick % FLUSH_EVERY == 0 and self._flushing.done():
                 self._flushing = asyncio.create_task(self._flush_usage(of_all=tick % COLLECT_ALL_EVERY == 0))
+            if tick % ERRORS_EVERY == 0 and self._flushing_errors.done():
+                self._flushing_errors = asyncio.create_task(self._flush_errors())
 
     async def _flush_usage(self, *, of_all: bool) -> None:
-        """First what was admitted, of which the counters then move errors to their own class."""
+        """Write all measures under the same time, so that errors are mostly in the same bar as their admissions."""
+        now = self._clock()
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
         with bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps it for the next time
-            await self._backends.collect_admissions(self._clock(), seen)
+            await self._backends.collect_admissions(now, seen)
         for counters in self.app.counters:
             with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
-                await counters.flush(self._clock())
+                await counters.flush(now)
+
+    async def _flush_errors(self) -> None:
+        for counters in self.app.counters:
+            with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep them for the next time
+                await counters.flush_errors()
 
 
 def measure_node(settings: Settings) -> None:

@@ -1,16 +1,21 @@
 """Usage: requests counted per key and time, and the time spans it is shown in."""
 
 import calendar
+import string
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, get_args
+from urllib.parse import quote
 
-from petstore.keys import Environment
+from petstore.keys import Environment, without_keys
 from petstore.operations import OperationName
 
-# How a request ended, as far as a chart or a bill is concerned. `unauthorized` requests had no valid key.
-ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
-RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
-ANONYMOUS = ""  # the key id of requests without a valid key
+# What is counted of a key. The gate counts `admitted`, workers count the others. Errors are also part of `admitted`.
+KeyMeasure = Literal["admitted", "client_error", "server_error", "refused", "banned"]
+# What workers count of requests without a valid key: each of these requests is in exactly one measure.
+AnonymousMeasure = Literal[
+    "unauthorized", "anonymous_ok", "anonymous_client_error", "anonymous_server_error", "anonymous_refused"
+]
+Measure = KeyMeasure | AnonymousMeasure
 
 Interval = Literal[60, 3600, 86_400]
 MINUTE: Literal[60] = 60
@@ -18,20 +23,22 @@ HOUR: Literal[3600] = 3600
 DAY: Literal[86_400] = 86_400
 INTERVALS: tuple[Interval, ...] = get_args(Interval)
 END_OF_TIME = 2**62
+PRINTABLE = string.ascii_letters + string.digits + string.punctuation
 
 # Days of keys, and hours of all keys together, are kept forever; the finer intervals for this long.
 MINUTES_KEPT = 2 * HOUR
 USAGE_DAYS = 400  # hours, unless the operator chooses another number of days
 TOTAL_MINUTES_KEPT = 26 * HOUR
 RECENT_ERRORS = 20  # kept of each key
+PATH_MAX = 200  # characters of a path that are kept
 
 
 class KeyUsage(NamedTuple):
-    """The requests of one key with one class of response, in the interval that began at `start` (Unix seconds)."""
+    """One measure of one key, in the interval that began at `start` (Unix seconds)."""
 
     key_id: str
     start: int
-    response: ResponseClass
+    measure: KeyMeasure
     requests: int
 
 
@@ -40,7 +47,7 @@ class OperationUsage(NamedTuple):
 
     key_id: str
     start: int
-    response: ResponseClass
+    measure: KeyMeasure
     requests: int
     operation: OperationName
 
@@ -59,20 +66,22 @@ class AdmissionTotal(NamedTuple):
 
 
 class RecentError(NamedTuple):
-    """A request of a key that was refused or answered with an error."""
+    """A request of a key that was refused or answered with an error. `path` is as `path_to_keep` returns it."""
 
     key_id: str
     at: float
     request_id: str
     operation: OperationName
     status: int
+    code: str
+    path: str
 
 
 class TotalUsage(NamedTuple):
-    """The requests of all keys together and of callers without a valid key, with one class of response."""
+    """One measure of all keys together, or of the requests without a valid key."""
 
     start: int
-    response: ResponseClass
+    measure: Measure
     requests: int
 
 
@@ -80,14 +89,14 @@ class KeyTotal(NamedTuple):
     """The requests of one key in a time span."""
 
     key_id: str
-    requests: int  # including the refused and the banned ones
+    admitted: int
     refused: int
     banned: int
     last: int  # the start of the last interval with a request
 
     @property
-    def admitted(self) -> int:
-        return self.requests - self.refused - self.banned
+    def requests(self) -> int:
+        return self.admitted + self.refused + self.banned
 
 
 class Span(NamedTuple):
@@ -109,12 +118,20 @@ class Span(NamedTuple):
         return list(range(self.since(now), int(now) + 1, seconds))
 
 
-SpanName = Literal["hour", "day", "month"]
+SpanName = Literal["hour", "day", "week", "month"]
 SPANS: dict[SpanName, Span] = {
     "hour": Span(HOUR, MINUTE, MINUTE, MINUTE, MINUTE, MINUTE),
     "day": Span(DAY, HOUR, 15 * MINUTE, MINUTE, HOUR, HOUR),
+    "week": Span(7 * DAY, DAY, HOUR, HOUR, HOUR, HOUR),
     "month": Span(30 * DAY, DAY, 6 * HOUR, HOUR, 6 * HOUR, HOUR),
 }
+
+
+def path_to_keep(path: str) -> str:
+    """Returns the path without keys, in printable ASCII, and cut to a length that a table can show."""
+    # Keys are found before the cut, which would leave a part of a key that is not recognised.
+    kept = without_keys(quote(path, safe=PRINTABLE, errors="surrogatepass"))
+    return kept if len(kept) <= PATH_MAX else f"{kept[: PATH_MAX - 1]}…"
 
 
 def calendar_month(year: int, month: int) -> tuple[Span, int]:

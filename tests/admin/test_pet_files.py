@@ -25,7 +25,7 @@ async def exported(written_as: Format) -> str:
 async def imported(name: str, content: str) -> list[NewPet]:
     file = PetFile(name, io.BytesIO(content.encode()))
     checked = await file.check()
-    return [new async for chunk in file.chunks(checked, 0, 10) for new in chunk]
+    return [new async for _, pets in file.batches(checked) for new in pets]
 
 
 def changed_members(found: list[NewPet]) -> list[str]:

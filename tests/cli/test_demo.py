@@ -8,24 +8,25 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 from msgspec.structs import FieldInfo
 
 from harness.backends import Postgres, free_port, shared
+from harness.deprecations import deprecating
 from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
 from harness.servers import ENTRY, Server, takes_connections
 from petstore.admin.charts import key_bars
-from petstore.admin.demo import ANIMALS, FILES, fill, has_data, is_demo
+from petstore.admin.demo import ANIMALS, ANONYMOUS_PER_HOUR, FILES, fill, has_data, is_demo
 from petstore.admin.key_status import statuses
 from petstore.backends import Backends
 from petstore.data_dir import shared_lock
 from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
-from petstore.operations import OPERATIONS, Operation
+from petstore.operations import OPERATIONS, Operation, OperationName
 from petstore.pets import NewPet
-from petstore.usage import DAY, HOUR, MINUTE, SPANS
+from petstore.usage import DAY, HOUR, MINUTE, SPANS, KeyMeasure
 from tests.admin.pet_members import MEMBERS
 
 NOON = 1_800_014_400 + 4 * HOUR  # of a day of UTC
@@ -71,7 +72,7 @@ def test_usage_of_a_demo_is_a_day_with_less_at_night(demo: Server) -> None:
     assert max(per_hour) < NOON
     night, day = (next(n for at, n in per_hour.items() if at // HOUR % 24 == hour) for hour in (3, 14))
     assert 2 * night < day
-    assert {"ok", "refused", "banned", "client_error", "server_error", "unauthorized"} == {row.response for row in rows}
+    assert {row.measure for row in rows} == {*get_args(KeyMeasure), *ANONYMOUS_PER_HOUR}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
@@ -81,6 +82,21 @@ def test_usage_of_a_demo_has_every_operation(demo: Server, operation: Operation)
         return usage.busiest(interval=HOUR, since=NOON - DAY, limit=10, operation=operation.name)
 
     assert demo.act(busiest)
+
+
+@pytest.mark.parametrize("names", [(), ("getPet", "listPets")], ids=["none", "two"])
+def test_a_demo_has_every_operation_whichever_are_deprecated(names: tuple[OperationName, ...], tmp_path: Path) -> None:
+    async def work(backends: Backends) -> None:
+        await fill(backends.stores, backends.gate, NOON)
+        used = backends.stores["live"].usage
+        callers = {
+            each.name: await used.busiest(interval=HOUR, since=NOON - DAY, limit=10, operation=each.name)
+            for each in OPERATIONS
+        }
+        assert [name for name, found in callers.items() if not found] == []
+
+    with deprecating(*names):
+        Server(tmp_path / "data").act(work)
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
@@ -94,7 +110,7 @@ def test_todays_use_last_use_and_charts_of_a_demo_agree(tmp_path: Path, environm
         assert sum(status.day_used > 0 for status in await statuses(backends.gate, keys, now)) >= 6
         for key, _, banned_until, minute_used, day_used in await statuses(backends.gate, keys, now):
             bars = charts[key.id]
-            assert day_used == bars.sum_of("ok", "client_error", "server_error")
+            assert day_used == sum(bars.admitted) == bars.sum_of("ok", "client_error", "server_error")
             assert (day_used <= key.per_day, minute_used, banned_until) == (True, 0, None)
             used = [start for start, total in zip(bars.starts, bars.totals(), strict=True) if total]
             if used:
@@ -111,7 +127,7 @@ def test_no_key_of_a_demo_is_used_beyond_its_limits(demo: Server) -> None:
         for total in await store.usage.busiest(interval=HOUR, since=0, limit=100):
             key = await store.keys.get(total.key_id)
             assert key is not None
-            assert total.requests - total.refused - total.banned <= key.per_day
+            assert total.admitted <= key.per_day
 
     demo.act(work)
 

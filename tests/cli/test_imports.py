@@ -1,4 +1,4 @@
-"""Imports that end in the middle: by Ctrl-C, `kill -9` or a second process. The same command goes on."""
+"""Imports that stop partway through, by Ctrl-C or `kill -9`, and imports by several processes at the same time."""
 
 import asyncio
 import contextlib
@@ -17,15 +17,17 @@ import pytest
 from harness.commands import Commands
 from harness.served import wait_for
 from harness.servers import Server, started
-from harness.stores import ENTRY, NOW, StorePlace, names
+from harness.stores import ENTRY, NOW, PATIENT, StorePlace, names
 from harness.wire import asking
 from petstore.admin.actions import Admin
-from petstore.admin.pet_files import PetFile
+from petstore.admin.pet_files import Checked, PetFile
 from petstore.backends import Backends
-from petstore.errors import ImportTaken, OperatorError, Unavailable
+from petstore.errors import OperatorError, Unavailable
 from petstore.pets import Import, NewPet
-from petstore.store import Store
-from petstore.store.imports import LIFE_SECONDS, Imports
+from petstore.store import Store, StorePolicy
+from petstore.store.database import Statement, steps
+from petstore.store.freshness import NOTHING
+from petstore.store.imports import INTERRUPTED_AFTER, Imports
 from tests.store.test_imports import SMALL_CHUNKS
 
 COUNT = 20_000
@@ -65,36 +67,43 @@ def in_the_middle(petstore: Commands, file: Path) -> Iterator["subprocess.Popen[
         command.communicate(timeout=60)
 
 
-def goes_on(petstore: Commands, file: Path, *options: str) -> None:
-    """The same command, without a question, ends with exactly the file's animals."""
+def resumes(petstore: Commands, file: Path, *options: str) -> None:
+    """The same command adds exactly the rest of the file's animals, without asking."""
     before = latest(petstore)["added"]
     done = petstore.run("pets", "import", str(file), *options)
     assert done.returncode == 0, done.stderr
     found = latest(petstore)
     assert done.stdout == f"{COUNT:,} animals added to live by import {found['id']}.\n"
-    assert done.stderr == f"Going on with {found['id']}, which has added {before:,} of {COUNT:,} animals.\n"
+    assert done.stderr == f"Resuming {found['id']}, which has added {before:,} of {COUNT:,} animals.\n"
     assert (found["state"], found["added"], len(petstore.json("pets", "imports"))) == ("done", COUNT, 1)
     assert all_names(petstore) == [f"Pet {number}" for number in range(COUNT)]
 
 
-def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(petstore: Commands, tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_resume_and_the_same_command_does(petstore: Commands, tmp_path: Path) -> None:
     file = written(tmp_path / "animals.csv", COUNT)
     with in_the_middle(petstore, file) as command:
         command.send_signal(signal.SIGINT)
         _, message = command.communicate(timeout=60)
-        assert command.returncode == 130 and "Interrupted: give the same command again to go on.\n" in message
-    assert latest(petstore)["state"] == "interrupted", "at once, not after a minute"
-    goes_on(petstore, file)
+        assert command.returncode == 130 and "Interrupted. Run the same command again to resume.\n" in message
+    resumes(petstore, file)
 
 
-def test_killed_import_is_interrupted_after_a_minute_and_goes_on(petstore: Commands, tmp_path: Path) -> None:
+def test_killed_import_is_resumed_immediately(petstore: Commands, tmp_path: Path) -> None:
     file = written(tmp_path / "animals.csv", COUNT)
     with in_the_middle(petstore, file) as command:
         command.kill()
         command.wait(timeout=60)
     found = latest(petstore)
     assert found["state"] == "running" and 0 < found["added"] < found["total"] == COUNT
-    petstore.server.move_clock(LIFE_SECONDS + 5)
+    resumes(petstore, file)
+
+
+def test_killed_import_is_listed_as_interrupted_after_a_minute(petstore: Commands, tmp_path: Path) -> None:
+    file = written(tmp_path / "animals.csv", COUNT)
+    with in_the_middle(petstore, file) as command:
+        command.kill()
+        command.wait(timeout=60)
+    petstore.server.move_clock(INTERRUPTED_AFTER + 5)
     clock = ("--clock-file", str(petstore.server.clock_file))
     (found,) = petstore.json("pets", "imports", *clock)
     assert set(found) >= {"id", "name", "state", "added", "total", "at", "actor"}
@@ -102,10 +111,21 @@ def test_killed_import_is_interrupted_after_a_minute_and_goes_on(petstore: Comma
     assert re.search(rf"{found['id']} +animals\.csv +interrupted", petstore.text("pets", "imports", *clock))
     dry = petstore.text("pets", "import", str(file), "--dry-run", *clock)
     assert f"Its import is interrupted: {found['id']}" in dry
-    goes_on(petstore, file, *clock)
+    resumes(petstore, file, *clock)
 
 
-def test_killed_import_can_be_undone_and_then_begins_anew(petstore: Commands, tmp_path: Path) -> None:
+def test_two_processes_import_the_same_file_together(petstore: Commands, tmp_path: Path) -> None:
+    file = written(tmp_path / "animals.csv", COUNT)
+    with in_the_middle(petstore, file) as command:  # in chunks of one animal, while the other adds 2,000 at once
+        second = petstore.run("pets", "import", str(file))
+        command.communicate(timeout=60)
+        assert (command.returncode, second.returncode) == (0, 0)
+    (found,) = petstore.json("pets", "imports")
+    assert (found["state"], found["added"]) == ("done", COUNT)
+    assert all_names(petstore) == [f"Pet {number}" for number in range(COUNT)]
+
+
+def test_file_of_a_killed_and_undone_import_can_be_imported_again(petstore: Commands, tmp_path: Path) -> None:
     file = written(tmp_path / "animals.csv", COUNT)
     with in_the_middle(petstore, file) as command:
         command.kill()
@@ -126,7 +146,7 @@ def test_undo_of_a_running_import_stops_its_process(petstore: Commands, tmp_path
         petstore.text("pets", "undo-import", found["id"], "--yes")
         _, message = command.communicate(timeout=60)
         assert command.returncode == 2
-        assert message == f"petstore: another process goes on with {found['id']}, or undoes it: this one stops\n"
+        assert message == f"petstore: {found['id']} was undone, so no more animals are added\n"
     assert all_names(petstore) == []
 
 
@@ -150,123 +170,115 @@ def admin_of(store: Store, now: float = NOW) -> Admin:
     return Admin(store, None, "ada", lambda: now)  # type: ignore[arg-type]
 
 
-async def refuse(running: Import) -> None:
-    raise AssertionError(f"waits for {running.id}")
+async def run(admin: Admin, file: PetFile, checked: Checked, *, repeats: str = "") -> Import:
+    return await admin.import_pets(await admin.begin_import("x.csv", checked, repeats), file, checked)
 
 
-def test_import_waits_for_a_process_with_signs_of_life_and_goes_on_after_its_death(store_at: StorePlace) -> None:
+def test_processes_with_different_chunk_sizes_add_each_animal_once(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        file = file_of(30)
-        checked = await file.check()
-        claim = await store.imports.begin(checked.sha256, 30, ENTRY)
-        assert claim is not None
-        await store.imports.add_chunk(claim, 0, [NewPet(f"Pet {number}", 1) for number in range(10)], NOW)
-        with pytest.raises(OperatorError, match=f"{claim.import_id} imports the same file now; try again in a minute"):
-            await admin_of(store).import_pets("x.csv", file, checked)
-        waited: list[str] = []
-        now = NOW
-
-        async def wait(running: Import) -> None:
-            nonlocal now
-            waited.append(running.id)
-            now += 25
-
-        heard: list[int] = []
-        admin = Admin(store, None, "ada", lambda: now)  # type: ignore[arg-type]
-        done = await admin.import_pets("x.csv", file, checked, adding=heard.append, waiting=wait)
-        assert (done.id, done.state, waited, heard) == (claim.import_id, "done", [done.id] * 3, [10, 20, 30])
-        assert await names(store) == [f"Pet {number}" for number in range(30)]
+        checked = await file_of(5_000).check()
+        async with store_at.open(policy=StorePolicy(bounds=PATIENT._replace(import_chunk=73))) as other:
+            heard: list[int] = []
+            begun = await admin_of(store).begin_import("x.csv", checked)
+            done = await asyncio.gather(
+                admin_of(store).import_pets(begun, file_of(5_000), checked, heard.append),
+                *(run(admin_of(other), file_of(5_000), checked) for _ in range(2)),
+            )
+        assert {(each.id, each.state, each.added) for each in done} == {(begun.id, "done", 5_000)}
+        assert heard[0] == 0 and heard[-1] == 5_000 and heard == sorted(heard)
+        assert await names(store) == [f"Pet {number}" for number in range(5_000)]
 
     store_at.use(work, policy=SMALL_CHUNKS)
 
 
-def test_import_that_another_process_finishes_meanwhile_is_not_added_twice(store_at: StorePlace) -> None:
+def test_import_is_repeated_only_after_a_confirmation(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        file = file_of(3)
-        checked = await file.check()
-        claim = await store.imports.begin(checked.sha256, 3, ENTRY)
-        assert claim is not None
+        checked = await file_of(3).check()
+        first = await run(admin_of(store), file_of(3), checked)
+        assert await admin_of(store).begin_import("renamed.csv", checked) == first
+        second = await run(admin_of(store), file_of(3), checked, repeats=first.id)
+        assert second.id != first.id and len(await names(store)) == 6
 
-        async def wait(running: Import) -> None:
-            await store.imports.add_chunk(claim, 0, [NewPet("x", 1)] * 3, NOW)
-            await store.imports.finish(claim, NOW)
+    store_at.use(work)
 
-        with pytest.raises(OperatorError, match=f"{claim.import_id} has added this file meanwhile"):
-            await admin_of(store, ENTRY.at).import_pets("x.csv", file, checked, waiting=wait)
-        assert await names(store) == ["x"] * 3
-        await admin_of(store).import_pets("x.csv", file, checked, waiting=refuse)  # as after a confirmed question
-        assert len(await names(store)) == 6
+
+def test_the_same_bytes_in_another_format_do_not_join_an_import(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        checked = await file_of(3).check()
+        begun = await admin_of(store).begin_import("x.csv", checked)
+        with pytest.raises(OperatorError, match=f"{begun.id} imports the same content as 3 animals, not 4"):
+            await admin_of(store).begin_import("x.json", checked._replace(animals=4))
 
     store_at.use(work)
 
 
 class Failing(Imports):
-    """The answer to the third chunk is lost: after its commit, or instead of it."""
+    """The response to the third chunk is lost: after its commit, or instead of it."""
 
     commits = True
     chunks = 0
 
-    async def add_chunk(self, *values: Any) -> None:
+    async def add_chunk(self, *values: Any) -> bool:
         self.chunks += 1
-        if self.chunks != 3 or self.commits:
+        is_added = self.chunks != 3 or self.commits
+        if is_added:
             await super().add_chunk(*values)
         if self.chunks == 3:
-            raise Unavailable("the answer was lost")
+            raise Unavailable("the response was lost")
+        return is_added
 
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_chunk_with_an_unknown_outcome_is_added_once(store_at: StorePlace, commits: bool) -> None:
     async def work(store: Store) -> None:
-        file = file_of(45)
-        checked = await file.check()
+        checked = await file_of(45).check()
         failing = Failing(store.database)
         failing.commits = commits
         with pytest.raises(OperatorError) as failed:
-            await admin_of(store._replace(imports=failing)).import_pets("x.csv", file, checked)
+            await run(admin_of(store._replace(imports=failing)), file_of(45), checked)
         (found,) = await store.imports.page(NOW)
-        assert (found.state, found.added) == ("interrupted", 30 if commits else 20)
+        assert (found.state, found.added) == ("running", 30 if commits else 20)
         assert str(failed.value) == (
-            f"the answer was lost; {found.id} has added at least 20 of 45 animals: import the same content again to"
-            f" go on, or remove them with petstore pets undo-import {found.id}"
+            f"the response was lost; import the same file again to resume {found.id}, or remove its animals with"
+            f" petstore pets undo-import {found.id}"
         )
-        done = await admin_of(store).import_pets("x.csv", file, checked, waiting=refuse)
+        done = await run(admin_of(store), file_of(45), checked)
         assert (done.id, done.added, done.state) == (found.id, 45, "done")
         assert await names(store) == [f"Pet {number}" for number in range(45)]
 
     store_at.use(work, policy=SMALL_CHUNKS)
 
 
-def test_process_that_was_taken_over_stops_and_says_so(store_at: StorePlace) -> None:
+def test_import_starts_over_where_the_store_has_lost_chunks(store_at: StorePlace) -> None:
+    """As after a failover to a replica that lacks the last commits."""
+
+    class Losing(Imports):
+        lost = False
+
+        async def add_chunk(self, *values: Any) -> bool:
+            if values[1] == 2_030 and not self.lost:
+                self.lost = True
+                reset = Statement(f"UPDATE {self._table} SET added = 10")
+                forget = Statement(f"DELETE FROM {self._chunks} WHERE place > 0")
+                await self._db.write(steps(reset, forget), NOTHING)
+            return await super().add_chunk(*values)
+
     async def work(store: Store) -> None:
-        file = file_of(45)
-        checked = await file.check()
-
-        async def finish_elsewhere() -> None:
-            async with store_at.open(policy=SMALL_CHUNKS) as other:
-                await admin_of(other, NOW + LIFE_SECONDS + 1).import_pets("x.csv", file_of(45), checked)
-
-        class TakenOver(Imports):
-            async def add_chunk(self, *values: Any) -> None:
-                if values[1] == 20:
-                    await finish_elsewhere()
-                await super().add_chunk(*values)
-
-        with pytest.raises(ImportTaken, match=r"this one stops$"):
-            await admin_of(store._replace(imports=TakenOver(store.database))).import_pets("x.csv", file, checked)
-        (found,) = await store.imports.page(NOW)
-        assert (found.state, found.added) == ("done", 45)
-        assert await names(store) == [f"Pet {number}" for number in range(45)]
+        checked = await file_of(2_100).check()
+        done = await run(admin_of(store._replace(imports=Losing(store.database))), file_of(2_100), checked)
+        assert (done.state, done.added) == ("done", 2_100)
+        assert (await names(store))[-2_090:] == [f"Pet {number}" for number in range(10, 2_100)]
 
     store_at.use(work, policy=SMALL_CHUNKS)
 
 
-def test_import_of_a_file_that_changes_is_interrupted(store_at: StorePlace) -> None:
+def test_import_of_a_file_that_changes_adds_nothing(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         checked = await file_of(45).check()
-        with pytest.raises(OperatorError, match=r"x\.csv has changed .* has added at least 0 of 45 animals"):
-            await admin_of(store).import_pets("x.csv", file_of(44), checked)
+        with pytest.raises(OperatorError, match=r"x\.csv has changed since it was checked; import the same file again"):
+            await run(admin_of(store), file_of(44), checked)
         (found,) = await store.imports.page(NOW)
-        assert (found.state, await names(store)) == ("interrupted", [])
+        assert (found.state, found.added, await names(store)) == ("running", 0, [])
 
     store_at.use(work, policy=SMALL_CHUNKS)
 
@@ -283,11 +295,10 @@ def test_each_worker_lists_a_chunk_from_the_next_request_on(tmp_path: Path, host
 
         async def work(backends: Backends) -> None:
             imports = backends.stores["live"].imports
-            claim = await imports.begin("x", 30, ENTRY)
-            assert claim is not None
+            begun = await imports.begin("x", 30, ENTRY)
             for place in range(0, 30, 3):
                 assert await asyncio.to_thread(listed) == {place}
-                await imports.add_chunk(claim, place, [NewPet("Rex", 1)] * 3, NOW)
+                assert await imports.add_chunk(begun.id, place, [NewPet("Rex", 1)] * 3, NOW)
 
         server.act(work)
         assert listed() == {30}

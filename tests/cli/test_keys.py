@@ -345,7 +345,7 @@ def test_list_filters_by_plan_state_and_text(petstore: Commands) -> None:
 
 def test_list_sorts_by_last_use(petstore: Commands) -> None:
     first, second, never = (make_key(petstore)["id"] for _ in range(3))
-    rows = [OperationUsage(key_id, 0, "ok", 1, "listPets") for key_id in (first, second)]
+    rows = [OperationUsage(key_id, 0, "admitted", 1, "listPets") for key_id in (first, second)]
     petstore.server.act(lambda backends: backends.stores["live"].usage.add(rows, {first: 900.0, second: 800.0}))
     listed = petstore.json("keys", "list", "--sort", "last-used")
     assert [entry["id"] for entry in listed] == [first, second, never]

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from harness.commands import Commands
+from harness.pets import pet
 from harness.served import wait_for
 from harness.servers import PETSTORE, Key, Server
 
@@ -63,7 +64,7 @@ def test_list_searches_names(petstore: Commands) -> None:
 def test_update_changes_an_animal(petstore: Commands) -> None:
     (pet_id,) = add(petstore, "Rex")
     changed = petstore.json("pets", "update", str(pet_id), "--name", "Max", "--category-id", "7", "--status", "sold")
-    assert changed == {"id": pet_id, "name": "Max", "categoryId": 7, "status": "sold"}
+    assert changed == pet(id=pet_id, name="Max", categoryId=7, status="sold")
     entry = petstore.entries()[0]
     assert (entry.action, entry.subject) == ("update animal", str(pet_id))
     assert entry.detail == "name Rex → Max; category id 1 → 7; status available → sold"
@@ -140,7 +141,7 @@ def test_running_service_obeys_update_and_remove(server: Server, key: Key) -> No
             petstore.text("pets", "remove", str(pet_id), "--yes")
             assert client.get(url).status_code == 404
             petstore.text("pets", "restore", str(pet_id))
-            assert client.get(url).json() == {"id": pet_id, "name": "Max", "categoryId": 1, "status": "available"}
+            assert client.get(url).json() == pet(id=pet_id, name="Max")
 
 
 def test_removed_animals_are_restored_with_their_last_values(petstore: Commands) -> None:
@@ -301,7 +302,7 @@ def test_ctrl_c_while_a_pipe_is_read_adds_nothing(petstore: Commands, tmp_path: 
         assert wait_for(lambda: _is_waiting(command.pid))
         command.send_signal(signal.SIGINT)
     _, message = command.communicate(timeout=60)
-    assert command.returncode == 130 and "Interrupted: give the same command again to go on.\n" in message
+    assert command.returncode == 130 and "Interrupted. Run the same command again to resume.\n" in message
     assert (names(petstore), petstore.entries()) == ([], [])
 
 
@@ -323,7 +324,7 @@ def test_ctrl_c_in_an_undo_says_how_to_go_on_and_the_next_one_does(petstore: Com
     command.send_signal(signal.SIGINT)
     _, message = command.communicate(timeout=60)
     assert command.returncode == 130, message
-    assert "Interrupted: give the same command again to go on" in message
+    assert "Interrupted. Run the same command again to resume" in message
     asked = answering(petstore, "", *words[:-1]).stderr
     found = re.search(r"([\d,]+) animals? removed already\. Remove ([\d,]+) animals of .*\? 2 animals changed", asked)
     assert found is not None, asked

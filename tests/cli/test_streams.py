@@ -15,7 +15,7 @@ from harness.commands import Commands
 from harness.servers import PETSTORE, Server
 
 HOSTILE = "a\x9b31mred\N{RIGHT-TO-LEFT OVERRIDE}🐶"
-HARMLESS = "a�31mred�🐶"
+HARMLESS = r"a\u009b31mred\u202e🐶"
 
 
 @pytest.fixture
@@ -72,8 +72,11 @@ def test_control_characters_are_not_printed(embedded: Commands) -> None:
     assert f"1  {HARMLESS}  category 1" in embedded.text("pets", "add", "--name", HOSTILE, "--category-id", "1")
     assert f"1  {HARMLESS}  category 1" in embedded.text("pets", "set-status", "1", "sold")
     assert HARMLESS in embedded.text("pets", "list")
+    for words in (["pets", "list", "--json"], ["pets", "show", "1", "--json"]):
+        assert HARMLESS in embedded.text(*words)
     assert embedded.json("pets", "list")[0]["name"] == HOSTILE
-    assert json.loads(embedded.text("pets", "export", "-"))["name"] == HOSTILE
+    assert HOSTILE in embedded.text("pets", "export", "-")
+    assert HARMLESS in "".join(on_a_terminal(embedded, "pets", "export", "-", columns=200))
     odd = "東京\u3000犬 🐕\u200d🦺"  # a wide space, and the joiner of an emoji
     assert f"2  {odd}  category 1" in embedded.text("pets", "add", "--name", odd, "--category-id", "1")
 
@@ -175,13 +178,13 @@ def test_a_user_without_a_name_is_in_the_audit_log_by_number(
     [
         (["audit", "--before", "99999999999999999999"], "--before"),
         (["audit", "--before", "0"], "--before"),
-        (["keys", "show", "\udcff"], "no key has the id \ufffd"),
-        (["keys", "list", "--before", "\udcff"], "no key has the id \ufffd"),
-        (["bans", "lift", "\udcff"], "no key has the id \ufffd"),
-        (["usage", "\udcff"], "no key has the id \ufffd"),
-        (["usage", "--after", "\0"], "no key has the id \ufffd"),
-        (["operators", "revoke", "\udcff"], "no operator \ufffd"),
-        (["operators", "revoke", "a\0b"], "a\ufffdb"),
+        (["keys", "show", "\udcff"], r"no key has the id \udcff"),
+        (["keys", "list", "--before", "\udcff"], r"no key has the id \udcff"),
+        (["bans", "lift", "\udcff"], r"no key has the id \udcff"),
+        (["usage", "\udcff"], r"no key has the id \udcff"),
+        (["usage", "--after", "\0"], r"no key has the id \u0000"),
+        (["operators", "revoke", "\udcff"], r"no operator \udcff"),
+        (["operators", "revoke", "a\0b"], r"a\u0000b"),
     ],
     ids=lambda value: ascii(value),
 )

@@ -22,7 +22,7 @@ from petstore.keys import KeyChanges, has_form
 from petstore.operations import OPERATIONS, OTHER
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
-from petstore.usage import OperationUsage, ResponseClass
+from petstore.usage import KeyMeasure, OperationUsage
 
 
 def make_keys(petstore: Commands, count: int) -> list[str]:
@@ -39,22 +39,27 @@ def use(petstore: Commands, *rows: OperationUsage) -> None:
     petstore.server.act(lambda backends: backends.stores["live"].usage.add(rows, {}))
 
 
-def counted(key_id: str, at: int, response: ResponseClass, requests: int) -> OperationUsage:
-    return OperationUsage(key_id, at, response, requests, "listPets")
+def counted(key_id: str, at: int, measure: KeyMeasure, requests: int) -> OperationUsage:
+    return OperationUsage(key_id, at, measure, requests, "listPets")
 
 
 def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) -> None:
     quiet, busy, unused = make_keys(petstore, 3)
     now = int(time.time())
-    use(petstore, counted(busy, now - 3600, "ok", 50), counted(quiet, now - 3600, "ok", 1))
-    use(petstore, counted(busy, now, "ok", 400), counted(busy, now, "refused", 30), counted(busy, now, "banned", 2))
+    use(petstore, counted(busy, now - 3600, "admitted", 50), counted(quiet, now - 3600, "admitted", 1))
+    use(
+        petstore,
+        counted(busy, now, "admitted", 400),
+        counted(busy, now, "refused", 30),
+        counted(busy, now, "banned", 2),
+    )
     first, second = petstore.json("usage")
     assert (first["key_id"], first["requests"], first["refused"], first["banned"]) == (busy, 482, 30, 2)
     assert (first["admitted"], first["plan"]) == (450, "free")
     assert set(first) == {"key_id", "name", "plan", "requests", "admitted", "refused", "banned", "last"}
     assert first["name"] == "Key 1"
     assert (second["key_id"], second["requests"]) == (quiet, 1)
-    for span in ("hour", "day", "month"):
+    for span in ("hour", "day", "week", "month"):
         header, line, *_ = petstore.text("usage", "--span", span).splitlines()
         assert header.split() == ["key", "last", span, "requests", "admitted", "429", "banned", "name"]
         assert line.split()[0] == busy
@@ -72,12 +77,18 @@ def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) 
 
 def test_usage_of_one_key_is_shown_by_interval(petstore: Commands) -> None:
     (key_id,) = make_keys(petstore, 1)
-    use(petstore, counted(key_id, int(time.time()), "ok", 12), counted(key_id, int(time.time()), "client_error", 3))
+    use(
+        petstore,
+        counted(key_id, int(time.time()), "admitted", 15),
+        counted(key_id, int(time.time()), "client_error", 3),
+    )
     shown = petstore.json("usage", key_id, "--span", "day")
     assert (shown["key_id"], shown["name"], shown["seconds"]) == (key_id, "Key 0", 3600)
     assert len(shown["steps"]) == 24
     newest = [step for step in shown["steps"] if step["ok"]]
-    assert [(step["ok"], step["client_error"], step["refused"]) for step in newest] == [(12, 3, 0)]
+    assert [(step["admitted"], step["ok"], step["client_error"], step["refused"]) for step in newest] == [
+        (15, 12, 3, 0)
+    ]
     text = petstore.text("usage", key_id)
     assert "0 of 1,000" in text and "█" in text
     assert text.splitlines()[-1].split()[-5:] == ["12", "3", "0", "0", "0"]
@@ -88,8 +99,16 @@ def test_usage_of_one_key_is_shown_by_interval(petstore: Commands) -> None:
 def test_usage_is_shown_for_one_operation(petstore: Commands) -> None:
     lists, gets = make_keys(petstore, 2)
     now = int(time.time())
-    use(petstore, OperationUsage(lists, now, "ok", 70, "listPets"), OperationUsage(gets, now, "ok", 5, "getPet"))
-    use(petstore, OperationUsage(lists, now, "ok", 2, "getPet"), OperationUsage(lists, now, "ok", 1, "createPet"))
+    use(
+        petstore,
+        OperationUsage(lists, now, "admitted", 70, "listPets"),
+        OperationUsage(gets, now, "admitted", 5, "getPet"),
+    )
+    use(
+        petstore,
+        OperationUsage(lists, now, "admitted", 2, "getPet"),
+        OperationUsage(lists, now, "admitted", 1, "createPet"),
+    )
     for operation, expected in (
         ("getPet", [(gets, 5), (lists, 2)]), ("listPets", [(lists, 70)]), ("createPet", [(lists, 1)]),
     ):  # fmt: skip
@@ -104,11 +123,10 @@ def test_usage_is_shown_for_one_operation(petstore: Commands) -> None:
 def test_usage_of_a_calendar_month_can_be_billed(petstore: Commands) -> None:
     big, small = make_keys(petstore, 2)
     first, last = _at(2024, 2, 1), _at(2024, 3, 1) - 1  # a February with 29 days
-    use(petstore, counted(big, first - 1, "ok", 1_000), counted(big, last + 1, "ok", 1_000))
-    use(
-        petstore, counted(big, first, "ok", 40), counted(big, last, "client_error", 5), counted(big, last, "refused", 7)
-    )
-    use(petstore, counted(small, first, "server_error", 1))
+    use(petstore, counted(big, first - 1, "admitted", 1_000), counted(big, last + 1, "admitted", 1_000))
+    use(petstore, counted(big, first, "admitted", 40), counted(big, last, "admitted", 5))
+    use(petstore, counted(big, last, "client_error", 6), counted(big, last, "refused", 7))  # one error too many
+    use(petstore, counted(small, first, "admitted", 1), counted(small, first, "server_error", 1))
     found = petstore.json("usage", "--month", "2024-02")
     assert [(each["key_id"], each["admitted"], each["refused"]) for each in found] == [(big, 45, 7), (small, 1, 0)]
     assert petstore.json("usage", "--month", "2024-02", "--operation", "getPet") == []
@@ -116,6 +134,7 @@ def test_usage_of_a_calendar_month_can_be_billed(petstore: Commands) -> None:
     one = petstore.json("usage", big, "--month", "2024-02")
     assert (one["admitted"], one["seconds"], len(one["steps"])) == (45, 86_400, 29)
     assert (one["steps"][0]["start"], one["steps"][0]["ok"], one["steps"][-1]["refused"]) == (first, 40, 7)
+    assert (one["steps"][-1]["admitted"], one["steps"][-1]["ok"], one["steps"][-1]["client_error"]) == (5, 0, 6)
     assert re.search(r"admitted +45\n", petstore.text("usage", big, "--month", "2024-02"))
     assert "45" in petstore.text("usage", "--month", "2024-02").splitlines()[1].split()
     assert petstore.text("usage", "--month", "2024-01", "--env", "staging") == "No requests in staging in 2024-01.\n"
@@ -141,11 +160,16 @@ def test_the_bill_of_a_month_has_a_row_for_every_key(petstore: Commands) -> None
         return ids
 
     ids = petstore.server.act(make)
-    use(petstore, counted(ids["early"], first - 1, "ok", 9_000), counted(ids["early"], last + 1, "ok", 9_000))
-    use(petstore, counted(ids["early"], first, "ok", 40), counted(ids["early"], last, "refused", 7))
+    use(
+        petstore,
+        counted(ids["early"], first - 1, "admitted", 9_000),
+        counted(ids["early"], last + 1, "admitted", 9_000),
+    )
+    use(petstore, counted(ids["early"], first, "admitted", 40), counted(ids["early"], last, "refused", 7))
+    use(petstore, OperationUsage(ids["early"], last, "admitted", 5, "createPet"))
     use(petstore, OperationUsage(ids["early"], last, "client_error", 5, "createPet"))
-    use(petstore, OperationUsage(ids["formula"], first, "ok", 2, "getPet"))
-    use(petstore, OperationUsage(ids["formula"], first, "client_error", 1, "other"))
+    use(petstore, OperationUsage(ids["formula"], first, "admitted", 2, "getPet"))
+    use(petstore, OperationUsage(ids["formula"], first, "admitted", 1, "other"))
     printed = petstore.text("usage", "--month", "2024-02", "--csv")
     early, formula, *unused = csv.DictReader(io.StringIO(printed))
     operations = [*(each.name for each in OPERATIONS), OTHER]
@@ -258,7 +282,8 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
         await admin.remove_pets([pet.id])
         await admin.restore_pets([pet.id])
         file = PetFile("x.csv", io.BytesIO(b"name,categoryId\nMia,1\n"))
-        added = await admin.import_pets("x.csv", file, await file.check())
+        checked = await file.check()
+        added = await admin.import_pets(await admin.begin_import("x.csv", checked), file, checked)
         await admin.undo_import(added.id)
         await admin.add_operator("grace")
         await admin.set_role("grace", "viewer")

@@ -83,7 +83,7 @@ WRONG = [
     ("backup nowhere/a.zip", "nowhere: there is no such directory; create it first"),
     ("restore missing.zip", "missing.zip: No such file or directory"),
     ("restore animals.csv --force", "not a backup of Petstore; nothing was changed"),
-    ("copy", "Missing option '--to-store'"),
+    ("copy", "Missing option '--to-store' or '--to-store-file'"),
     ("copy --to-store mysql://db/x", "--to-store mysql: give postgresql://user@host/database, or a directory"),
     ("copy --to-store DIR --to-gate memcached://x", "--to-gate memcached: give redis://host:6379/0"),
     ("console --port abc", "is not a whole number from 1 to 65,535"),

@@ -16,7 +16,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import Windows
-from petstore.usage import OperationUsage, RecentError
+from petstore.usage import OperationUsage, RecentError, TotalUsage
 from tests.console.browser_steps import signed_in
 
 pytestmark = pytest.mark.thorough
@@ -48,20 +48,26 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
         await live.keys.revoke(keys[5].id, AuditEntry(now, "grace (command line)", "revoke key", keys[5].id))
         for hour in range(700, 0, -7):
             start = int(now) - hour * 3600
-            rows = [OperationUsage(key.id, start, "ok", 900 - 100 * i, "listPets") for i, key in enumerate(keys)]
+            rows = [OperationUsage(key.id, start, "admitted", 900 - 100 * i, "listPets") for i, key in enumerate(keys)]
             await live.usage.add(
                 [
                     *rows,
                     OperationUsage(keys[2].id, start, "refused", 40, "getPet"),
-                    OperationUsage("", start, "unauthorized", 9, "other"),
                 ],
                 {},
+                [TotalUsage(start, "unauthorized", 9)],
             )
         await live.usage.add_errors(
-            [RecentError(key.id, now - 70 * n, f"{n:032x}", "createPet", 429) for key in keys for n in range(6)]
+            [
+                RecentError(
+                    key.id, now - 70 * n, f"{n:032x}", "other", 404, "not_found", f"/v1/{'long-path/' * 20}"[:200]
+                )
+                for key in keys
+                for n in range(6)
+            ]
         )
         for minute in range(60):
-            rows = [OperationUsage(key.id, int(now) - 60 * minute, "ok", 60 - minute, "getPet") for key in keys]
+            rows = [OperationUsage(key.id, int(now) - 60 * minute, "admitted", 60 - minute, "getPet") for key in keys]
             await live.usage.add(
                 [*rows, OperationUsage(keys[2].id, int(now) - 60 * minute, "banned", 5, "listPets")], {keys[0].id: now}
             )

@@ -158,7 +158,7 @@ def test_keys_are_filtered_by_plan_and_state_and_sorted(server: Server, operator
            for name, plan in (("c", "free"), ("a", "pro"), ("b", "free"))}  # fmt: skip
     operator.submit(f"/staging/keys/{ids['b']}/revoke")
     server.act(lambda backends: backends.stores["staging"].usage.add(
-        [OperationUsage(ids["c"], int(time.time()), "ok", 1, "listPets")], {ids["c"]: time.time()}))  # fmt: skip
+        [OperationUsage(ids["c"], int(time.time()), "admitted", 1, "listPets")], {ids["c"]: time.time()}))  # fmt: skip
 
     def shown(query: str) -> list[str]:
         names = {key_id: name for name, key_id in ids.items()}
@@ -281,6 +281,14 @@ def test_a_ban_is_listed_and_lifted(server: Server, operator: ConsoleClient, bac
     assert "This key is banned" not in text_of(operator.get(f"/live/keys/{key_id}"))
 
 
+def test_the_page_of_a_key_tells_a_limit_from_a_ban(server: Server, operator: ConsoleClient) -> None:
+    key_id = ban_a_key(server)
+    path = f"/live/keys/{key_id}?span=week"
+    assert wait_for(lambda: cells(operator.get(path), "Code") == ["key_banned", "rate_limit_exceeded"], seconds=5)
+    assert cells(operator.get(path), "Path") == ["/v1/pets", "/v1/pets"]
+    assert wait_for(lambda: "banned (429) 1" in text_of(operator.get(path)), seconds=10)
+
+
 def test_the_overview_shows_the_usage_that_the_service_counted(server: Server, operator: ConsoleClient) -> None:
     key = server.key(limits=Limits(5, 100), environment="staging")
     asking(server.port, 8, key.headers, path="/staging/v1/pets")
@@ -293,7 +301,7 @@ def test_the_overview_shows_the_usage_that_the_service_counted(server: Server, o
         return sum(by_class["ok"]), sum(by_class["refused"]), sum(by_class["unauthorized"])
 
     assert wait_for(lambda: requests("hour")[1:] == (3, 2))
-    for span in ("hour", "day", "month"):
+    for span in ("hour", "day", "week", "month"):
         assert requests(span)[0] >= 5
         assert requests(span)[1:] == (3, 2)
         overview = f"/staging/overview?span={span}"

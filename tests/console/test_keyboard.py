@@ -134,4 +134,4 @@ def test_calls_of_a_deprecated_operation_are_exported(page: Page, console: Conso
     press(page, page.get_by_role("navigation", name="Sections").get_by_role("link", name="Deprecated"))
     with page.expect_download() as download:
         press(page, page.get_by_role("link", name="Export as CSV"))
-    assert re.fullmatch(r"getPet-live\.csv", download.value.suggested_filename)
+    assert re.fullmatch(r"deprecated-live\.csv", download.value.suggested_filename)

@@ -137,12 +137,12 @@ def test_a_total_is_added_once_in_whatever_order_it_is_given(store_at: StorePlac
         await store.usage.add_admissions([], AT)
         await store.usage.add_admissions([total(3, operation="getPet"), total(2, operation="getPet")], AT + HOUR)
         assert await store.usage.of_keys(["key_a"], HOUR, [AT, AT + HOUR]) == [
-            KeyUsage("key_a", AT, "ok", 10),
-            KeyUsage("key_a", AT + HOUR, "ok", 3),
+            KeyUsage("key_a", AT, "admitted", 10),
+            KeyUsage("key_a", AT + HOUR, "admitted", 3),
         ]
         assert await used(store, operation="getPet") == 3
         assert [row.requests for row in await store.usage.totals(interval=HOUR, since=AT)] == [10, 3]
-        assert await store.usage.of_keys(["key_a"], MINUTE, [AT]) == [KeyUsage("key_a", AT, "ok", 10)]
+        assert await store.usage.of_keys(["key_a"], MINUTE, [AT]) == [KeyUsage("key_a", AT, "admitted", 10)]
 
     store_at.use(work)
 
@@ -215,15 +215,15 @@ def test_errors_are_a_part_of_what_was_admitted(tmp_path: Path, client: Any) -> 
         for path in ["/pets", "/pets/7"] * 8:
             client.get(server.url(path), headers=key.headers)
         server.stop()
-        assert usage_by_class(server, key) == {"ok": 6, "client_error": 6, "refused": 4}
-        assert usage_by_class(server, key, "getPet") == {"ok": 0, "client_error": 6, "refused": 2}
+        assert measures_of(server, key) == {"admitted": 12, "client_error": 6, "refused": 4}
+        assert measures_of(server, key, "getPet") == {"admitted": 6, "client_error": 6, "refused": 2}
 
 
-def usage_by_class(server: Server, key: Key, operation: OperationName | None = None) -> Mapping[str, int]:
+def measures_of(server: Server, key: Key, operation: OperationName | None = None) -> Mapping[str, int]:
     days = [(int(time.time()) // DAY - back) * DAY for back in (0, 1)]
     found: Counter[str] = Counter()
     for row in server.act(lambda backends: backends.stores["live"].usage.of_keys([key.id], DAY, days, operation)):
-        found[row.response] += row.requests
+        found[row.measure] += row.requests
     return dict(found)
 
 
@@ -242,7 +242,7 @@ def test_a_copy_goes_on_where_the_usage_of_the_source_ended(petstore: Commands, 
     petstore.server.act(use)
     target = Server(tmp_path / "copy")
     petstore.run("copy", "--to-store", str(target.data))
-    assert usage_by_class(target, key) == {"ok": 7}
+    assert measures_of(target, key) == {"admitted": 7}
     shown = Commands(target).json("usage", key.id)
     assert sum(interval["ok"] for interval in shown["steps"]) == 7
 

@@ -264,6 +264,20 @@ def test_a_copy_without_permission_is_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_the_urls_of_a_target_may_be_in_files(tmp_path: Path) -> None:
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
+    source.fill(3)
+    assert target.store and target.gate
+    store, gate = tmp_path / "store url", tmp_path / "gate"
+    store.write_text(target.store.replace("pets@", "pets:s3cret@") + "\n")
+    gate.write_text(target.gate)
+    printed = Commands(source).text("copy", "--to-store-file", str(store), "--to-gate-file", str(gate))
+    assert f"petstore serve --store-file '{store}' --gate-file {gate}\n" in printed and "s3cret" not in printed
+    assert target.act(everything) == source.act(everything)
+    both = Commands(source).fails_in_one_line("copy", "--to-store", "x", "--to-store-file", str(store))
+    assert "give --to-store or --to-store-file, not both" in both
+
+
 def test_a_password_in_the_query_of_a_url_is_neither_printed_nor_stored(tmp_path: Path) -> None:
     source, target, other = Server(tmp_path / "a", "cluster"), Server(tmp_path / "b"), Server(tmp_path / "c", "cluster")
     source.fill(1)

@@ -1,6 +1,7 @@
 """The nightly dump of PostgreSQL, as deploy/petstore-dump.sh makes and tries it."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from harness.commands import Commands
 from harness.servers import Server
 
 SCRIPT = Path(__file__).parents[2] / "deploy/petstore-dump.sh"
+URLS = SCRIPT.with_name("petstore-urls.sh")
 
 
 @pytest.fixture
@@ -22,13 +24,39 @@ def cluster(tmp_path: Path, postgres: Postgres) -> Commands:
     return petstore
 
 
-def dump(petstore: Commands, postgres: Postgres, folder: Path) -> "subprocess.CompletedProcess[str]":
+def dump(petstore: Commands, postgres: Postgres, folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
     """With the programs of the server's own version."""
     folder.mkdir(exist_ok=True)
     variables = {"PETSTORE_STORE": str(petstore.server.store), "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
     return subprocess.run(
-        ["sh", str(SCRIPT), str(folder)], env=os.environ | variables, capture_output=True, text=True, timeout=60
-    )
+        ["/bin/sh", str(SCRIPT), str(folder)], env=os.environ | variables | more, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+
+
+def recording_programs(postgres: Postgres, folder: Path, log: Path) -> None:
+    """Programs that write their arguments and the password in their environment to a log, and then do their work."""
+    folder.mkdir()
+    search = f"{postgres.programs}:{os.environ['PATH']}"
+    for name in (
+        "pg_dump",
+        "psql",
+        "pg_restore",
+        "awk",
+        "cat",
+        "date",
+        "dirname",
+        "grep",
+        "head",
+        "ls",
+        "mv",
+        "rm",
+        "sed",
+    ):
+        program = folder / name
+        record = 'printf "%s " "$0" "$@"; printf "password=%s\\n" "${PGPASSWORD-}"'
+        program.write_text(f'#!/bin/sh\n{{ {record}; }} >> {log}\nexec {shutil.which(name, path=search)} "$@"\n')
+        program.chmod(0o700)
 
 
 def test_a_dump_is_restored_before_it_is_kept(cluster: Commands, postgres: Postgres, tmp_path: Path) -> None:
@@ -77,3 +105,56 @@ def test_a_dump_that_cannot_be_restored_fails_and_removes_nothing(
     done = dump(cluster, postgres, tmp_path / "dumps")  # of a database without tables
     assert done.returncode != 0 and done.stderr
     assert not list((tmp_path / "dumps").glob("*.dump"))
+
+
+@pytest.mark.parametrize("given", ["in the variable", "in a file", "behind the question mark"])
+def test_no_process_has_the_password_in_its_arguments(
+    cluster: Commands, postgres: Postgres, tmp_path: Path, given: str
+) -> None:
+    cluster.json("keys", "create", "--plan", "free")
+    log, programs, file = tmp_path / "log", tmp_path / "programs", tmp_path / "url"
+    recording_programs(postgres, programs, log)
+    store = str(cluster.server.store)
+    user, at, place = store.removeprefix("postgresql://").partition("@")
+    assert at and ":" not in user
+    if given == "behind the question mark":
+        cluster.server.store = f"{store}?password=s3%2Fcr%25t&application_name=dump"
+    else:
+        cluster.server.store = f"postgresql://{user}:s3%2Fcr%25t@{place}"
+    variables = {"PATH": str(programs)}  # a program that is not recorded would not be found
+    if given == "in a file":
+        file.write_text(f"{cluster.server.store}\n")
+        cluster.server.store, variables = "", variables | {"PETSTORE_STORE_FILE": str(file)}
+    done = dump(cluster, postgres, tmp_path / "dumps", **variables)
+    assert done.returncode == 0, done.stderr
+    calls = [line.rpartition("password=") for line in log.read_text().splitlines()]
+    assert not [arguments for arguments, _, _ in calls if "s3" in arguments and "cr" in arguments]
+    used = [password for arguments, _, password in calls if arguments.startswith(f"{programs}/p")]
+    assert len(used) == 5 and set(used) == {"s3/cr%t"}
+
+
+def test_only_dumps_that_the_timer_has_made_are_removed(cluster: Commands, postgres: Postgres, tmp_path: Path) -> None:
+    cluster.json("keys", "create", "--plan", "free")
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    by_hand = ["petstore-2026-01-01T0230.dump", "petstore-before-upgrade.dump", "petstore-0.dump"]
+    for name in (*by_hand, *(f"petstore-20260101T0000{number:02}Z.dump" for number in range(20))):
+        (folder / name).touch()
+    assert dump(cluster, postgres, folder).returncode == 0
+    kept = {path.name for path in folder.iterdir()}
+    assert kept >= set(by_hand) and len(kept) == len(by_hand) + 14
+
+
+@pytest.mark.parametrize(
+    ("gate", "options", "password"),
+    [
+        ("redis://cache:6379/0", "-u redis://cache:6379/0", ""),
+        ("redis://:s3%40cret@cache", "-u redis://cache", "s3@cret"),
+        ("valkeys://petstore:s3cret@cache:1/2?ssl_ca_certs=/ca", "-u rediss://cache:1/2 --user petstore", "s3cret"),
+    ],
+)
+def test_redis_cli_gets_the_password_from_its_environment(gate: str, options: str, password: str) -> None:
+    script = f'. {URLS}; echo "$GATE|${{REDISCLI_AUTH-}}"'
+    variables = {"PATH": os.environ["PATH"], "PETSTORE_GATE": gate}
+    done = subprocess.run(["sh", "-euc", script], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{options}|{password}\n"

@@ -1,4 +1,4 @@
-"""Imports for which the disk has no space: they are interrupted and go on later, and the service goes on meanwhile."""
+"""Imports that run out of disk space: they can be resumed or undone, and the service keeps working."""
 
 import asyncio
 import contextlib
@@ -31,22 +31,23 @@ async def import_100(store: Store) -> str:
     file = PetFile("x.csv", io.BytesIO(f"name,categoryId\n{rows}".encode()))
     admin = Admin(store, None, "ada", lambda: NOW)  # type: ignore[arg-type]  # imports need no gate
     try:
-        return (await admin.import_pets("x.csv", file, await file.check())).state
+        checked = await file.check()
+        return (await admin.import_pets(await admin.begin_import("x.csv", checked), file, checked)).state
     except OperatorError as error:
         return str(error)
 
 
-async def is_interrupted_at_50(store: Store, message: str, reason: str) -> None:
+async def stopped_at_50(store: Store, message: str, reason: str) -> None:
     (found,) = await store.imports.page(NOW)
-    assert (found.state, found.added, len(await names(store))) == ("interrupted", 50, 50)
+    assert (found.state, found.added, len(await names(store))) == ("running", 50, 50)
     assert message.startswith(reason)
     assert message.endswith(
-        f"; {found.id} has added at least 50 of 100 animals: import the same content again to go on, or remove them"
-        f" with petstore pets undo-import {found.id}"
+        f"; import the same file again to resume {found.id}, or remove its animals with"
+        f" petstore pets undo-import {found.id}"
     )
 
 
-def test_import_goes_on_after_the_disk_was_full(tmp_path: Path) -> None:
+def test_import_is_resumed_after_the_disk_was_full(tmp_path: Path) -> None:
     class Full(apsw.Connection):
         """A disk that is full for the sixth chunk of animals."""
 
@@ -61,7 +62,7 @@ def test_import_goes_on_after_the_disk_was_full(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with sqlite_store(tmp_path, CHUNKS, Full) as store:
-            await is_interrupted_at_50(store, await import_100(store), "the store failed: FullError: ")
+            await stopped_at_50(store, await import_100(store), "the store failed: FullError: ")
             assert await import_100(store) == "done"
             assert await names(store) == [f"Pet {number}" for number in range(100)]
 
@@ -86,7 +87,7 @@ def test_import_stops_before_the_disk_is_full_and_can_be_undone(tmp_path: Path) 
     async def work() -> None:
         async with sqlite_store(tmp_path, CHUNKS, Filling) as store:
             stores.append(store)
-            await is_interrupted_at_50(store, await import_100(store), f"{tmp_path}: only ")
+            await stopped_at_50(store, await import_100(store), f"{tmp_path}: only ")
             await store.pets.add(NewPet("created", 1), NOW)
             (found,) = await store.imports.page(NOW)
             assert await store.imports.undo(found.id, ENTRY)
@@ -125,9 +126,9 @@ def test_service_starts_and_creates_after_an_import_that_did_not_fit(tmp_path: P
         server = Server(disk / "data")
         server.create()
         message = Processes(server).fails_in_one_line("pets", "import", str(file))
-        assert "free some space first" in message and "import the same content again to go on" in message
+        assert "free some space first" in message and "import the same file again to resume" in message
         (found,) = Commands(server).json("pets", "imports")
-        assert found["state"] == "interrupted" and 0 < found["added"] < 200_000
+        assert found["state"] == "running" and 0 < found["added"] < 200_000
         with started(server) as running:
 
             def create() -> int:

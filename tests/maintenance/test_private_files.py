@@ -18,12 +18,14 @@ from harness.commands import Commands, Processes
 from harness.forged_backups import MEGABYTE, Zeros, forge, manifest_of, seal
 from harness.served import Served, wait_for
 from harness.servers import PETSTORE, Server
+from harness.watched_files import NOBODY
 from petstore import data_dir
 from petstore.errors import OperatorError
 from petstore.maintenance import archive
 from petstore.server.tls import tls_context
 from petstore.settings import check_url, without_password
 from tests.findings import faults
+from tests.marks import only_as_root
 
 MEMORY_MAX = 16 * MEGABYTE
 DISK_MAX = 32 * MEGABYTE
@@ -84,15 +86,68 @@ def test_a_new_file_is_private_and_never_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_backup_replaces_a_link_and_not_its_target(tmp_path: Path) -> None:
+# Commands that write to a path which they are given, and the name of a file that they write in the directory.
+WRITING = {
+    ("backup", "DIR/backup.zip"): "backup.zip",
+    ("backup", "DIR/backup.zip", "--force"): "backup.zip",
+    ("backup", "DIR", "--keep", "2"): None,  # names its files by the time
+    ("pets", "export", "DIR/pets.csv"): "pets.csv",
+    ("pets", "export", "DIR/pets.csv", "--force"): "pets.csv",
+    ("deploy-files", "DIR"): "petstore.service",
+    ("deploy-files", "DIR", "--force"): "petstore.service",
+}
+
+
+def words_for(words: tuple[str, ...], directory: Path) -> list[str]:
+    return [word.replace("DIR", str(directory)) for word in words]
+
+
+@pytest.mark.parametrize(("words", "name"), [each for each in WRITING.items() if each[1]], ids=str)
+@pytest.mark.parametrize("exists", [True, False], ids=["to a file", "to nothing"])
+def test_a_link_is_refused_and_its_target_is_unchanged(
+    tmp_path: Path, words: tuple[str, ...], name: str, exists: bool
+) -> None:
     petstore = Commands(Server(tmp_path / "data"))
     petstore.server.fill(1)
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / "backup.zip").symlink_to(tmp_path / "precious")
-    petstore.fails_in_one_line("backup", str(tmp_path / "backup.zip"))
-    petstore.text("backup", str(tmp_path / "backup.zip"), "--force")
-    assert (tmp_path / "precious").read_text() == "precious"
-    assert not (tmp_path / "backup.zip").is_symlink()
+    directory, precious = tmp_path / "directory", tmp_path / "precious"
+    directory.mkdir()
+    if exists:
+        precious.write_text("precious")
+        precious.chmod(0o600)
+    (directory / name).symlink_to(precious)
+    petstore.fails_in_one_line(*words_for(words, directory))
+    assert [path.name for path in directory.iterdir()] == [name] and (directory / name).is_symlink()
+    assert precious.exists() == exists
+    if exists:
+        assert (precious.read_text(), stat.S_IMODE(precious.stat().st_mode)) == ("precious", 0o600)
+
+
+@only_as_root
+@pytest.mark.parametrize("words", WRITING, ids=str)
+@pytest.mark.parametrize("whose", ["of another user", "of everybody"])
+def test_a_directory_in_which_another_user_could_replace_files_is_refused(
+    tmp_path: Path, words: tuple[str, ...], whose: str
+) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    petstore.server.fill(1)
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    if whose == "of another user":
+        os.chown(directory, NOBODY, NOBODY)
+    else:
+        directory.chmod(0o777)
+    petstore.fails_in_one_line(*words_for(words, directory))
+    assert list(directory.iterdir()) == []
+
+
+def test_files_in_a_directory_with_the_sticky_bit_can_be_written(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    petstore.server.fill(1)
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    directory.chmod(0o1777)
+    for words in WRITING:
+        petstore.text(*words_for(words, directory), *(["--force"] if words[0] == "deploy-files" else []))
 
 
 # Forged backups

@@ -7,12 +7,14 @@ from petstore.cli.usage import sparkline
 from petstore.errors import OperatorError
 from petstore.operators import could_be_token, mint_token, new_operator
 from petstore.store.schema import spellings
-from petstore.usage import SPANS
+from petstore.usage import SPANS, Measure
 
 NOW = 1_800_000_123.9
 
 
-@pytest.mark.parametrize(("name", "bars", "key_bars"), [("hour", 60, 60), ("day", 96, 24), ("month", 120, 120)])
+@pytest.mark.parametrize(
+    ("name", "bars", "key_bars"), [("hour", 60, 60), ("day", 96, 24), ("week", 168, 168), ("month", 120, 120)]
+)
 def test_a_span_ends_with_the_current_interval(name: str, bars: int, key_bars: int) -> None:
     for now in (NOW, NOW + 59.9, NOW + 3599, NOW + 86_399, 86_400.0 * 20_000):
         span = SPANS[name]  # type: ignore[index]  # the names are the parameters
@@ -26,12 +28,35 @@ def test_a_span_ends_with_the_current_interval(name: str, bars: int, key_bars: i
 
 
 def test_rows_are_added_to_the_bar_that_contains_their_start() -> None:
-    rows = [(0, "ok", 1), (59, "ok", 2), (60, "refused", 4), (119, "ok", 8), (120, "ok", 16), (-1, "ok", 32)]
-    bars = bars_of(rows, [0, 60], 60)  # type: ignore[arg-type]  # the literals are classes of responses
+    rows: list[tuple[int, Measure, int]] = [
+        (0, "admitted", 1), (59, "admitted", 2), (60, "refused", 4), (119, "admitted", 8), (120, "admitted", 16),
+        (-1, "admitted", 32),
+    ]  # fmt: skip
+    bars = bars_of(rows, [0, 60], 60)
     assert bars.requests["ok"] == [3, 8]
     assert bars.requests["refused"] == [0, 4]
     assert bars.totals() == [3, 12]
     assert (bars.sum_of(), bars.sum_of("ok"), bars.sum_of("refused", "banned")) == (15, 11, 4)
+
+
+def test_an_error_in_a_later_bar_than_its_admission_makes_no_bar_negative() -> None:
+    rows: list[tuple[int, Measure, int]] = [(0, "admitted", 5), (60, "client_error", 2), (61, "server_error", 1)]
+    bars = bars_of(rows, [0, 60], 60)
+    assert bars.requests["ok"] == [5, 0]
+    assert (bars.requests["client_error"], bars.requests["server_error"]) == ([0, 2], [0, 1])
+    assert bars.admitted == [5, 0]
+    # The sums are of all bars together, so no request is in them twice.
+    assert (bars.sum_of("ok"), bars.sum_of()) == (2, 5)
+
+
+def test_errors_without_a_valid_key_do_not_reduce_the_requests_of_keys_that_are_ok() -> None:
+    rows: list[tuple[int, Measure, int]] = [
+        (0, "admitted", 4), (0, "client_error", 1), (0, "anonymous_ok", 10), (0, "anonymous_client_error", 20),
+        (0, "anonymous_server_error", 30), (0, "anonymous_refused", 40), (0, "unauthorized", 50), (0, "banned", 60),
+    ]  # fmt: skip
+    assert bars_of(rows, [0], 60).sums == {
+        "ok": 13, "client_error": 21, "unauthorized": 50, "refused": 40, "banned": 60, "server_error": 30
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,21 @@ def test_on_a_terminal_a_line_is_readable() -> None:
 
 def test_on_a_terminal_a_clients_text_cannot_start_a_line_or_move_the_cursor() -> None:
     line = Readable().format(record_of("request", path="/v1/x\n12:00:00 error  \x1b[2J", name="Zoë"))
-    assert line.endswith(r" request path='/v1/x\n12:00:00 error  \x1b[2J' name=Zoë")
+    assert line.endswith(r" request path=/v1/x\u000a12:00:00 error  \u001b[2J name=Zoë")
+
+
+@pytest.mark.parametrize("text", ["\x7f", "\x9b2J", "\u2028", "\u2029", "\u202e", "\u2066", "\u200f"])
+def test_no_control_character_is_in_a_line(text: str) -> None:
+    try:
+        raise ValueError(text)
+    except ValueError:
+        raised = sys.exc_info()
+    record = record_of(f"from a library: {text}", path=text)
+    record.exc_info = raised
+    line = JsonLines().format(record)
+    assert text not in line and line.isprintable()
+    assert json.loads(line)["path"] == text and text in json.loads(line)["trace"]
+    assert text not in Readable().format(record)
 
 
 def test_libraries_log_in_the_same_form_and_asyncpg_logs_no_traces_of_an_outage() -> None:

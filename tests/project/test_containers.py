@@ -1,5 +1,6 @@
 """The files for containers, read and held against schemas. `make container-check` builds and runs the image."""
 
+import ipaddress
 import re
 import stat
 import subprocess
@@ -41,6 +42,21 @@ def test_the_pod_has_probes_limits_and_secrets_as_files() -> None:
     mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert [mounted[volume["name"]] for volume in pod()["volumes"] if "secret" in volume] == ["/run/secrets"]
     assert all("valueFrom" not in variable for variable in container["env"])
+
+
+def test_no_other_pod_is_trusted_to_name_the_address_of_a_client() -> None:
+    (container,) = pod()["containers"]
+    (trusted,) = [each["value"] for each in container["env"] if each["name"] == "PETSTORE_TRUSTED_PROXIES"]
+    assert [ipaddress.ip_network(each).num_addresses for each in trusted.split(",")] == [1]
+
+
+def test_secrets_are_in_no_commit_and_no_image() -> None:
+    """Docker reads .dockerignore only; Podman reads it too."""
+    made = re.findall(r"(?m)^mkdir .* (\w+)$", (ROOT / "deploy/container/make-secrets.sh").read_text())
+    assert made == ["secrets"] and "secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+    everything, *exceptions = (ROOT / ".dockerignore").read_text().splitlines()
+    assert everything == "*" and not [line for line in exceptions if "secrets" in line]
+    assert not (ROOT / ".containerignore").exists()
 
 
 def test_the_disruption_budget_and_the_service_select_the_pod() -> None:

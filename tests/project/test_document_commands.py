@@ -67,7 +67,7 @@ NOT_RUN = {
     r"(?:systemctl|journalctl) ": "needs systemd as the first process of the machine",
     r"(?:useradd|install) ": "changes users and files of the machine",
     r"\$\{EDITOR:-vi\} ": "a person edits a file",
-    r"(?:set -a; \.|STORE=)": "reads the settings of an installed service",
+    r"(?:set -a; )?\. /": "reads the settings of an installed service",
     r"rm ": "deletes files of an installed service",
     r"(?:df|ls|fuser|pgrep) ": "shows the state of an installed service",
     r"(?:\S*/)?pip (?:install|download)|python3 -m venv": "make release-check installs the wheel in a new environment",

@@ -13,6 +13,7 @@ import pytest
 from harness.in_process import Running, Slow, connected, listen, until, use_app
 from harness.wire import split
 from petstore.server import http_server
+from petstore.server.bodies import BUFFER_MAX
 from petstore.server.connection import (
     HEAD_TIMEOUT,
     IDLE_TIMEOUT,
@@ -214,16 +215,77 @@ def test_what_a_connection_holds_is_counted_and_given_back(tmp_path: Path, unsen
     use_app(tmp_path, work)
 
 
-def test_an_upload_counts_only_what_may_be_in_memory(tmp_path: Path) -> None:
-    async def work(running: Running) -> None:
-        server = HttpServer(Slow(running.app))
+def upload(length: int) -> bytes:
+    return b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % length
+
+
+def test_all_that_waits_of_a_body_is_counted() -> None:
+    async def work() -> None:
+        server = HttpServer(Slow(Large()))
         connection, _ = connected(server)
-        connection.data_received(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9000000\r\n\r\n")
+        connection.data_received(upload(9_000_000))
         for _ in range(9):
             connection.data_received(b"x" * 500_000)
-        assert server.held < 1_000_000
+        assert server.held >= 4_500_000
 
-    use_app(tmp_path, work)
+    asyncio.run(work())
+
+
+class Reading(Large):
+    """An application that reads the bodies of requests and drops them."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    async def answer(self, request: Request) -> Reply:
+        while request.stream is not None and (part := await request.stream.read()):
+            self.read += len(part)
+        return Reply(200, "", b"")
+
+
+def test_of_an_upload_only_what_may_be_in_memory_is_counted() -> None:
+    async def work() -> None:
+        server = HttpServer(app := Reading())
+        connection, _ = connected(server)
+        connection.data_received(upload(9_000_000))
+        for turn in range(1, 10):
+            connection.data_received(b"x" * 500_000)
+            await until(lambda: app.read == turn * 500_000)  # noqa: B023  # awaited in the same turn
+        connection.sweep(server.now)
+        assert server.held < 300_000
+
+    asyncio.run(work())
+
+
+def test_a_full_body_is_not_read_on_when_a_response_before_it_is_taken() -> None:
+    async def work() -> None:
+        server = HttpServer(app := Slow(Reading()))
+        connection, transport = connected(server)
+        connection.data_received(ALIVE + upload(300_000) + b"x" * (BUFFER_MAX + 1))
+        assert not transport.reading
+        for _ in range(3):  # the client takes parts of the first response
+            connection.pause_writing()
+            connection.resume_writing()
+            assert not transport.reading
+        app.may_go.set()
+        await until(lambda: transport.reading)
+
+    asyncio.run(work())
+
+
+def test_a_body_that_is_taken_is_not_read_on_while_the_client_takes_no_responses() -> None:
+    async def work() -> None:
+        server = HttpServer(app := Slow(reading := Reading()))
+        connection, transport = connected(server)
+        connection.data_received(upload(300_000) + b"x" * (BUFFER_MAX + 1))
+        connection.pause_writing()
+        app.may_go.set()
+        await until(lambda: reading.read)
+        assert not transport.reading
+        connection.resume_writing()
+        assert transport.reading
+
+    asyncio.run(work())
 
 
 def test_the_address_that_holds_most_is_closed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

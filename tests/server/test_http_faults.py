@@ -119,6 +119,22 @@ def test_a_malformed_chunk_is_400_at_once_however_its_bytes_arrive(server: Serve
 
 
 @only_petstore_serve
+def test_a_body_in_too_many_chunks_is_413(server: Server, key: Key) -> None:
+    name = f"Chunks {uuid.uuid4()}"
+    body = new_pet(name)
+    for padding, status in ((8_192 - len(body), 201), (8_193 - len(body), 413)):
+        pieces = [chunk(bytes([octet])) for octet in body + b" " * padding]
+        with connect(server) as connection:
+            connection.sendall(head(key, "Transfer-Encoding: chunked", "Connection: close") + b"".join(pieces))
+            connection.sendall(b"0\r\n\r\n")
+            received = receive(connection)
+        (response,) = split(received.data)
+        assert response.status == status and received.closed
+    assert is_error(response, 413, "body_too_large")
+    assert len(named(server, name)) == 1
+
+
+@only_petstore_serve
 def test_a_connection_is_listened_to_after_a_large_body_that_nobody_read(server: Server, key: Key) -> None:
     behind = request("GET", "/v1/pets?limit=1", key.headers, b"x" * 69_000)
     with connect(server) as connection:

@@ -17,8 +17,8 @@ WORKER = 128 * MEBIBYTE  # without its connections
 UNITS = {"": 1, "characters": 1, "digits": 1, "bytes": 1, "KiB": 1024, "MiB": MEBIBYTE, "s": 1}
 # Of no concern to clients: bounds of caches, how often something is counted, and the end of a worker.
 INTERNAL = {
-    "SIZES_MAX", "SIZE_LENGTH_MAX", "SPELLINGS_MAX", "SPELLING_LENGTH_MAX", "HEAD_UNCOUNTED_MAX", "METHOD_MAX",
-    "UNCOUNTED_MAX", "COUNTED_MAX", "DRAIN_TIMEOUT", "HANDSHAKES_TIMEOUT",
+    "SPELLINGS_MAX", "SPELLING_LENGTH_MAX", "HEAD_UNCOUNTED_MAX", "METHOD_MAX", "UNCOUNTED_MAX", "DRAIN_TIMEOUT",
+    "HANDSHAKES_TIMEOUT",
 }  # fmt: skip
 
 
@@ -65,5 +65,10 @@ def test_the_memory_limits_of_the_units_have_room_for_all_connections(file: str,
     text = (ROOT / "deploy" / file).read_text()
     found = re.search(limit, text)
     assert found is not None and int(found[1]) * 1024 * MEBIBYTE > workers * (WORKER + MEMORY_MAX)
+    if stated := re.search(r"allows ([\d,]+) connections, or ([\d,]+) with TLS", text):
+        numbers = [int(number.replace(",", "")) for number in stated.groups()]
+        assert numbers == [MEMORY_MAX // connection.CONNECTION_COST, MEMORY_MAX // http_server.TLS_COST]
+    else:
+        assert "LimitNOFILE" not in text
     if "WORKERS" in text:
         assert re.search(r"PETSTORE_WORKERS(=|, value: \")2\b", text)

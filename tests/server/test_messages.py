@@ -9,20 +9,19 @@ import tracemalloc
 import pytest
 
 from harness.in_process import connected
+from petstore.paths import ESCAPES_MAX
 from petstore.server.bodies import (
     CHUNK_LINE_MAX,
     CHUNK_OVERHEAD_MAX,
-    SIZES_MAX,
+    CHUNKS_MAX,
     TRAILERS_MAX,
     BodyStream,
     ChunkedDecoder,
     Malformed,
-    known_sizes,
 )
 from petstore.server.http_server import HttpServer
 from petstore.server.messages import (
     CONNECTION_MAX,
-    ESCAPES_MAX,
     FIELDS_MAX,
     HEAD_MAX,
     HOST_MAX,
@@ -186,12 +185,14 @@ def test_tiny_chunks_are_decoded_wherever_they_are_cut() -> None:
         assert (body, rest) == (b"".join(parts), b"")
 
 
-def test_remembered_sizes_of_chunks_are_bounded_in_number_and_length() -> None:
-    for number in range(1, SIZES_MAX + 9):
-        decode(b"%x;%x\r\n" % (number, number), b"x" * number + b"\r\n")
-        decode(b"1;" + b"x" * number + b"\r\n \r\n")
-    assert len(known_sizes) <= SIZES_MAX
-    assert max(map(len, known_sizes)) <= 16
+@pytest.mark.parametrize("length", [1, 6, 10**6], ids=["byte by byte", "chunk by chunk", "at once"])
+def test_chunks_are_bounded_in_number(length: int) -> None:
+    sent = b"1\r\nx\r\n" * CHUNKS_MAX
+    pieces = [sent[start : start + length] for start in range(0, len(sent), length)]
+    assert decode(*pieces, b"0\r\n\r\n") == (b"x" * CHUNKS_MAX, b"")
+    with pytest.raises(Malformed) as refused:
+        decode(*pieces, b"1\r\nx\r\n")
+    assert refused.value.status == 413
 
 
 @pytest.mark.parametrize(
@@ -229,9 +230,7 @@ def test_a_trailer_is_refused_when_it_arrives(last: bytes) -> None:
 
 def test_a_body_that_arrives_byte_by_byte_takes_no_more_memory_than_its_bytes() -> None:
     class Source:
-        def pause(self) -> None: ...
-
-        def resume(self) -> None: ...
+        def update_reading(self) -> None: ...
 
         def write(self, data: bytes) -> None: ...
 

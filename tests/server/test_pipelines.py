@@ -2,11 +2,14 @@
 
 import asyncio
 import random
+import socket
+from typing import Any
 
 import pytest
 import uvloop
 
 from harness.in_process import listen
+from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.http_server import HttpServer
 from petstore.server.messages import Request
 from petstore.web.replies import Reply
@@ -70,5 +73,40 @@ def test_pipelines_of_all_sizes_are_answered_completely_and_in_order(seed: int) 
                         length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
                         assert (await reader.readexactly(length)).decode().rstrip(".").rstrip() == expected
                 writer.close()
+
+    uvloop.run(work())
+
+
+def test_of_an_upload_behind_a_slow_download_little_is_taken() -> None:
+    """Writing pauses with each part of a download that is made meanwhile, as an export of the console."""
+    parts, part = 100, b"x" * 256 * 1024
+    upload = 32 * 1024 * 1024
+    kernel = 64 * 1024  # bytes of each of its buffers
+
+    async def download(scope: Any, receive: Any, send: Any) -> None:
+        length = b"%d" % (parts * len(part))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        for number in range(parts):
+            await asyncio.sleep(0.002)  # the client takes the part before, and writing resumes
+            await send({"type": "http.response.body", "body": part, "more_body": number < parts - 1})
+
+    async def work() -> None:
+        server = HttpServer(AsgiBridge(download, scheme="http", host="here", port=80))
+        async with await listen(server) as listening, asyncio.timeout(60):
+            plain = socket.socket()
+            for each in (listening.sockets[0], plain):  # connections inherit the buffers of their listener
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kernel)
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel)
+            plain.connect(listening.sockets[0].getsockname())
+            reader, writer = await asyncio.open_connection(sock=plain, limit=1024)
+            writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+            writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % upload)
+            writer.write(b"x" * upload)
+            await reader.readexactly(parts * len(part) * 3 // 4)
+            taken = upload - writer.transport.get_write_buffer_size()
+            writer.transport.abort()
+            while server.connections:
+                await asyncio.sleep(0)
+        assert taken < 1024 * 1024
 
     uvloop.run(work())

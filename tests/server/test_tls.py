@@ -212,3 +212,44 @@ def test_nothing_outlives_its_connection(context: ssl.SSLContext, tmp_path: Path
         asyncio.run(work())
     finally:
         gc.enable()
+
+
+@pytest.fixture(scope="module")
+def rsa_context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """An RSA key allows key exchanges that others do not."""
+    made = self_signed(tmp_path_factory.mktemp("rsa"), rsa=True)
+    found = tls_context(made.chain, made.key)
+    assert found is not None
+    return found
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Raises SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    for _ in range(5):  # messages to and fro
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+
+
+@pytest.mark.parametrize(
+    ("cipher", "accepted"),
+    [
+        ("ECDHE-RSA-AES128-GCM-SHA256", True),
+        ("ECDHE-RSA-AES256-GCM-SHA384", True),
+        ("ECDHE-RSA-CHACHA20-POLY1305", True),
+        ("ECDHE-RSA-AES128-SHA256", False),  # CBC
+        ("ECDHE-RSA-AES256-SHA", False),
+        ("AES128-GCM-SHA256", False),  # RSA key exchange
+        ("AES256-SHA", False),
+    ],
+)
+def test_tls_1_2_has_forward_secrecy_and_authenticated_encryption(
+    rsa_context: ssl.SSLContext, cipher: str, accepted: bool
+) -> None:
+    client = trusting()
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.set_ciphers(cipher)
+    with contextlib.nullcontext() if accepted else pytest.raises(ssl.SSLError):
+        shake_hands(rsa_context, client)

@@ -99,8 +99,8 @@ def test_usage_of_all_workers_adds_up_after_a_stop(tmp_path: Path) -> None:
     rows = server.act(lambda backends: backends.stores["live"].usage.of_keys([key.id], HOUR, hours))
     counted: Counter[str] = Counter()
     for row in rows:
-        counted[row.response] += row.requests
-    assert counted == {"ok": 30, "refused": 10}
+        counted[row.measure] += row.requests
+    assert counted == {"admitted": 30, "refused": 10}
     shown = server.act(lambda backends: backends.stores["live"].keys.get(key.id))
     assert shown is not None and shown.last_used is not None
 

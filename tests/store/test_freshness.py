@@ -18,7 +18,6 @@ from harness.backends import Redis, shared
 from harness.in_process import NOW, Clock, request
 from harness.servers import empty_store
 from harness.stores import ENTRY, PATIENT, StorePlace, imported
-from petstore.audit import AuditEntry
 from petstore.backends import open_gate_for, open_stores_for
 from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
@@ -342,13 +341,12 @@ async def prepared(store: Store) -> dict[str, Any]:
     await store.operators.add(new_operator("ada", NOW), b"digest", ENTRY)
     done = await imported(store, NewPet("Cleo", 1), NewPet("Dot", 1))
     begun = await store.imports.begin("sha of one", 2, ENTRY)
-    idle = await store.imports.begin("sha of another", 2, AuditEntry(0.0, "a test", "import", "x"))
-    assert begun and idle
-    return {"key": key, "done": done.id, "claim": begun, "idle": idle.import_id}
+    return {"key": key, "done": done.id, "begun": begun.id}
 
 
 PET = Pet(1, "Ada", 1, "available")
-ROW = OperationUsage("key_a", int(NOW), "ok", 1, "listPets")
+ERROR = RecentError("key_a", 1.0, "r", "listPets", 404, "not_found", "/v1/pets")
+ROW = OperationUsage("key_a", int(NOW), "admitted", 1, "listPets")
 # What each write of each noun announces. A new method that writes belongs here, and fails below until it is.
 WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Awaitable[object]]]] = {
     "pets.add": (ADDED, lambda s, x: s.pets.add(NewPet("Rex", 1), NOW)),
@@ -366,15 +364,12 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "usage.add_admissions": (
         NOTHING, lambda s, x: s.usage.add_admissions([AdmissionTotal("live", "key_a", "listPets", 1, 1)], int(NOW)),
     ),
-    "usage.add_errors": (NOTHING, lambda s, x: s.usage.add_errors([RecentError("key_a", 1.0, "r", "listPets", 404)])),
+    "usage.add_errors": (NOTHING, lambda s, x: s.usage.add_errors([ERROR])),
     "operators.add": (NOTHING, lambda s, x: s.operators.add(new_operator("bea", NOW), b"new", ENTRY)),
     "operators.set_role": (NOTHING, lambda s, x: s.operators.set_role("ada", "viewer", ENTRY)),
     "operators.revoke": (NOTHING, lambda s, x: s.operators.revoke("ada", ENTRY)),
     "imports.begin": (NOTHING, lambda s, x: s.imports.begin("sha", 1, ENTRY)),
-    "imports.take_over": (NOTHING, lambda s, x: s.imports.take_over(x["idle"], NOW)),
-    "imports.add_chunk": (ADDED, lambda s, x: s.imports.add_chunk(x["claim"], 0, [NewPet("Rex", 1)], NOW)),
-    "imports.finish": (NOTHING, lambda s, x: s.imports.finish(x["claim"], NOW)),
-    "imports.release": (NOTHING, lambda s, x: s.imports.release(x["claim"])),
+    "imports.add_chunk": (ADDED, lambda s, x: s.imports.add_chunk(x["begun"], 0, [NewPet("Rex", 1)], NOW)),
     "imports.undo": (EDITED, lambda s, x: s.imports.undo(x["done"], ENTRY)),
     "transfer.put_rows": (CHANGES, lambda s, x: s.transfer.put_rows(PETS, [(99, "Rex", 1, "sold", 0)])),
     "transfer.set_copying_from": (NOTHING, lambda s, x: s.transfer.set_copying_from(None)),

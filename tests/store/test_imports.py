@@ -1,4 +1,4 @@
-"""Imports, on every backend: chunks are visible as they commit, one process at a time adds them, none twice."""
+"""Imports, on every backend: chunks are visible as they commit, any process can add them, and none is added twice."""
 
 import asyncio
 from pathlib import Path
@@ -19,36 +19,31 @@ from harness.stores import (
 )
 from petstore.audit import AuditEntry
 from petstore.changes import Change
-from petstore.errors import ImportTaken, Unavailable
+from petstore.errors import Unavailable
 from petstore.pets import Import, NewPet, Pet
 from petstore.store import Store, StorePolicy
-from petstore.store.imports import LIFE_SECONDS, Claim
+from petstore.store.imports import INTERRUPTED_AFTER
 from petstore.store.schema import IMPORT_CHUNKS
 
 SMALL_CHUNKS = StorePolicy(bounds=PATIENT._replace(import_chunk=10))
 IMPORT = AuditEntry(NOW, "ada", "import", "animals.jsonl")
-LATER = NOW + LIFE_SECONDS + 1
+LATER = NOW + INTERRUPTED_AFTER + 1
 
 
 def pets(*wanted: str) -> list[NewPet]:
     return [NewPet(name, 1) for name in wanted]
 
 
-async def begun(store: Store, total: int = 4, sha256: str = "the digest") -> Claim:
-    claim = await store.imports.begin(sha256, total, IMPORT)
-    assert claim is not None
-    return claim
+async def begun(store: Store, total: int = 4, sha256: str = "the digest") -> str:
+    """Begins an import. Returns its id."""
+    found = await store.imports.begin(sha256, total, IMPORT)
+    assert (found.state, found.added) == ("running", 0)
+    return found.id
 
 
-async def taken_over(store: Store, claim: Claim, now: float = LATER) -> Claim:
-    other = await store.imports.take_over(claim.import_id, now)
-    assert other is not None
-    return other
-
-
-async def state_of(store: Store, claim: Claim, now: float = NOW) -> tuple[str, int]:
-    """The import's state, and how many animals it has added."""
-    found = await store.imports.get(claim.import_id, now)
+async def state_of(store: Store, import_id: str, now: float = NOW) -> tuple[str, int]:
+    """Returns the import's state, and how many animals it has added."""
+    found = await store.imports.get(import_id, now)
     assert found is not None
     return found.state, found.added
 
@@ -89,42 +84,38 @@ def test_each_chunk_is_visible_and_announced_when_it_commits(store_at: StorePlac
 
     async def work(store: Store) -> None:
         async with store_at.open() as other:
-            claim = await begun(store)
-            assert (await state_of(other, claim), changes) == (("running", 0), [])
-            await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+            import_id = await begun(store)
+            assert (await state_of(other, import_id), changes) == (("running", 0), [])
+            assert await store.imports.add_chunk(import_id, 0, pets("a", "b"), NOW)
             assert (await names(other), changes) == (["a", "b"], ["added"])
-            assert await state_of(other, claim) == ("running", 2)
+            assert await state_of(other, import_id) == ("running", 2)
             await other.pets.add(NewPet("created", 1), NOW)
-            await store.imports.add_chunk(claim, 2, pets("c", "d"), NOW)
+            assert await store.imports.add_chunk(import_id, 2, pets("c", "d"), NOW)
             assert await names(other) == ["a", "b", "created", "c", "d"]
-            await store.imports.finish(claim, NOW)
-            assert (await state_of(other, claim), changes) == (("done", 4), ["added", "added"])
+            assert (await state_of(other, import_id), changes) == (("done", 4), ["added", "added"])
 
     store_at.use(work, changes)
 
 
-def test_import_is_interrupted_after_a_minute_without_a_sign_of_life(store_at: StorePlace) -> None:
+def test_import_is_interrupted_a_minute_after_its_last_chunk(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        claim = await begun(store)
-        assert await state_of(store, claim, NOW + LIFE_SECONDS) == ("running", 0)
-        assert await state_of(store, claim, LATER) == ("interrupted", 0)
-        await store.imports.add_chunk(claim, 0, pets("a"), NOW + 50)
-        assert await state_of(store, claim, LATER) == ("running", 1), "a chunk is a sign of life"
+        import_id = await begun(store, 2)
+        assert await state_of(store, import_id, NOW + INTERRUPTED_AFTER) == ("running", 0)
+        assert await state_of(store, import_id, LATER) == ("interrupted", 0)
+        assert await store.imports.add_chunk(import_id, 0, pets("a"), NOW + 50)
+        assert await state_of(store, import_id, LATER) == ("running", 1)
         assert [each.state for each in await store.imports.page(LATER + 50)] == ["interrupted"]
-        await store.imports.finish(claim, LATER)
-        assert await state_of(store, claim, LATER + 9e9) == ("done", 1)
+        assert await store.imports.add_chunk(import_id, 1, pets("b"), LATER + 50), "it can be resumed at any time"
+        assert await state_of(store, import_id, LATER + 9e9) == ("done", 2)
 
     store_at.use(work)
 
 
-def test_released_import_is_interrupted_at_once(store_at: StorePlace) -> None:
+def test_import_of_no_animals_is_done(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        claim = await begun(store)
-        await store.imports.release(claim)
-        assert await state_of(store, claim) == ("interrupted", 0)
-        other = await taken_over(store, claim, NOW)
-        await store.imports.release(claim)  # is no longer its own
-        assert await state_of(store, other) == ("running", 0)
+        found = await imported(store)
+        assert (found.state, found.added, found.total) == ("done", 0, 0)
+        assert await store.imports.undo(found.id, ENTRY)
 
     store_at.use(work)
 
@@ -134,7 +125,7 @@ def test_import_of_the_same_bytes_is_found_unless_it_was_undone(store_at: StoreP
         assert await store.imports.of_file("a", NOW) is None
         first = await imported(store, *pets("Rex"), sha256="a")
         later = msgspec.structs.replace(ENTRY, at=NOW)
-        second = await imported(store, *pets("Rex"), sha256="a", entry=later)
+        second = await imported(store, *pets("Rex"), sha256="a", entry=later, repeats=first.id)
         await imported(store, *pets("Rex"), sha256="b")
         assert await store.imports.of_file("a", NOW) == second
         await store.imports.undo(second.id, ENTRY)
@@ -145,67 +136,90 @@ def test_import_of_the_same_bytes_is_found_unless_it_was_undone(store_at: StoreP
     store_at.use(work)
 
 
-# One process at a time
+# Several processes
 
 
-def test_the_same_bytes_cannot_begin_twice_at_once(store_at: StorePlace) -> None:
+def test_the_same_bytes_join_the_running_import(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         async with store_at.open() as other:
-            claims = await asyncio.gather(
-                *(each.imports.begin("the digest", 4, IMPORT) for each in (store, other) for _ in range(4))
+            found = await asyncio.gather(
+                *(each.imports.begin("the digest", 2, IMPORT) for each in (store, other) for _ in range(4))
             )
-            (claim,) = [each for each in claims if each is not None]
+            (import_id,) = {each.id for each in found}
             assert len(await store.imports.page(NOW)) == len((await store.audit.find()).entries) == 1
-            assert await store.imports.begin("another digest", 4, IMPORT) is not None
-            await store.imports.finish(claim, NOW)
-            assert await store.imports.begin("the digest", 4, IMPORT) is not None
+            assert await begun(store, 2, "another digest") != import_id
+            assert await store.imports.add_chunk(import_id, 0, pets("a"), NOW)
+            joined = await other.imports.begin("the digest", 2, msgspec.structs.replace(IMPORT, at=LATER))
+            assert (joined.id, joined.added, joined.state) == (import_id, 1, "interrupted")
 
     store_at.use(work)
 
 
-def test_import_with_signs_of_life_is_not_taken_over(store_at: StorePlace) -> None:
+def test_an_import_is_repeated_only_if_the_operator_confirmed_it(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        claim = await begun(store)
-        assert await store.imports.take_over(claim.import_id, NOW + LIFE_SECONDS) is None
-        assert await store.imports.take_over("imp_unknown", LATER) is None
-        other = await taken_over(store, claim)
-        assert await store.imports.take_over(claim.import_id, LATER) is None, "taking over is a sign of life"
-        await store.imports.finish(other, LATER)
-        assert await store.imports.take_over(claim.import_id, LATER + 9e9) is None
+        first = await imported(store, *pets("a"), sha256="a")
+        assert await store.imports.begin("a", 1, IMPORT) == first
+        assert await store.imports.begin("a", 1, IMPORT, "imp_unknown") == first
+        second = await imported(store, *pets("a"), sha256="a", entry=IMPORT, repeats=first.id)
+        assert second.id != first.id
+        assert await store.imports.begin("a", 1, IMPORT, first.id) == second, "confirmed before the second one"
+        assert len(await store.imports.page(NOW)) == len((await store.audit.find()).entries) == 2
+        await store.imports.undo(second.id, ENTRY)
+        assert await store.imports.begin("a", 1, IMPORT, second.id) == first
+        await store.imports.undo(first.id, ENTRY)
+        assert (await store.imports.begin("a", 1, IMPORT)).state == "running"
 
     store_at.use(work)
 
 
-def test_of_several_processes_one_takes_over(store_at: StorePlace) -> None:
+def test_imports_that_begin_and_finish_at_the_same_time_add_the_file_once(store_at: StorePlace) -> None:
+    """A process that saw no import must not begin one after another process has finished its own."""
+
     async def work(store: Store) -> None:
-        claim = await begun(store)
         async with store_at.open() as other:
-            taking = (each.imports.take_over(claim.import_id, LATER) for each in (store, other) for _ in range(4))
-            assert sum(each is not None for each in await asyncio.gather(*taking)) == 1
+
+            async def run(each: Store) -> None:
+                found = await each.imports.begin("the digest", 1, IMPORT)
+                if found.state == "running":
+                    await each.imports.add_chunk(found.id, 0, pets("a"), NOW)
+
+            await asyncio.gather(*(run(each) for each in (store, other) for _ in range(10)))
+            assert await names(store) == ["a"]
+            assert [each.state for each in await store.imports.page(NOW)] == ["done"]
 
     store_at.use(work)
 
 
-def test_process_whose_import_was_taken_over_adds_nothing_more(store_at: StorePlace) -> None:
-    changes: list[Change] = []
-
+def test_a_chunk_is_added_only_where_the_import_has_arrived(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        first = await begun(store)
-        await store.imports.add_chunk(first, 0, pets("a", "b"), NOW)
-        async with store_at.open() as other:
-            second = await taken_over(other, first)
-            changes.clear()
-            with pytest.raises(ImportTaken, match=f"another process goes on with {first.import_id}"):
-                await store.imports.add_chunk(first, 2, pets("c", "d"), LATER)
-            with pytest.raises(ImportTaken):
-                await store.imports.finish(first, LATER)
-            assert changes == []
-            assert await state_of(store, first, LATER) == ("running", 2)
-            await other.imports.add_chunk(second, 2, pets("c", "d"), LATER)
-            await other.imports.finish(second, LATER)
+        import_id = await begun(store)
+        assert await store.imports.add_chunk(import_id, 0, pets("a", "b"), NOW)
+        for place in (0, 1, 3):
+            assert not await store.imports.add_chunk(import_id, place, pets("x"), NOW)
+        assert not await store.imports.add_chunk("imp_unknown", 0, pets("x"), NOW)
+        assert (await state_of(store, import_id), await names(store)) == (("running", 2), ["a", "b"])
+        assert await store.imports.add_chunk(import_id, 2, pets("c", "d"), NOW)
+        assert not await store.imports.add_chunk(import_id, 4, pets("x"), NOW), "it is done"
         assert await names(store) == ["a", "b", "c", "d"]
 
-    store_at.use(work, changes)
+    store_at.use(work)
+
+
+def test_of_several_processes_one_adds_a_chunk(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        import_id = await begun(store)
+        async with store_at.open() as other:
+            sizes = (1, 2, 3, 4)
+            adding = (
+                each.imports.add_chunk(import_id, 0, pets(*"abcd")[:size], NOW)
+                for each in (store, other)
+                for size in sizes
+            )
+            results = zip(sizes * 2, await asyncio.gather(*adding), strict=True)
+            (size,) = [size for size, is_added in results if is_added]
+            assert await names(store) == list("abcd")[:size]
+
+    store_at.use(work)
 
 
 # A commit whose outcome is unknown
@@ -215,23 +229,22 @@ def test_chunk_that_is_there_already_is_not_added_again(store_at: StorePlace) ->
     changes: list[Change] = []
 
     async def work(store: Store) -> None:
-        claim = await begun(store)
-        await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+        import_id = await begun(store)
+        assert await store.imports.add_chunk(import_id, 0, pets("a", "b"), NOW)
         changes.clear()
-        await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+        assert not await store.imports.add_chunk(import_id, 0, pets("a", "b"), NOW)
         assert await names(store) == ["a", "b"]
-        assert changes == ["added"], "the first one may have died before its announcement"
-        assert await state_of(store, claim) == ("running", 2)
+        assert changes == ["added"], "the process that added it may have died before its announcement"
 
     store_at.use(work, changes)
 
 
 def test_the_tables_hold_no_chunk_twice(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        claim = await begun(store)
-        await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+        import_id = await begun(store)
+        await store.imports.add_chunk(import_id, 0, pets("a", "b"), NOW)
         with pytest.raises(REFUSED_ROW):
-            await store.transfer.put_rows(IMPORT_CHUNKS, [(claim.import_id, 0, 7, 2)])
+            await store.transfer.put_rows(IMPORT_CHUNKS, [(import_id, 0, 7, 2)])
 
     store_at.use(work)
 
@@ -250,13 +263,13 @@ def test_chunk_whose_commit_was_not_answered_counts_as_added(tmp_path: Path) -> 
 
     async def work() -> None:
         async with sqlite_store(tmp_path) as store:
-            claim = await begun(store)
+            import_id = await begun(store)
         async with sqlite_store(tmp_path, kind=Lost) as store:
             with pytest.raises(Unavailable):
-                await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+                await store.imports.add_chunk(import_id, 0, pets("a", "b"), NOW)
         async with sqlite_store(tmp_path) as store:
-            assert await state_of(store, claim) == ("running", 2)
-            await store.imports.add_chunk(claim, 0, pets("a", "b"), NOW)
+            assert await state_of(store, import_id) == ("running", 2)
+            assert not await store.imports.add_chunk(import_id, 0, pets("a", "b"), NOW)
             assert await names(store) == ["a", "b"]
 
     asyncio.run(work())

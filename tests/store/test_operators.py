@@ -1,5 +1,7 @@
 """What the store keeps about operators and for them, on every backend: usage, the audit log, operators."""
 
+import pytest
+
 from harness.stores import ENTRY, NOW, PATIENT, StorePlace
 from petstore.audit import AuditEntry
 from petstore.keys import digest_of, mint, new_key
@@ -14,11 +16,11 @@ from petstore.usage import (
     RECENT_ERRORS,
     USAGE_DAYS,
     Interval,
+    KeyMeasure,
     KeyTotal,
     KeyUsage,
     OperationUsage,
     RecentError,
-    ResponseClass,
     TotalUsage,
 )
 
@@ -26,9 +28,9 @@ INTERVALS: tuple[Interval, ...] = (MINUTE, HOUR, DAY)
 
 
 def used(
-    key_id: str, start: int, response: ResponseClass, requests: int, operation: OperationName = "listPets"
+    key_id: str, start: int, measure: KeyMeasure, requests: int, operation: OperationName = "listPets"
 ) -> OperationUsage:
-    return OperationUsage(key_id, start, response, requests, operation)
+    return OperationUsage(key_id, start, measure, requests, operation)
 
 
 # KeyUsage
@@ -38,14 +40,14 @@ def test_usage_adds_up_and_last_use_never_goes_back(store_at: StorePlace) -> Non
     async def work(store: Store) -> None:
         key = new_key("live", "free", now=NOW)
         await store.keys.add(key, digest_of(mint("live")), ENTRY)
-        await store.usage.add([used(key.id, 3600, "ok", 2), used(key.id, 3600, "refused", 1)], {key.id: 9_000.0})
-        await store.usage.add([used(key.id, 3600, "ok", 5), used(key.id, 7200, "ok", 1)], {key.id: 8_000.0})
+        await store.usage.add([used(key.id, 3600, "admitted", 2), used(key.id, 3600, "refused", 1)], {key.id: 9_000.0})
+        await store.usage.add([used(key.id, 3600, "admitted", 5), used(key.id, 7200, "admitted", 1)], {key.id: 8_000.0})
         assert sorted(await store.usage.of_keys([key.id], HOUR, [0, 3600, 7200])) == [
-            KeyUsage(key.id, 3600, "ok", 7),
+            KeyUsage(key.id, 3600, "admitted", 7),
             KeyUsage(key.id, 3600, "refused", 1),
-            KeyUsage(key.id, 7200, "ok", 1),
+            KeyUsage(key.id, 7200, "admitted", 1),
         ]
-        assert await store.usage.of_keys([key.id], HOUR, [7200]) == [KeyUsage(key.id, 7200, "ok", 1)]
+        assert await store.usage.of_keys([key.id], HOUR, [7200]) == [KeyUsage(key.id, 7200, "admitted", 1)]
         shown = await store.keys.get(key.id)
         assert shown is not None and shown.last_used == 9_000.0
         await store.usage.add([], {})
@@ -56,29 +58,27 @@ def test_usage_adds_up_and_last_use_never_goes_back(store_at: StorePlace) -> Non
 def test_usage_is_kept_by_minute_hour_and_day_and_for_all_keys_together(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         rows = [
-            used("key_a", NOW + 30, "ok", 5),
-            used("key_a", NOW + 90, "ok", 2),
+            used("key_a", NOW + 30, "admitted", 5),
+            used("key_a", NOW + 90, "admitted", 2),
             used("key_a", NOW + HOUR, "refused", 3),
             used("key_b", NOW + 31, "banned", 7),
-            used("", NOW + 30, "unauthorized", 11),
         ]
-        await store.usage.add(rows, {})
-        await store.usage.add([used("key_a", NOW + 59, "ok", 1)], {})
+        await store.usage.add(rows, {}, [TotalUsage(NOW + 30, "unauthorized", 11)])
+        await store.usage.add([used("key_a", NOW + 59, "admitted", 1)], {})
         assert sorted(await store.usage.of_keys(["key_a"], MINUTE, [NOW, NOW + 60])) == [
-            KeyUsage("key_a", NOW, "ok", 6),
-            KeyUsage("key_a", NOW + 60, "ok", 2),
+            KeyUsage("key_a", NOW, "admitted", 6),
+            KeyUsage("key_a", NOW + 60, "admitted", 2),
         ]
         assert sorted(await store.usage.of_keys(["key_a", "key_b"], HOUR, [NOW])) == [
-            KeyUsage("key_a", NOW, "ok", 8),
+            KeyUsage("key_a", NOW, "admitted", 8),
             KeyUsage("key_b", NOW, "banned", 7),
         ]
         assert len(await store.usage.of_keys(["key_a"], DAY, [NOW // DAY * DAY])) == 2
-        assert await store.usage.of_keys([""], MINUTE, [NOW]) == []
         assert set(await store.usage.totals(interval=MINUTE, since=NOW)) == {
-            TotalUsage(NOW, "ok", 6),
+            TotalUsage(NOW, "admitted", 6),
             TotalUsage(NOW, "banned", 7),
             TotalUsage(NOW, "unauthorized", 11),
-            TotalUsage(NOW + 60, "ok", 2),
+            TotalUsage(NOW + 60, "admitted", 2),
             TotalUsage(NOW + HOUR, "refused", 3),
         }
         assert sum(row.requests for row in await store.usage.totals(interval=HOUR, since=NOW)) == 29
@@ -90,19 +90,18 @@ def test_usage_is_kept_by_minute_hour_and_day_and_for_all_keys_together(store_at
 def test_usage_is_kept_by_operation(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         rows = [
-            used("key_a", NOW, "ok", 5, "listPets"),
-            used("key_a", NOW, "ok", 2, "createPet"),
+            used("key_a", NOW, "admitted", 5, "listPets"),
+            used("key_a", NOW, "admitted", 2, "createPet"),
             used("key_a", NOW, "client_error", 1, "createPet"),
-            used("key_b", NOW, "ok", 9, "getPet"),
-            used("", NOW, "unauthorized", 11, "listPets"),
+            used("key_b", NOW, "admitted", 9, "getPet"),
         ]
         for _ in range(2):
             await store.usage.add(rows, {})
         for interval in INTERVALS:
             start = NOW // interval * interval
             assert sorted(await store.usage.of_keys(["key_a", "key_b"], interval, [start], "createPet")) == [
+                KeyUsage("key_a", start, "admitted", 4),
                 KeyUsage("key_a", start, "client_error", 2),
-                KeyUsage("key_a", start, "ok", 4),
             ]
             assert await store.usage.of_keys(["key_b"], interval, [start], "listPets") == []
             assert await store.usage.busiest(interval=interval, since=start, limit=9, operation="listPets") == [
@@ -110,15 +109,30 @@ def test_usage_is_kept_by_operation(store_at: StorePlace) -> None:
             ]
             assert await store.usage.busiest(interval=interval, since=start, limit=9) == [
                 KeyTotal("key_b", 18, 0, 0, start),
-                KeyTotal("key_a", 16, 0, 0, start),
+                KeyTotal("key_a", 14, 0, 0, start),
             ]
+
+    store_at.use(work)
+
+
+@pytest.mark.parametrize("of_key", [True, False], ids=["of a key", "without a key"])
+def test_no_measure_can_be_negative(store_at: StorePlace, of_key: bool) -> None:
+    async def work(store: Store) -> None:
+        await store.usage.add([used("key_a", NOW, "admitted", 5)], {}, [TotalUsage(NOW, "unauthorized", 5)])
+        rows = [used("key_a", NOW, "admitted", -1)] if of_key else []
+        anonymous = [] if of_key else [TotalUsage(NOW, "unauthorized", -1)]
+        with pytest.raises(Exception, match=r"(?i)check constraint"):
+            await store.usage.add(rows, {}, anonymous)
+        assert await store.usage.of_keys(["key_a"], HOUR, [NOW]) == [KeyUsage("key_a", NOW, "admitted", 5)]
+        totals = await store.usage.totals(interval=HOUR, since=NOW)
+        assert {row.measure: row.requests for row in totals} == {"admitted": 5, "unauthorized": 5}
 
     store_at.use(work)
 
 
 def test_the_newest_errors_of_each_key_are_kept(store_at: StorePlace) -> None:
     def error(key_id: str, number: int) -> RecentError:
-        return RecentError(key_id, NOW + number, f"request_{number:02}", "listPets", 429)
+        return RecentError(key_id, NOW + number, f"request_{number:02}", "listPets", 429, "key_banned", "/v1/pets")
 
     async def work(store: Store) -> None:
         await store.usage.add_errors([])
@@ -134,13 +148,13 @@ def test_the_newest_errors_of_each_key_are_kept(store_at: StorePlace) -> None:
 
 def test_busiest_keys_come_first_page_by_page(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        rows = [used(f"key_{i}", NOW, "ok", i // 2 + 1) for i in range(6)]
+        rows = [used(f"key_{i}", NOW, "admitted", i // 2 + 1) for i in range(6)]
         await store.usage.add([*rows, used("key_5", NOW, "refused", 4), used("key_5", NOW, "banned", 9)], {})
-        await store.usage.add([used("key_old", NOW - 2 * DAY, "ok", 99)], {})
+        await store.usage.add([used("key_old", NOW - 2 * DAY, "admitted", 99)], {})
         for interval in INTERVALS:
             since = NOW // interval * interval
             everything = [
-                KeyTotal("key_5", 16, 4, 9, since),
+                KeyTotal("key_5", 3, 4, 9, since),
                 KeyTotal("key_4", 3, 0, 0, since),
                 KeyTotal("key_3", 2, 0, 0, since),
                 KeyTotal("key_2", 2, 0, 0, since),
@@ -161,7 +175,7 @@ def test_old_minutes_and_hours_are_deleted_and_days_stay(store_at: StorePlace) -
     async def work(store: Store) -> None:
         old_minute, old_hour = NOW - MINUTES_KEPT - HOUR, NOW - USAGE_DAYS * DAY - DAY
         for start in (old_hour, old_minute, NOW):
-            await store.usage.add([used("key_a", start, "ok", 1)], {})
+            await store.usage.add([used("key_a", start, "admitted", 1)], {})
         for operation in (None, "listPets"):
             minutes = await store.usage.of_keys(["key_a"], MINUTE, [old_hour, old_minute, NOW], operation)
             assert [row.start for row in minutes] == [NOW]

@@ -246,7 +246,7 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
         found = await asyncio.gather(*(store.pets.get(each.pet.id) for each in added))
         assert [pet and pet.name for pet in found] == [f"Pet {i}" for i in range(300)]
         await store.pets.set_status([added[0].pet.id], "sold", ENTRY)
-        await store.usage.add([OperationUsage(key.id, 0, "ok", 1, "listPets")], {key.id: NOW})
+        await store.usage.add([OperationUsage(key.id, 0, "admitted", 1, "listPets")], {key.id: NOW})
         again = [await store.pets.add(NewPet("Rex", 1), NOW, IdempotencyKey(key.id, "t", b"")) for _ in range(2)]
         assert again[0].pet == again[1].pet
         await imported(store, *[NewPet("x", 1)] * 100)

@@ -274,7 +274,7 @@ def test_write_that_waits_for_a_long_one_is_not_part_of_it(tmp_path: Path) -> No
         async with sqlite_store(tmp_path, LIMITS, Disk, clock=clock) as store:
             await store.pets.add(NewPet("before", 1), NOW)
             async with hanging_disk():
-                long = asyncio.create_task(store.transfer.put_rows(USAGE_TOTALS, [(60, 0, "ok", 1)]))
+                long = asyncio.create_task(store.transfer.put_rows(USAGE_TOTALS, [(60, 0, "admitted", 1)]))
                 await until(Disk.hanging.is_set)
                 after = adding(store, "after")
                 await asyncio.sleep(0)

@@ -16,7 +16,7 @@ def table(name: str) -> Table:
     ("name", "rows"),
     [
         ("pets", [(number, f"Pet {number}", -number, "sold", 0) for number in (3, 5, 1_000)]),
-        ("usage", [(3600, hour, f"key_{n}", "listPets", "ok", 7) for hour in (0, 3600) for n in range(2)]),
+        ("usage", [(3600, hour, f"key_{n}", "listPets", "admitted", 7) for hour in (0, 3600) for n in range(2)]),
     ],
     ids=["pets", "usage"],
 )

@@ -65,9 +65,11 @@ def test_write_that_may_take_long_has_a_transaction_of_its_own(tmp_path: Path) -
 
     async def work() -> None:
         async with sqlite_store(tmp_path, kind=Watched) as store:
-            long = [store.transfer.put_rows(USAGE_TOTALS, [(60, start, "ok", 1)]) for start in range(2)]
+            long = [store.transfer.put_rows(USAGE_TOTALS, [(60, start, "admitted", 1)]) for start in range(2)]
             short = store.pets.add(NewPet("Rex", 1), NOW), store.audit.record(ENTRY)
-            await asyncio.gather(*long, *short, store.usage.add([OperationUsage("key_a", 0, "ok", 1, "other")], {}))
+            await asyncio.gather(
+                *long, *short, store.usage.add([OperationUsage("key_a", 0, "admitted", 1, "other")], {})
+            )
 
     asyncio.run(work())
     text = " ".join("call" if sql == "SAVEPOINT call" else sql for sql in Watched.statements)

@@ -1,14 +1,13 @@
 """What the tests of the interface share: requests byte for byte, and what every Error body must look like."""
 
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import httpx
 
 from harness.servers import ENTRY, Key, Server, raw
 from petstore.errors import STATUS_OF_CODE
 from petstore.pets import PetStatus
-from tests.interface import assert_documented
+from tests.interface import assert_documented, path_of
 
 PET = {"name": "Rex", "categoryId": 1}
 
@@ -36,7 +35,7 @@ def ask(server: Server, line: str, *headers: str | bytes, key: Key | None = None
     answer = parse(raw(server.port, b"\r\n".join([*lines, b"", body])))
     if answer.values("x-request-id"):  # otherwise another HTTP server has rejected the message
         method, _, target = line.partition(" ")
-        assert_documented(method, unquote(target.partition("?")[0], "latin-1"), *answer)
+        assert_documented(method, path_of(target), *answer)
     return answer
 
 

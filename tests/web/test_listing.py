@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from harness.pets import pet
 from harness.servers import Key, Server
 from petstore.pets import STATUSES
 from tests.web.answers import PET, ask, change_status, created, message_of
@@ -57,7 +58,7 @@ def test_animals_come_in_the_order_of_their_ids(stocked: Server, key: Key, clien
 
 
 def test_members_of_a_listed_animal_come_in_their_order(stocked: Server, key: Key, client: httpx.Client) -> None:
-    assert {tuple(pet) for pet in listed(client, stocked, key)} == {("id", "name", "categoryId", "status")}
+    assert {tuple(each) for each in listed(client, stocked, key)} == {tuple(pet())}
 
 
 def test_20_animals_are_listed_by_default(stocked: Server, key: Key, client: httpx.Client) -> None:

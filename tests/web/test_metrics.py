@@ -242,7 +242,7 @@ def test_usage_in_the_store_equals_the_metrics(fresh: Server) -> None:
     assert scrape(fresh).value("petstore_requests_total", operation="listPets", plan="enterprise") == 6
     fresh.stop()
     rows = fresh.act(lambda backends: backends.stores["live"].usage.of_keys([own.id], HOUR, [began, began + HOUR]))
-    assert {row.response: row.requests for row in rows} == {"ok": 4, "refused": 2}
+    assert {row.measure: row.requests for row in rows} == {"admitted": 4, "refused": 2}
 
 
 def test_requests_with_different_keys_are_counted_apart(server: Server) -> None:

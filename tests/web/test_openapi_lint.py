@@ -12,7 +12,7 @@ import pytest
 
 from harness.backends import Missing
 from petstore.web.documents import Json, as_json, openapi_document
-from petstore.web.pets import SUNSET
+from tools.breaking_changes import AFTER_EVERY_SUNSET
 
 pytestmark = pytest.mark.static
 
@@ -20,7 +20,7 @@ LINTERS = Path(__file__).parents[1] / "openapi-lint"
 DOCUMENTS = {
     "relative-addresses": openapi_document("/v1", "/staging/v1", 0),
     "two-hosts": openapi_document("https://api.petstore.test/v1", "https://staging.petstore.test/v1", 0),
-    "after-the-sunset": openapi_document("/v1", "/staging/v1", SUNSET),
+    "after-the-sunset": openapi_document("/v1", "/staging/v1", AFTER_EVERY_SUNSET),
 }
 
 

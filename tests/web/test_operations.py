@@ -15,21 +15,20 @@ import msgspec
 import pytest
 import yaml
 
-from harness.in_process import NOW, Running, request, use_app
-from petstore.audit import AuditEntry
+from harness.in_process import NOW, Running, use_app
 from petstore.cli.usage import usage
-from petstore.keys import SCOPES, ApiKey, Scope, digest_of, mint, new_key
+from petstore.keys import SCOPES
 from petstore.observability import metrics
 from petstore.operations import COUNTED, OPERATIONS, OTHER, Operation
 from petstore.pets import STATUSES, NewPet
-from petstore.plans import Limits
 from petstore.usage import MINUTE
 from petstore.web.counters import SITE
 from petstore.web.pets import HANDLERS
-from petstore.web.replies import Reply, pairs
+from petstore.web.replies import pairs
 from petstore.web.requests import BODY_MAX
 from petstore_client import AsyncPetstore, Petstore
-from tests.interface import DOCUMENTED, sample
+from tests.interface import DOCUMENTED, error_faults, sample
+from tests.web.calls import ask, error_of, key_with
 
 ROOT = Path(__file__).parents[2]
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
@@ -37,28 +36,6 @@ each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda ope
 
 with_a_body = [operation for operation in OPERATIONS if "requestBody" in DOCUMENTED.get(operation.name, {})]
 each_with_a_body = pytest.mark.parametrize("operation", with_a_body, ids=lambda operation: operation.name)
-
-
-async def ask(
-    running: Running,
-    operation: Operation,
-    secret: str | None = None,
-    method: str | None = None,
-    body: bytes | None = None,
-    **more: Any,
-) -> Reply:
-    """The answer to the request that the interface document shows, with another method, body or fields if given."""
-    shown, path, example = sample(operation.name)
-    fields: dict[str, Any] = {"authorization": f"Bearer {secret}"} if secret else {}
-    sent = request(f"/v1{path}", method=method or shown, body=example if body is None else body, **fields, **more)
-    return await running.app.answer(sent)
-
-
-async def key_with(running: Running, *scopes: Scope, limit: int = 100) -> tuple[ApiKey, str]:
-    secret = mint("live")
-    key = new_key("live", "enterprise", now=NOW, limits=Limits(limit, limit), scopes=scopes)
-    await running.store.keys.add(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
-    return key, secret
 
 
 # What follows from a row
@@ -90,16 +67,6 @@ def test_an_operation_without_a_handler_and_a_handler_without_an_operation_fail_
     done = subprocess.run([sys.executable, "-c", spoiled], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert re.search("one handler for each operation: (getPet|movePet)", done.stderr)
-
-
-@pytest.mark.parametrize(("deprecated", "named"), [("True", "listPets, createPet, getPet"), ("False", "none")])
-def test_another_number_of_deprecated_operations_than_one_fails_at_import(deprecated: str, named: str) -> None:
-    source = resources.files("petstore").joinpath("operations.py").read_text()
-    spoiled = re.sub(r"(number=\d)(, deprecated=True)?\)", rf"\1, deprecated={deprecated})", source)
-    assert spoiled != source
-    done = subprocess.run([sys.executable, "-c", spoiled], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert f"one deprecated operation; the table has: {named}" in done.stderr
 
 
 @each_operation
@@ -143,19 +110,39 @@ def test_it_is_limited_and_says_so(operation: Operation, tmp_path: Path) -> None
 
 
 @each_operation
-def test_every_answer_has_the_headers_of_deprecation_exactly_if_it_is_deprecated(
-    operation: Operation, tmp_path: Path
-) -> None:
+def test_every_error_body_is_whole(operation: Operation, tmp_path: Path) -> None:
     async def work(running: Running) -> None:
         _, other = await key_with(running, *(scope for scope in SCOPES if scope != operation.scope))
-        replies = [await ask(running, operation, secret) for secret in (running.secret, other, None)]
+        _, limited = await key_with(running, operation.scope, limit=1)
+        replies = [await ask(running, operation, secret) for secret in (None, other, limited, limited, running.secret)]
+        replies.append(await ask(running, operation, running.secret, "BREW"))
+        replies += [await ask(running, operation, running.secret, body=body) for body in (b"{", b"{}", b"[]")]
+        replies.append(await ask(running, operation, running.secret, content_type="text/plain"))
+        replies.append(await ask(running, operation, running.secret, idempotency_key="a b"))
+        faults = {
+            f"{operation.name} {reply.status}": found
+            for reply in replies
+            if reply.status >= 400 and (found := error_faults(json.loads(reply.body)))
+        }
+        assert faults == {}
+        assert {401, 403, 405, 429} <= {reply.status for reply in replies}
+
+    use_app(tmp_path, work)
+
+
+@each_operation
+def test_a_retry_gets_the_same_response(operation: Operation, tmp_path: Path) -> None:
+    """With an Idempotency-Key where the operation has one; an operation without one must not need it."""
+    parameters = {each["name"] for each in DOCUMENTED[operation.name]["parameters"]}
+    has_key = "Idempotency-Key" in parameters
+    fields: dict[str, Any] = {"idempotency_key": "a"} if has_key else {}
+
+    async def work(running: Running) -> None:
         await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
-        replies.append(await ask(running, operation, running.secret))
-        assert replies[-1].status in (200, 201)
-        for reply in replies:
-            names = {name for name, _ in pairs(reply.headers)}
-            assert ({"deprecation", "sunset"} <= names) == operation.deprecated, reply.status
-            assert bool({"deprecation", "sunset"} & names) == operation.deprecated, reply.status
+        first, again = [await ask(running, operation, running.secret, **fields) for _ in range(2)]
+        assert first.status < 300
+        why = "the replay differs" if has_key else "it has no Idempotency-Key, so a retry must be harmless"
+        assert (again.status, again.body) == (first.status, first.body), f"{operation.name}: {why}"
 
     use_app(tmp_path, work)
 
@@ -229,7 +216,7 @@ def test_an_id_in_another_form_is_404(operation: Operation, segment: str, tmp_pa
         method, _, body = sample(operation.name)
         path = "/v1" + operation.path.replace("{petId}", segment)
         reply = await running.ask(path, method=method, body=body, content_type="application/json")
-        assert (reply.status, json.loads(reply.body)["code"]) == (404, "pet_not_found")
+        assert (reply.status, error_of(reply)["code"]) == (404, "pet_not_found")
 
     use_app(tmp_path, work)
 
@@ -273,7 +260,7 @@ def test_it_is_counted_and_logged_under_its_name(
         for counters in running.app.counters:
             await counters.flush(NOW)
         rows = await running.store.usage.of_keys([key.id], MINUTE, [int(NOW) // MINUTE * MINUTE], operation.name)
-        assert [row.requests for row in rows if row.response == "client_error"] == [1]
+        assert [row.requests for row in rows if row.measure == "client_error"] == [1]
         (line,) = [record.__dict__["fields"] for record in caplog.records if record.message == "request"]
         assert line["operation"] == operation.name
 
@@ -345,7 +332,7 @@ def test_operations_that_monitoring_names_exist(file: str) -> None:
 @each_operation
 def test_the_description_of_the_interface_has_a_heading_and_an_example_for_it(operation: Operation) -> None:
     title = re.escape(f"`{operation.method} {operation.path}`")
-    suffix = r" \(deprecated\)" if operation.deprecated else ""
+    suffix = r" \(deprecated\)" if operation.deprecation else ""
     text = (ROOT / "docs/api.md").read_text()
     section = re.search(rf"^### .+: {title}{suffix}$(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)
     assert section, f"docs/api.md has no heading with {title}"

@@ -25,6 +25,7 @@ from petstore.store import Store
 from petstore.web.admission import CACHED_KEYS_MAX, LOOKUPS_PER_SECOND, Admission, digest_of_secret
 from petstore.web.replies import pairs
 from petstore.web.routes import suggestion
+from tests.web.calls import error_of
 
 
 async def unavailable(*_: object, **__: object) -> None:
@@ -355,7 +356,7 @@ def test_a_request_takes_from_its_first_byte_to_its_reply(tmp_path: Path, took: 
 def test_a_rejected_message_gets_the_whole_error(tmp_path: Path, status: int, code: str) -> None:
     async def work(running: Running) -> None:
         reply = await running.app.reject(status, "192.0.2.9")
-        assert reply.status == status and json.loads(reply.body)["code"] == code
+        assert (reply.status, error_of(reply)["code"]) == (status, code)
         assert json.loads(reply.body)["status"] == status
         headers = dict(pairs(reply.headers))
         assert headers["x-ratelimit-remaining"] == "600" and len(headers["x-request-id"]) == 32

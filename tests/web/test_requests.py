@@ -13,7 +13,7 @@ from petstore.keys import ApiKey, new_key
 from petstore.rate_limits import ADMITTED, Decision
 from petstore.server.bodies import BodyStream
 from petstore.server.messages import Request
-from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
+from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentError, TotalUsage
 from petstore.web.client_address import HOPS_MAX, client_address, networks
 from petstore.web.counters import BANNED_429, ERROR_KEYS_MAX, ERRORS_MAX, ROWS_MAX, RequestCounters
 from petstore.web.replies import common_headers, seconds
@@ -91,9 +91,7 @@ def test_times_are_rounded_up_to_whole_seconds() -> None:
 class Source(Transport):
     """A connection that a body comes from."""
 
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
+    def update_reading(self) -> None: ...
 
 
 def arriving(length: int, **fields: Any) -> tuple[Request, BodyStream]:
@@ -133,14 +131,16 @@ class RecordedUsage:
 
     def __init__(self) -> None:
         self.transactions: list[list[OperationUsage]] = []
+        self.anonymous: list[TotalUsage] = []
         self.last_used: dict[str, float] = {}
         self.errors: list[RecentError] = []
         self.down = False
 
-    async def add(self, rows: list[OperationUsage], last_used: dict[str, float]) -> None:
+    async def add(self, rows: list[OperationUsage], last_used: dict[str, float], anonymous: list[TotalUsage]) -> None:
         if self.down:
             raise Unavailable("a test")
         self.transactions.append(rows)
+        self.anonymous += anonymous
         self.last_used |= last_used
 
     async def add_errors(self, errors: list[RecentError]) -> None:
@@ -154,28 +154,34 @@ def some_key(number: int) -> ApiKey:
 
 
 @pytest.mark.parametrize(
-    ("status", "response"),
-    [(200, "ok"), (304, "ok"), (399, "ok"), (400, "client_error"), (401, "unauthorized"), (404, "client_error"),
-     (429, "refused"), (BANNED_429, "banned"), (499, "client_error"), (500, "server_error"), (503, "server_error")],
+    ("status", "measure"),
+    [(200, "anonymous_ok"), (204, "anonymous_ok"), (399, "anonymous_ok"), (400, "anonymous_client_error"),
+     (401, "unauthorized"), (404, "anonymous_client_error"), (429, "anonymous_refused"),
+     (499, "anonymous_client_error"), (500, "anonymous_server_error"), (503, "anonymous_server_error")],
 )  # fmt: skip
-def test_the_class_of_a_status(status: int, response: ResponseClass) -> None:
+def test_requests_without_a_valid_key_have_separate_measures(status: int, measure: AnonymousMeasure) -> None:
     store = RecordedUsage()
     counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
     for _ in range(3):
         counters.count(None, "listPets", status, 0.001)
     counters.publish(NOW)
-    asyncio.run(counters.flush(NOW + 5))
-    assert store.transactions == [[OperationUsage(ANONYMOUS, int(NOW + 5), response, 3, "listPets")]]
-    assert counters.keys_seen == []
+    store.down = True
+    with pytest.raises(Unavailable):
+        asyncio.run(counters.flush(NOW))
+    store.down = False
+    for _ in range(2):
+        asyncio.run(counters.flush(NOW + 5))
+    assert store.anonymous == [TotalUsage(int(NOW + 5), measure, 3)]
+    assert (store.transactions, store.last_used, counters.keys_seen) == ([[]], {}, [])
 
 
 @pytest.mark.parametrize(
-    ("status", "added"),
-    [(200, {}), (404, {"client_error": 3, "ok": -3}), (503, {"server_error": 3, "ok": -3}), (429, {"refused": 3}),
-     (BANNED_429, {"banned": 3})],
+    ("status", "measure"),
+    [(200, None), (304, None), (401, "client_error"), (404, "client_error"), (503, "server_error"), (429, "refused"),
+     (BANNED_429, "banned")],
 )  # fmt: skip
-def test_a_worker_adds_no_admitted_request_of_a_key_and_moves_errors_out_of_ok(
-    status: int, added: dict[ResponseClass, int]
+def test_a_worker_counts_errors_and_refusals_of_a_key_and_no_admissions(
+    status: int, measure: KeyMeasure | None
 ) -> None:
     store, key = RecordedUsage(), some_key(1)
     counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
@@ -184,27 +190,47 @@ def test_a_worker_adds_no_admitted_request_of_a_key_and_moves_errors_out_of_ok(
     counters.publish(NOW)
     assert counters.keys_seen == [key.id]
     asyncio.run(counters.flush(NOW + 5))
-    assert store.transactions == [
-        [OperationUsage(key.id, int(NOW + 5), response, n, "listPets") for response, n in added.items()]
-    ]
+    rows = [OperationUsage(key.id, int(NOW + 5), measure, 3, "listPets")] if measure else []
+    assert (store.transactions, store.anonymous) == ([rows], [])
     assert (store.last_used, counters.keys_seen) == ({key.id: NOW}, [])
 
 
-def test_a_flush_writes_the_last_errors_of_some_keys() -> None:
+def test_the_last_errors_of_some_keys_are_written_and_kept_through_an_outage() -> None:
     store = RecordedUsage()
     counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
     for number in range(ERRORS_MAX + 5):
         for key in range(ERROR_KEYS_MAX + 5):
-            counters.note_error(RecentError(f"key_{key}", NOW + number, f"{key} {number}", "listPets", 404))
+            request_id = f"{key} {number}"
+            counters.note_error(f"key_{key}", NOW + number, request_id, "other", 404, "not_found", "/v1/\x00")
     store.down = True
     with pytest.raises(Unavailable):
-        asyncio.run(counters.flush(NOW))
+        asyncio.run(counters.flush_errors())
     store.down = False
-    asyncio.run(counters.flush(NOW))
+    asyncio.run(counters.flush_errors())
     assert len(store.errors) == ERRORS_MAX * ERROR_KEYS_MAX
     assert {error.at for error in store.errors} == {NOW + number for number in range(5, ERRORS_MAX + 5)}
-    asyncio.run(counters.flush(NOW))
+    assert {(error.code, error.path) for error in store.errors} == {("not_found", "/v1/%00")}
+    store.errors = []
+    asyncio.run(counters.flush_errors())
     assert store.errors == []
+
+
+def test_a_flood_of_refusals_is_noted_a_few_times_and_hides_no_ban_and_no_other_error() -> None:
+    store, key = RecordedUsage(), some_key(1)
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    limited, banned = (429, "rate_limit_exceeded"), (BANNED_429, "key_banned")
+    responses = [(400, "invalid_body")] * ERRORS_MAX + [limited] * 1_000 + [banned] * 1_000 + [(404, "not_found")]
+    for number, (status, code) in enumerate(responses):
+        counters.count(key, "listPets", status, 0.001)
+        shown = 429 if status == BANNED_429 else status
+        counters.note_error(key.id, NOW + number, str(number), "listPets", shown, code, "/v1/pets")
+    counters.publish(NOW)
+    asyncio.run(counters.flush(NOW))
+    asyncio.run(counters.flush_errors())
+    codes = ["invalid_body"] * (ERRORS_MAX - 3) + ["rate_limit_exceeded", "key_banned", "not_found"]
+    assert [error.code for error in store.errors] == codes
+    (rows,) = store.transactions
+    assert {row.measure: row.requests for row in rows}.items() >= {"refused": 1_000, "banned": 1_000}.items()
 
 
 def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> None:

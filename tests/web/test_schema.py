@@ -10,8 +10,8 @@ import yaml
 
 from harness.servers import Key, Server
 from petstore.errors import InvalidBody
+from petstore.operations import deprecated_operations
 from petstore.pets import NAME_PATTERN, parse_new_pet
-from petstore.web.pets import SUNSET
 from tests.interface import DOCUMENT, DOCUMENTED
 
 
@@ -48,7 +48,7 @@ def test_after_the_sunset_the_document_has_no_get_pet_and_no_location(fresh: Ser
     before = client.get(fresh.origin + "/openapi.json")
     assert "getPet" in before.text
     for seconds, there in ((-1, True), (0, False)):
-        fresh.move_clock(SUNSET - time.time() + seconds + 0.5)
+        fresh.move_clock(deprecated_operations()[0].end - time.time() + seconds + 0.5)
         for path in ("/openapi.json", "/openapi.yaml"):
             answer = client.get(fresh.origin + path, headers={"If-None-Match": before.headers["etag"]})
             document = yaml.safe_load(answer.text) if answer.status_code == 200 else before.json()

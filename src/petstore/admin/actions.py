@@ -3,24 +3,22 @@
 Each action writes an audit entry with its actor. A running service obeys from the next request on.
 """
 
-import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from petstore.admin.pet_files import Checked, PetFile
 from petstore.audit import AuditEntry
-from petstore.errors import ImportTaken, InvalidBody, OperatorError, PetstoreError, Unavailable
+from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_name, digest_of, limits_of, mint, new_key
 from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
 from petstore.pets import Import, NewPet, Pet, PetChanges, PetStatus, Undone, new_pet
 from petstore.plans import Limits, Plan
 from petstore.store import Store
-from petstore.store.imports import Claim
-from petstore.wording import when
+from petstore.wording import counted, when
 
 PETS_MAX = 1_000  # in one action
 
@@ -186,74 +184,72 @@ class Admin:
             return f"animal {pet_id} was removed with its import, {by.id}: import {by.name} again"
         return f"no animal {pet_id} was removed from {self._store.environment}"
 
-    async def import_pets(
-        self,
-        name: str,
-        file: PetFile,
-        checked: Checked,
-        *,
-        adding: Callable[[int], None] = lambda added: None,
-        waiting: Callable[[Import], Awaitable[None]] | None = None,
-    ) -> Import:
-        """Add the animals of a file that was checked; go on with an interrupted import of the same bytes.
+    async def begin_import(self, name: str, checked: Checked, repeats: str = "") -> Import:
+        """Begins an import of a file that was checked, or joins the running import of the same bytes.
 
-        `adding` is called with the number of animals that are added, first with those of the interrupted import.
-        `waiting` is called again and again while another process seems to import the same bytes: without it that is an
-        OperatorError. When this fails or is cancelled, the import is `interrupted`.
+        Returns an import that is `done` if the same bytes were imported before, unless its id is `repeats`: the caller
+        asks the operator whether to repeat it.
         """
-        imports = self._store.imports
         shown = name.encode(errors="replace").decode()  # a file's name need not be UTF-8
-        claim, place = await self._claim_import(shown, checked, waiting)
-        try:
-            adding(place)
-            async for chunk in file.chunks(checked, place, self._store.database.bounds.import_chunk):
-                await imports.add_chunk(claim, place, chunk, self._clock())
-                place += len(chunk)
-                adding(place)
-            await imports.finish(claim, self._clock())
-        except ImportTaken:
-            raise
-        except BaseException as error:
-            with contextlib.suppress(Unavailable):  # then it is `interrupted` a minute later
-                await imports.release(claim)
-            if isinstance(error, PetstoreError):
-                raise _interrupted(claim.import_id, place, checked.animals, error) from error
-            raise
-        return await self._import(claim.import_id)
+        begun = await self._store.imports.begin(checked.sha256, checked.animals, self._entry("import", shown), repeats)
+        if begun.total != checked.animals:  # the same bytes in another format
+            raise OperatorError(
+                f"{begun.id} imports the same content as {counted(begun.total, 'animal')},"
+                f" not {checked.animals:,}: use the same --format"
+            )
+        return begun
 
-    async def _claim_import(
-        self, name: str, checked: Checked, waiting: Callable[[Import], Awaitable[None]] | None
-    ) -> tuple[Claim, int]:
-        """The right to add, and how many animals are there already."""
-        imports = self._store.imports
-        waited = False
-        while True:
-            found = await imports.of_file(checked.sha256, self._clock())
-            if found is None or found.state == "done":
-                if found is not None and waited:
-                    raise OperatorError(f"{found.id} has added this file meanwhile: nothing was added twice")
-                claim = await imports.begin(checked.sha256, checked.animals, self._entry("import", name))
-                if claim is not None:
-                    return claim, 0
-                continue  # another process has begun at the same moment
-            claim = await imports.take_over(found.id, self._clock())
-            if claim is not None:  # only now: no other process adds any more
-                return claim, (await self._import(found.id)).added
-            if waiting is None:
-                raise OperatorError(f"{found.id} imports the same file now; try again in a minute")
-            await waiting(found)
-            waited = True
+    async def import_pets(
+        self, begun: Import, file: PetFile, checked: Checked, adding: Callable[[int], None] = lambda count: None
+    ) -> Import:
+        """Adds the remaining animals of a file to an import. Other processes can do the same at the same time.
+
+        `adding` is called with the number of the file's animals that are in the catalogue. Raises OperatorError if
+        another operator undoes the import. If this fails or is cancelled, importing the same file resumes the import.
+        """
+        try:
+            await self._add_rest(begun, file, checked, adding)
+        except (OperatorError, Unavailable) as error:
+            raise OperatorError(
+                f"{error}; import the same file again to resume {begun.id},"
+                f" or remove its animals with petstore pets undo-import {begun.id}"
+            ) from error
+        found = await self._import(begun.id)
+        if found.state != "done":
+            raise OperatorError(f"{begun.id} was undone, so no more animals are added")
+        return found
+
+    async def _add_rest(self, begun: Import, file: PetFile, checked: Checked, adding: Callable[[int], None]) -> None:
+        """Adds chunks until the import has all animals of the file, or is undone."""
+        imports, size = self._store.imports, self._store.database.bounds.import_chunk
+        place = begun.added
+        adding(place)
+        while place < begun.total:
+            async for first, pets in file.batches(checked):
+                while first <= place < first + len(pets):
+                    chunk = pets[place - first :][:size]
+                    if await imports.add_chunk(begun.id, place, chunk, self._clock()):
+                        place += len(chunk)
+                    else:
+                        found = await self._import(begun.id)
+                        if found.state in ("undoing", "undone"):
+                            return
+                        place = found.added
+                    adding(place)
 
     async def earlier_import(self, sha256: str) -> Import | None:
-        """The last import of a file with this digest, unless it was undone. Raises OperatorError on a full disk."""
+        """Returns the running import of these bytes, or else the newest that is done.
+
+        Raises OperatorError on a full disk.
+        """
         self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._clock())
 
     async def undo_import(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
-        """Remove the animals of an import that no operator has changed since; go on if that was interrupted.
+        """Removes the animals of an import that no operator has changed since. Resumes an interrupted undo.
 
-        `removed` of the result does not count those that were removed by hand before.
-        `removing` is called with the number of animals that were removed or kept so far.
+        `removed` of the result does not count animals that were removed by hand before.
+        `removing` is called with the number of animals removed or kept so far.
         """
         found = await self._import(import_id)
         gone = 0 if found.state == "undoing" else (await self._store.imports.undone(import_id)).removed
@@ -320,13 +316,6 @@ def checked_pet(pet: NewPet | Pet) -> NewPet:
         return new_pet(msgspec.to_builtins(pet))
     except InvalidBody as error:
         raise OperatorError(error.message) from None
-
-
-def _interrupted(import_id: str, added: int, total: int, error: PetstoreError) -> OperatorError:
-    return OperatorError(
-        f"{error}; {import_id} has added at least {added:,} of {total:,} animals: import the same content again to"
-        f" go on, or remove them with petstore pets undo-import {import_id}"
-    )
 
 
 async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:

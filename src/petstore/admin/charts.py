@@ -1,26 +1,33 @@
 """Charts: usage as bars, for the plots of the console and the sparklines of the command line."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from petstore.operations import OperationName
 from petstore.store.usage import Usage
-from petstore.usage import RESPONSE_CLASSES, ResponseClass, Span
+from petstore.usage import Measure, Span
+
+# The parts of a bar. Unlike measures, they do not overlap.
+ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
+RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
 
 
 class Bars(NamedTuple):
-    """Requests by class of response, in bars of `seconds` that begin at `starts`."""
+    """Requests in bars of `seconds` that begin at `starts`, and the sums over all bars."""
 
     starts: list[int]
     seconds: int
     requests: dict[ResponseClass, list[int]]
+    sums: dict[ResponseClass, int]
+    admitted: list[int]
 
     def totals(self) -> list[int]:
         return [sum(bar) for bar in zip(*self.requests.values(), strict=True)]
 
     def sum_of(self, *classes: ResponseClass) -> int:
         """The requests of these classes in all bars; without an argument, of all classes."""
-        return sum(sum(self.requests[each]) for each in classes or RESPONSE_CLASSES)
+        return sum(self.sums[each] for each in classes or RESPONSE_CLASSES)
 
 
 async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
@@ -35,29 +42,34 @@ async def key_bars(
     """The requests of each of these keys, or those for one operation. Raises Unavailable."""
     starts = span.bars(now, span.usage_interval)
     found = await usage.of_keys(key_ids, span.usage_interval, starts, operation)
-    rows: dict[str, list[tuple[int, ResponseClass, int]]] = {key_id: [] for key_id in key_ids}
-    for key_id, start, response, requests in found:
-        rows[key_id].append((start, response, requests))
+    rows: dict[str, list[tuple[int, Measure, int]]] = {key_id: [] for key_id in key_ids}
+    for key_id, start, measure, requests in found:
+        rows[key_id].append((start, measure, requests))
     return {key_id: bars_of(some, span.bars(now, span.key_bar), span.key_bar) for key_id, some in rows.items()}
 
 
-def bars_of(rows: Iterable[tuple[int, ResponseClass, int]], starts: list[int], seconds: int) -> Bars:
+def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds: int) -> Bars:
     """Each row added to the bar that contains its start; rows outside of all bars are left out."""
-    requests: dict[ResponseClass, list[int]] = {each: [0] * len(starts) for each in RESPONSE_CLASSES}
-    for start, response, count in rows:
+    bars: list[Counter[Measure]] = [Counter() for _ in starts]
+    sums: Counter[Measure] = Counter()
+    for start, measure, count in rows:
         index = (start - starts[0]) // seconds
         if 0 <= index < len(starts):
-            requests[response][index] += count
-    _keep_above_zero(requests)
-    return Bars(starts, seconds, requests)
+            bars[index][measure] += count
+            sums[measure] += count
+    shown = [_responses(bar) for bar in bars]
+    requests = {each: [bar[each] for bar in shown] for each in RESPONSE_CLASSES}
+    return Bars(starts, seconds, requests, _responses(sums), [bar["admitted"] for bar in bars])
 
 
-def _keep_above_zero(requests: dict[ResponseClass, list[int]]) -> None:
-    """Show an error as `ok` where its admission is in the bar before: there it counts as `ok`. The sums stay."""
-    for bar, ok in enumerate(requests["ok"]):
-        missing = max(0, -ok)
-        for error in ("client_error", "server_error"):
-            moved = min(missing, requests[error][bar])
-            requests[error][bar] -= moved
-            requests["ok"][bar] += moved
-            missing -= moved
+def _responses(measures: Counter[Measure]) -> dict[ResponseClass, int]:
+    """What a bar shows. An error can be in a later bar than its admission, so OK could otherwise be negative."""
+    ok = max(0, measures["admitted"] - measures["client_error"] - measures["server_error"])
+    return {
+        "ok": ok + measures["anonymous_ok"],
+        "client_error": measures["client_error"] + measures["anonymous_client_error"],
+        "unauthorized": measures["unauthorized"],
+        "refused": measures["refused"] + measures["anonymous_refused"],
+        "banned": measures["banned"],
+        "server_error": measures["server_error"] + measures["anonymous_server_error"],
+    }

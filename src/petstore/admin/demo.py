@@ -15,21 +15,36 @@ import msgspec
 
 from petstore.admin.actions import Admin, newest_entry
 from petstore.admin.pet_files import IMPORTED, PetFile, format_of
+from petstore.errors import STATUS_OF_CODE
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
-from petstore.operations import DEPRECATED, OPERATIONS, OperationName
+from petstore.operations import OPERATIONS, OperationName, deprecated_operations
 from petstore.pets import NewPet, PetChanges, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import SECOND, Windows
+from petstore.settings import BASES
 from petstore.store import Store
-from petstore.usage import ANONYMOUS, DAY, HOUR, MINUTE, SPANS, OperationUsage, RecentError, ResponseClass
+from petstore.usage import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SPANS,
+    AnonymousMeasure,
+    KeyMeasure,
+    OperationUsage,
+    RecentError,
+    TotalUsage,
+)
 
 ACTOR = "petstore serve --demo"  # creates the keys that are printed
 OPERATOR = "ada (demo)"
 ANIMALS: dict[Environment, int] = {"live": 360, "staging": 120}
 FILES = ("harbour-shelter.csv", "city-shelter.csv", "breeders.jsonl")
 QUARTER = 15 * MINUTE
-STATUSES: dict[ResponseClass, int] = {"client_error": 404, "refused": 429, "banned": 429, "server_error": 503}
+CODES: dict[KeyMeasure, str] = {
+    "client_error": "invalid_body", "refused": "rate_limit_exceeded", "banned": "key_banned",
+    "server_error": "unavailable",
+}  # fmt: skip
 
 # The category → names of its animals: dogs, cats, rabbits, birds, fish, turtles.
 NAMES = {
@@ -42,18 +57,11 @@ NAMES = {
 }
 CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # repeated: more dogs and cats than turtles
 
-Mix = Mapping[tuple[OperationName, ResponseClass], float]
-_OTHERS = [each.name for each in OPERATIONS if each.name not in ("listPets", DEPRECATED)]
-READS: Mix = {("listPets", "ok"): 1.0}
-SHOP: Mix = {("listPets", "ok"): 0.8, ("createPet", "ok"): 0.15, ("createPet", "client_error"): 0.05}
-OLD_CLIENT: Mix = {(DEPRECATED, "ok"): 0.5, (DEPRECATED, "client_error"): 0.02, ("listPets", "ok"): 0.48}
-BUSY: Mix = {
-    ("listPets", "ok"): 0.85,
-    **{(name, "ok"): 0.149 / len(_OTHERS) for name in _OTHERS},
-    ("listPets", "server_error"): 0.001,
-}
-ABUSIVE: Mix = {("listPets", "ok"): 0.5, ("listPets", "refused"): 0.4, ("listPets", "banned"): 0.1}
-TOO_FAST: Mix = {("listPets", "ok"): 0.7, (DEPRECATED, "ok"): 0.2, ("listPets", "refused"): 0.1}
+# The share of each measure. Errors are part of `admitted`.
+Mix = Mapping[tuple[OperationName, KeyMeasure], float]
+READS: Mix = {("listPets", "admitted"): 1.0}
+SHOP: Mix = {("listPets", "admitted"): 0.8, ("createPet", "admitted"): 0.2, ("createPet", "client_error"): 0.05}
+ABUSIVE: Mix = {("listPets", "admitted"): 0.5, ("listPets", "refused"): 0.4, ("listPets", "banned"): 0.1}
 
 
 class _Key(NamedTuple):
@@ -68,16 +76,33 @@ class _Key(NamedTuple):
     unused: float = 0  # days since its last request
 
 
-KEYS = (
-    _Key("Summer campaign", "pro", 85, 200, READS, life=90 * DAY),
-    _Key("Contractor", "pro", 60, 0, READS),
-    _Key("City shelters", "enterprise", 45, 9_000, BUSY),
-    _Key("Harbour Vets", "free", 40, 350, OLD_CLIENT),
-    _Key("Little Paws shop", "free", 36, 60, TOO_FAST),
-    _Key("Price comparison", "free", 34, 90, ABUSIVE, unused=0.3),
-    _Key("Pet finder app", "business", 32, 3_500, SHOP),
-)
-NO_KEY = _Key("", "free", 0, 40, {("listPets", "unauthorized"): 0.9, ("other", "client_error"): 0.1})
+ANONYMOUS_PER_HOUR: dict[AnonymousMeasure, float] = {"unauthorized": 36, "anonymous_client_error": 4}
+
+
+def _keys() -> tuple[_Key, ...]:
+    deprecated = [each.name for each in deprecated_operations()]
+    others = [each.name for each in OPERATIONS if each.name not in ("listPets", *deprecated)]
+    old_client = {
+        ("listPets", "admitted"): 0.48,
+        **_shared(0.52, deprecated, "admitted"),
+        **_shared(0.02, deprecated, "client_error"),
+    }
+    busy = {("listPets", "admitted"): 0.851, **_shared(0.149, others, "admitted"), ("listPets", "server_error"): 0.001}
+    too_fast = {("listPets", "admitted"): 0.7, **_shared(0.2, deprecated, "admitted"), ("listPets", "refused"): 0.1}
+    return (
+        _Key("Summer campaign", "pro", 85, 200, READS, life=90 * DAY),
+        _Key("Contractor", "pro", 60, 0, READS),
+        _Key("City shelters", "enterprise", 45, 9_000, busy),
+        _Key("Harbour Vets", "free", 40, 350, old_client),
+        _Key("Little Paws shop", "free", 36, 60, too_fast),
+        _Key("Price comparison", "free", 34, 90, ABUSIVE, unused=0.3),
+        _Key("Pet finder app", "business", 32, 3_500, SHOP),
+    )
+
+
+def _shared(share: float, operations: list[OperationName], measure: KeyMeasure) -> Mix:
+    """A share of the requests, in equal parts."""
+    return {(name, measure): share / len(operations) for name in operations}
 
 
 async def has_data(store: Store) -> bool:
@@ -94,30 +119,31 @@ async def is_demo(store: Store) -> bool:
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
     """Fill both environments, and return the secret of a new free key of each. Raises Unavailable."""
     secrets_made: dict[Environment, str] = {}
+    keys = _keys()
     for environment, store in stores.items():
 
         def admin(days_ago: float, actor: str = OPERATOR, store: Store = store) -> Admin:
             return Admin(store, gate, actor, lambda: now - days_ago * DAY)
 
         # In the order of their times: the audit log lists its entries in the order in which they were written.
-        ids = await _add_keys(admin)
+        ids = await _add_keys(admin, keys)
         await _add_animals(admin, ANIMALS[environment])
         await admin(0.3).suspend_key(ids["Price comparison"])
         share = ANIMALS[environment] / ANIMALS["live"]
-        callers = {ANONYMOUS: NO_KEY, **{ids[key.name]: key for key in KEYS}}
+        callers = {ids[key.name]: key for key in keys}
         rows = [row for start, seconds in _intervals(now) for row in _usage(start, seconds, callers, share, now)]
-        used = {row.key_id: float(row.start) for row in rows if row.key_id != ANONYMOUS}
-        await store.usage.add(rows, used)
+        anonymous = [row for start, seconds in _intervals(now) for row in _anonymous_usage(start, seconds, share)]
+        await store.usage.add(rows, {row.key_id: float(row.start) for row in rows}, anonymous)
         await gate.put_windows(_windows(rows, SPANS["day"].since(now)))
-        await store.usage.add_errors([_error(row) for row in rows if row.key_id in used and row.response in STATUSES])
+        await store.usage.add_errors([_error(row, environment) for row in rows if row.measure in CODES])
         _, secrets_made[environment] = await admin(0, ACTOR).create_key("free", name="first key")
     return secrets_made
 
 
-async def _add_keys(admin: Callable[[float], Admin]) -> dict[str, str]:
+async def _add_keys(admin: Callable[[float], Admin], keys: Iterable[_Key]) -> dict[str, str]:
     """The ids of the keys by their names."""
     ids = {}
-    for key in KEYS:
+    for key in keys:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
         made, _ = await admin(key.age).create_key(key.plan, name=key.name, limits=limits, life=key.life)
         ids[key.name] = made.id
@@ -140,7 +166,8 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
     share = count // len(FILES)
     for number, name in enumerate(FILES):
         animals = file(name, number * share, (number + 1) * share)
-        await admin(28 - 13 * number).import_pets(name, animals, await animals.check())
+        operator, checked = admin(28 - 13 * number), await animals.check()
+        await operator.import_pets(await operator.begin_import(name, checked), animals, checked)
     added = await admin(1.6).add_pet(NewPet("Biscuit", 1))
     await admin(1.5).update_pet(added.id, PetChanges(name="Biscuit the Brave"))
     await admin(1.2).set_status([added.id - 1, added.id - 2, added.id - 3], "sold")
@@ -163,14 +190,20 @@ def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, 
     """The day of each key: it began with the usage, so that today's use is what the charts of the day show."""
     admitted: Counter[str] = Counter()
     for row in rows:
-        if row.key_id != ANONYMOUS and row.response not in ("refused", "banned"):
+        if row.measure == "admitted":
             admitted[row.key_id] += row.requests
     return ((key_id, Windows(day_start=start * SECOND, day_used=count)) for key_id, count in admitted.items())
 
 
-def _error(row: OperationUsage) -> RecentError:
+def _error(row: OperationUsage, environment: Environment) -> RecentError:
     """One of the requests of a row."""
-    return RecentError(row.key_id, float(row.start), secrets.token_hex(16), row.operation, STATUSES[row.response])
+    path = next(each.path for each in OPERATIONS if each.name == row.operation)
+    code = CODES[row.measure]
+    if row.measure == "client_error" and path.endswith("}"):
+        code = "pet_not_found"
+    shown = BASES[environment] + path.replace("{petId}", str(10 * ANIMALS[environment]))
+    request_id = secrets.token_hex(16)
+    return RecentError(row.key_id, float(row.start), request_id, row.operation, STATUS_OF_CODE[code], code, shown)
 
 
 def _intervals(now: float) -> Iterator[tuple[int, int]]:
@@ -184,16 +217,30 @@ def _intervals(now: float) -> Iterator[tuple[int, int]]:
 
 
 def _usage(start: int, seconds: int, callers: Mapping[str, _Key], share: float, now: float) -> Iterator[OperationUsage]:
-    # From 0 to 1, by the time of day: least at 3:00 UTC, most at 15:00.
-    load = 0.1 + 0.8 * (1 - math.cos(2 * math.pi * (start / HOUR - 3) / 24)) / 2
+    load = _load(start)
     for key_id, key in callers.items():
         if start > now - key.unused * DAY:
             continue
-        for number, ((operation, response), part) in enumerate(key.mix.items()):
-            if response == "refused" and load < 0.7:
+        for number, ((operation, measure), part) in enumerate(key.mix.items()):
+            if measure == "refused" and load < 0.7:
                 continue  # the key stays within its limits at night
-            exact = key.per_hour * share * part * load * seconds / HOUR
-            # Rounded up as often as the fraction says, so that few requests an hour are not lost in minutes.
-            requests = int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)
+            requests = _whole(key.per_hour * share * part * load * seconds / HOUR, start, number)
             if requests:
-                yield OperationUsage(key_id, start, response, requests, operation)
+                yield OperationUsage(key_id, start, measure, requests, operation)
+
+
+def _anonymous_usage(start: int, seconds: int, share: float) -> Iterator[TotalUsage]:
+    for number, (measure, per_hour) in enumerate(ANONYMOUS_PER_HOUR.items()):
+        requests = _whole(per_hour * share * _load(start) * seconds / HOUR, start, number)
+        if requests:
+            yield TotalUsage(start, measure, requests)
+
+
+def _load(start: int) -> float:
+    """From 0 to 1, by the time of day: least at 3:00 UTC, most at 15:00."""
+    return 0.1 + 0.8 * (1 - math.cos(2 * math.pi * (start / HOUR - 3) / 24)) / 2
+
+
+def _whole(exact: float, start: int, number: int) -> int:
+    """Rounded up as often as the fraction says, so that few requests an hour are not lost in minutes."""
+    return int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)

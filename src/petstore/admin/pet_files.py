@@ -96,29 +96,28 @@ class PetFile:
             raise OperatorError(f"no animals in {self._name}")
         return checked
 
-    async def chunks(self, checked: Checked, after: int, size: int) -> AsyncIterator[Sequence[NewPet]]:
-        """The animals that follow the first `after`, in chunks. Raises OperatorError when the file has changed.
+    async def batches(self, checked: Checked) -> AsyncIterator[tuple[int, Sequence[NewPet]]]:
+        """Yields all animals in batches, each with the number of animals before it.
 
-        No animal of a BATCH is returned before its bytes are known to be those that were checked.
+        Raises OperatorError if the file has changed: no batch is returned before its bytes are known to be those that
+        were checked.
         """
         lines = _Lines(self._source)
         pets: list[NewPet] = []
         marks = iter(checked.marks)
+        first = 0
         async for count, (_, row) in self._rows(lines):
             if isinstance(row, str):
                 raise self._changed()
-            if count > after:
-                pets.append(row)
+            pets.append(row)
             if count % BATCH == 0:
                 if lines.digest.digest() != next(marks, None):
                     raise self._changed()
-                for start in range(0, len(pets), size):
-                    yield pets[start : start + size]
-                pets = []
+                yield first, pets
+                first, pets = count, []
         if lines.digest.hexdigest() != checked.sha256:
             raise self._changed()
-        for start in range(0, len(pets), size):
-            yield pets[start : start + size]
+        yield first, pets
 
     async def _rows(self, lines: "_Lines") -> AsyncIterator[tuple[int, Row]]:
         """Each row with its line, good or bad, and how many they are so far."""

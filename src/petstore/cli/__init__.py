@@ -121,8 +121,8 @@ def _null() -> TextIO:
 def _fail(message: str) -> None:
     """A message may repeat an argument, which may be a secret by mistake, and what a forged file has."""
     # Only here: they take longer to import than `petstore --help` to run.
-    from petstore.cli.output import printable_lines
     from petstore.keys import without_keys
+    from petstore.wording import printable_lines
 
     _end(2, f"petstore: {printable_lines(without_keys(message))}")
 

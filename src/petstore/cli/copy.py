@@ -23,7 +23,7 @@ from petstore.backends import (
     recover_gate,
 )
 from petstore.cli.data import OPERATOR_BOUNDS, check_data, entry
-from petstore.cli.options import Command, data_options, settings_from
+from petstore.cli.options import Command, data_options, settings_from, url_of
 from petstore.cli.output import Output, Table, program, progress
 from petstore.errors import OperatorError
 from petstore.gate import Gate
@@ -35,12 +35,31 @@ from petstore.wording import counted
 
 
 @click.command(cls=Command)
-@click.option("--to-store", required=True, metavar="URL|DIR", help="The target: postgresql://…, or a directory.")
+@click.option("--to-store", metavar="URL|DIR", help="The target: postgresql://…, or a directory.")
+@click.option(
+    "--to-store-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A file that has the URL of the target: keeps its password out of the process list.",
+)
 @click.option(
     "--to-gate", metavar="URL", help="The target of the quotas: redis://… [default: the file in the directory]"
 )
+@click.option(
+    "--to-gate-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A file that has the URL of the target of the quotas.",
+)
 @data_options
-def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> None:
+def copy(
+    to_store: str | None,
+    to_store_file: Path | None,
+    to_gate: str | None,
+    to_gate_file: Path | None,
+    as_json: bool,
+    **where: Any,
+) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
     Quotas are what each key has used of its limits, and bans.
@@ -50,18 +69,21 @@ def copy(to_store: str, to_gate: str | None, as_json: bool, **where: Any) -> Non
 
     \b
     Examples:
-      petstore copy --to-store postgresql://petstore@db/petstore --to-gate redis://cache:6379/0
+      petstore copy --to-store-file /etc/petstore-store --to-gate-file /etc/petstore-gate
       petstore copy --store postgresql://petstore@db/petstore --gate redis://cache --to-store ./data
     """
+    to_store = url_of("to_store", to_store, to_store_file)
+    if to_store is None:
+        raise click.UsageError("Missing option '--to-store' or '--to-store-file'.")
     source = settings_from(where)
     asyncio.run(check_data(source))
-    target = _target(source, to_store, to_gate)
+    target = _target(source, to_store, url_of("to_gate", to_gate, to_gate_file))
     began = time.monotonic()
     copied = _copied(source, target)
     rows = [[each.what, f"{each.rows:,}", each.checksum] for each in copied]
     sentences = [
         f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the copy with:",
-        f"  {program()} serve {_options(target)}",
+        f"  {program()} serve {_options(target, to_store_file, to_gate_file)}",
     ]
     if target.store is not None and target.gate is None:
         sentences.append("The quotas were not copied, as there is no --to-gate: every window starts again.")
@@ -143,6 +165,10 @@ def _how_to_empty(target: Settings) -> str:
     return "DROP SCHEMA petstore_live, petstore_staging CASCADE" + ("; and FLUSHDB in Redis" if target.gate else "")
 
 
-def _options(target: Settings) -> str:
-    data = ["--data", str(target.data)] if target.store is None else ["--store", without_password(target.store)]
-    return shlex.join(data + (["--gate", without_password(target.gate)] if target.gate else []))
+def _options(target: Settings, store_file: Path | None, gate_file: Path | None) -> str:
+    """What `serve` needs to use the target."""
+    words = [] if target.store else ["--data", str(target.data)]
+    for name, url, file in (("--store", target.store, store_file), ("--gate", target.gate, gate_file)):
+        if url is not None:
+            words += [f"{name}-file", str(file)] if file else [name, without_password(url)]
+    return shlex.join(words)

@@ -1,11 +1,13 @@
 """`petstore deploy-files`: the files for systemd, proxies, Kubernetes and monitoring."""
 
+import os
 import sys
 from pathlib import Path
 
 import click
 
 import petstore
+from petstore import data_dir
 from petstore.errors import OperatorError
 
 # The path in the files as they come. It is replaced by the path of the command that writes them.
@@ -26,18 +28,24 @@ def deploy_files(directory: Path, force: bool) -> None:
     \b
     Examples:
       petstore deploy-files .
-      petstore deploy-files /tmp/petstore --force
+      petstore deploy-files ./deploy --force
     """
     files = sorted(_packaged(), key=lambda file: file.name)
-    present = [file.name for file in files if (directory / file.name).exists()]
+    present = [file.name for file in files if os.path.lexists(directory / file.name)]
     if present and not force:
         raise OperatorError(f"{directory} already has {', '.join(present)}; --force replaces them")
     command = str(Path(sys.executable).with_name("petstore"))
-    directory.mkdir(parents=True, exist_ok=True)
+    with data_dir.os_errors_of(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    for file in files:  # before the first is written
+        data_dir.check_target(directory / file.name, [os.geteuid()])
     for file in files:
         target = directory / file.name
-        target.write_text(file.read_text("utf-8").replace(COMMAND, command), "utf-8")
-        target.chmod(0o755 if target.suffix == ".sh" else 0o644)  # no secrets: every user may read them
+        with data_dir.os_errors_of(target), data_dir.replacing(target) as written:
+            written.write(file.read_text("utf-8").replace(COMMAND, command))
+            os.fchmod(
+                written.fileno(), 0o755 if target.suffix == ".sh" else 0o644
+            )  # no secrets: every user may read them
         click.echo(target)
 
 

@@ -22,11 +22,11 @@ from petstore.cli.options import (
     limit_option,
     yes_option,
 )
-from petstore.cli.output import Output, Table, printable, program
+from petstore.cli.output import Output, Table, program
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
-from petstore.wording import when
+from petstore.wording import printable, when
 
 SECRET_MAX = 1_000_000  # characters that identify reads
 HISTORY_MAX = 20  # audit entries of a key in text; JSON has all
@@ -131,7 +131,10 @@ async def list_(
 @_key_argument
 @on_data("read")
 async def show(backends: Backends, key_id: str) -> Output:
-    """Show one key: its state, its use, its limits and its history. ID is the key's id, as keys list shows it."""
+    """Show one key: its state, use, limits, last errors and history.
+
+    ID is the key's id, as keys list shows it. --json also has the request id of each error.
+    """
     return await _one_key(backends, await key_of(backends, key_id))
 
 
@@ -304,6 +307,7 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     """`secret` describes the secret that the key was identified by."""
     status = await _status(backends, key)
     history = await admin(backends, key.environment).key_history(key.id)
+    errors = await backends.stores[key.environment].usage.recent_errors(key.id)
     rotation = next((entry for _, entry in history if entry.action == "rotate key"), None)
     minute, day = (f"{status.minute_used:,}", f"{status.day_used:,}") if status else ("?", "?")
     fields = {
@@ -318,11 +322,18 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     data = {
         **_key_values(key, status), "rotated": rotation.at if rotation else None, **secret,
         "history": [{"number": number, **msgspec.structs.asdict(entry)} for number, entry in history],
+        "errors": [{name: value for name, value in each._asdict().items() if name != "key_id"} for each in errors],
     }  # fmt: skip
     rows = [[when(entry.at), entry.actor, entry.action, entry.detail] for _, entry in history[:HISTORY_MAX]]
     table = Table(["when", "who", "what", "detail"], rows, "The audit log has no entries of this key.")
-    older = [f"\nOlder entries: {program()} audit --env {key.environment} --search {key.id}"]
-    return Output(data, fields, "", table, *(older if len(history) > HISTORY_MAX else ()))
+    older = [f"Older entries: {program()} audit --env {key.environment} --search {key.id}"]
+    refused = [[when(each.at), str(each.status), each.code, each.operation, each.path] for each in errors]
+    columns = ["when", "status", "code", "operation", "path"]
+    error_table = Table(columns, refused, "None of the last requests was refused or failed.")
+    return Output(
+        data, fields, "\nLast refusals and errors:\n", error_table, "\nHistory:\n", table,
+        *(older if len(history) > HISTORY_MAX else ()),
+    )  # fmt: skip
 
 
 async def _new_secret(backends: Backends, key: ApiKey, secret: str, *sentences: str, **more: float) -> Output:

@@ -158,12 +158,17 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
     """The settings of a command's options. Reads --store-file and --gate-file. Raises OperatorError."""
     settings = dict(options)
     for name in ("store", "gate"):
-        file: Path | None = settings.pop(f"{name}_file")
-        if file is not None and _overrides(f"{name}_file", name, settings[name]):
-            settings[name] = _url_in(file, f"--{name}-file {file}")
+        settings[name] = url_of(name, settings[name], settings.pop(f"{name}_file"))
         if settings[name] is not None:
             check_url(f"--{name}", settings[name])
     return Settings(**settings)
+
+
+def url_of(name: str, url: str | None, file: Path | None) -> str | None:
+    """The URL that an option was given, or that the file of the same option with `_file` has. Raises OperatorError."""
+    if file is None or not _overrides(name, url):
+        return url
+    return _url_in(file, f"--{name.replace('_', '-')}-file {file}")
 
 
 def check_settings(settings: Settings) -> None:
@@ -182,14 +187,15 @@ def check_parent(file: Path) -> None:
         pass
 
 
-def _overrides(file_option: str, url_option: str, url: str | None) -> bool:
+def _overrides(name: str, url: str | None) -> bool:
     """Whether the file counts and not the URL: an option of the command line wins over a variable."""
     if url is None:
         return True
     context = click.get_current_context()
-    sources = [context.get_parameter_source(option) for option in (file_option, url_option)]
+    sources = [context.get_parameter_source(option) for option in (f"{name}_file", name)]
     if sources[0] == sources[1]:
-        raise OperatorError(f"give --{url_option} or --{url_option}-file, not both")
+        option = name.replace("_", "-")
+        raise OperatorError(f"give --{option} or --{option}-file, not both")
     return sources[0] == ParameterSource.COMMANDLINE
 
 

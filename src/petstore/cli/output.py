@@ -4,17 +4,17 @@ import contextlib
 import csv
 import io
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO, cast
 
 import click
 import msgspec
 
 from petstore.errors import OperatorError
+from petstore.wording import printable, printable_lines
 
 MIN_WIDTH = 80  # columns: a table is never laid out for fewer; a narrower terminal breaks the lines itself
 CLOSE_WIDTH = 100  # columns: below this a table has one space between its columns, not two
@@ -43,6 +43,19 @@ def use_utf8() -> None:
     """Data for programs are UTF-8, whatever the terminal's encoding."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
+
+
+class _Terminal(io.TextIOBase):
+    """Standard output for data on a terminal, which would act on control characters."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(printable_lines(text))
+
+
+def data_output() -> TextIO:
+    """Standard output for data: as they are, except on a terminal."""
+    use_utf8()
+    return cast(TextIO, _Terminal()) if sys.stdout.isatty() else sys.stdout
 
 
 class Table(NamedTuple):
@@ -75,32 +88,19 @@ class Output:
         with printing_secret(self._remedy) if self._remedy else contextlib.nullcontext():
             if as_json:
                 use_utf8()
-                click.echo(msgspec.json.format(msgspec.json.encode(self._data, enc_hook=str), indent=2).decode())
+                encoded = msgspec.json.encode(self._data, enc_hook=str)
+                click.echo(printable_lines(msgspec.json.format(encoded, indent=2).decode()))
             for part in () if as_json else self._parts:
                 if isinstance(part, Table):
                     _print_table(*part)
                 elif isinstance(part, Csv):
-                    use_utf8()
-                    csv.writer(sys.stdout, lineterminator="\n").writerows([part.columns, *part.rows])
+                    csv.writer(data_output(), lineterminator="\n").writerows([part.columns, *part.rows])
                 elif isinstance(part, dict):
                     _print_fields(part)
                 else:
                     click.echo(printable_lines(part))
         if self._more:  # on standard error: standard output has only data
             click.echo(f"There is more: add {self._more} to the same command.", err=True)
-
-
-# Control characters, line separators, marks of writing direction, lone surrogates: a terminal may act on them.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def printable(text: str) -> str:
-    """The text without characters that a terminal would take for commands."""
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def printable_lines(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
 
 
 def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whole: Sequence[str]) -> None:

@@ -27,15 +27,14 @@ from petstore.cli.options import (
     settings_from,
     yes_option,
 )
-from petstore.cli.output import Output, Table, printable, program, progress, use_utf8
+from petstore.cli.output import Output, Table, data_output, program, progress
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
-from petstore.wording import counted, when
+from petstore.wording import counted, printable, when
 
 NAMED_MAX = 10  # ids in a message
 KEPT_IDS_MAX = 1_000  # ids in JSON
-WAIT_SECONDS = 1.0  # between two looks at an import of the same content
 
 
 IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file, or of - (standard input).
@@ -47,10 +46,10 @@ IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file
 Semicolons or tabs may stand for the commas of .csv.
 Ids in the file are ignored: the catalogue assigns new ones.
 
-FILE is checked whole first: if one row is bad, nothing is added. Its animals are then visible as they are added,
-and creates go on meanwhile. After an interruption give the same command again: it goes on where it ended. A file
-that was imported before is recognised by its content, and the command asks first. pets imports lists the imports,
-pets undo-import removes one again. With --dry-run the exit code is 1 when the import would refuse FILE.
+The whole file is checked first: if one row is bad, nothing is added. Its animals are then visible as they are added,
+and creates continue. After an interruption, run the same command again to resume the import. If a file with the same
+content was imported before, the command asks first. pets imports lists the imports, and pets undo-import removes the
+animals of one. With --dry-run, the exit code is 1 if the import would refuse FILE.
 """
 
 
@@ -86,34 +85,34 @@ def import_(
                 return
             with progress("Checking", os.fstat(source.fileno()).st_size) as bar:
                 checked = asyncio.run(pets.check(_reaching(bar)))
-            earlier = _earlier_import(where, environment, checked.sha256)
-            if earlier is not None and earlier.state == "done":
-                confirm(f"{name} was imported before: {_described(earlier)}. Import it again?", yes)
-            elif earlier is not None and earlier.state == "interrupted":
-                of = f"{earlier.added:,} of {counted(earlier.total, 'animal')}"
-                click.echo(f"Going on with {earlier.id}, which has added {of}.", err=True)
-            imported = act(where, lambda backends: _add(backends, environment, name, pets, checked), access="create")
+            begun = _begin(where, environment, name, checked, yes)
+            if begun.added:
+                of = f"{begun.added:,} of {counted(begun.total, 'animal')}"
+                click.echo(f"Resuming {begun.id}, which has added {of}.", err=True)
+            imported = act(where, lambda backends: _add(backends, environment, begun, pets, checked), access="write")
     except KeyboardInterrupt:
-        click.echo("\nInterrupted: give the same command again to go on.", err=True)
+        click.echo("\nInterrupted. Run the same command again to resume.", err=True)
         raise
     data = {"added": imported.added, "import": imported.id, "environment": environment}
     Output(data, f"{counted(imported.added, 'animal')} added to {environment} by import {imported.id}.").print(as_json)
 
 
-async def _add(backends: Backends, environment: Environment, name: str, pets: PetFile, checked: Checked) -> Import:
-    waited = False
+def _begin(where: Mapping[str, Any], environment: Environment, name: str, checked: Checked, yes: bool) -> Import:
+    """Begins or joins an import. Asks first if a file with the same content was imported before."""
+    repeats = ""
 
-    async def wait(running: Import) -> None:
-        nonlocal waited
-        if not waited:
-            click.echo(f"{running.id} imports the same content, or did within the last minute: waiting …", err=True)
-        waited = True
-        await asyncio.sleep(WAIT_SECONDS)
+    async def begin(backends: Backends) -> Import:
+        return await admin(backends, environment).begin_import(Path(name).name, checked, repeats)
 
+    while (begun := act(where, begin, access="create")).state == "done":
+        confirm(f"{name} was imported before: {_described(begun)}. Import it again?", yes)
+        repeats = begun.id
+    return begun
+
+
+async def _add(backends: Backends, environment: Environment, begun: Import, pets: PetFile, checked: Checked) -> Import:
     with progress("Adding", checked.animals) as bar:
-        return await admin(backends, environment).import_pets(
-            Path(name).name, pets, checked, adding=_reaching(bar), waiting=wait
-        )
+        return await admin(backends, environment).import_pets(begun, pets, checked, _reaching(bar))
 
 
 def _reaching(bar: Any) -> Callable[[int], None]:
@@ -178,7 +177,7 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
         if as_json:
             listed.append({"line": line, "reason": reason})
         else:
-            click.echo(f"line {line}: {reason}")
+            click.echo(printable(f"line {line}: {reason}"))
 
     good, faults, sha256, _ = asyncio.run(pets.read(bad))
     earlier = _earlier_import(where, environment, sha256)
@@ -203,7 +202,7 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
 @limit_option(20)
 @on_data("read")
 async def imports(backends: Backends, environment: Environment, limit: int) -> Output:
-    """List the imports, the newest first. An interrupted one is finished by importing the same file again."""
+    """List the imports, the newest first. Import the same file again to resume an interrupted import."""
     found = await backends.stores[environment].imports.page(backends.clock(), limit=limit)
     rows = [
         [each.id, printable(each.name), each.state, f"{each.added:,}", f"{each.total:,}", when(each.at), each.actor]
@@ -229,7 +228,7 @@ class _Undoing(NamedTuple):
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     """Remove the animals that an import has added, except those that were changed since.
 
-    IMPORT is the import's id, as pets imports shows it. After an interruption the same command goes on.
+    IMPORT is the import's id, as pets imports shows it. After an interruption, run the same command again to resume.
     """
     before = act(where, lambda backends: _undoing(backends, import_id))
     if before.imported.state != "undone":
@@ -242,7 +241,7 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     try:
         after = act(where, work, access="write")
     except KeyboardInterrupt:
-        click.echo("\nInterrupted: give the same command again to go on.", err=True)
+        click.echo("\nInterrupted. Run the same command again to resume.", err=True)
         raise
     removed, kept, _ = after.counts
     data = {
@@ -286,6 +285,7 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
         check_parent(file)
+        data_dir.check_target(file, data_dir.trusted_users(where["data"]))
     if str(file) != "-" and not force and os.path.lexists(file):
         raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
 
@@ -298,8 +298,7 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
             )  # fmt: skip
 
     if str(file) == "-":
-        use_utf8()
-        act(where, lambda backends: write(backends, sys.stdout))
+        act(where, lambda backends: write(backends, data_output()))
         return
     with data_dir.os_errors_of(file), data_dir.replacing(file) as target:
         count = act(where, lambda backends: write(backends, target))

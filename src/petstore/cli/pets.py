@@ -19,12 +19,12 @@ from petstore.cli.options import (
     limit_option,
     yes_option,
 )
-from petstore.cli.output import Output, Table, printable, program
+from petstore.cli.output import Output, Table, program
 from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import STATUSES, NewPet, Pet, PetChanges, PetStatus
-from petstore.wording import counted
+from petstore.wording import counted, printable
 
 NAMED_MAX = 10  # ids in a message
 

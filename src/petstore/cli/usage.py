@@ -9,7 +9,7 @@ from typing import NamedTuple
 import click
 from click.core import ParameterSource
 
-from petstore.admin.charts import key_bars
+from petstore.admin.charts import ResponseClass, key_bars
 from petstore.admin.key_status import status_of
 from petstore.backends import Backends
 from petstore.cli.completion import key_ids
@@ -21,7 +21,7 @@ from petstore.keys import Environment, KeyQuery
 from petstore.operations import COUNTED, OPERATIONS, OTHER, OperationName
 from petstore.pets import INT64_MAX
 from petstore.store import Store
-from petstore.usage import SPANS, ResponseClass, Span, SpanName, calendar_month
+from petstore.usage import SPANS, Span, SpanName, calendar_month
 from petstore.wording import as_cell, when
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -66,11 +66,11 @@ async def usage(
     Examples:
       petstore usage
       petstore usage --month 2026-10 --csv > october.csv
-      petstore usage key_7Gh2kP0sLq9Z --span hour
+      petstore usage key_7Gh2kP0sLq9Z --span week
       petstore usage --operation getPet --span month
 
-    "admitted" is what to bill: all requests but those answered 429. They are counted up to now. A running service adds
-    429s and errors every five seconds.
+    "admitted" is what to bill: all requests except those answered 429, counted up to now. A running service adds 429s
+    and errors every five seconds.
 
     --csv has a row for every key, also for one without requests, and of both environments unless --env chooses one. The
     columns of the operations add up to "admitted"; "other" are requests for a wrong path or method.
@@ -118,7 +118,7 @@ async def _busiest(
     for total in shown:
         key = keys.get(total.key_id)  # unknown again after a restore
         about = {"name": key.name if key else "", "plan": key.plan if key else None}
-        data.append({**total._asdict(), "admitted": total.admitted, **about})
+        data.append({**total._asdict(), "requests": total.requests, **about})
         counts = (total.requests, total.admitted, total.refused, total.banned)
         line = sparkline(bars[total.key_id].totals())
         rows.append([total.key_id, line, *(f"{count:,}" for count in counts), key.name if key else ""])
@@ -166,9 +166,13 @@ async def _one(backends: Backends, key_id: str, period: Period, operation: Opera
     await _collect(backends, [key_id])
     bars = (await key_bars(backends.stores[key.environment].usage, [key_id], span, end, operation))[key_id]
     status = await status_of(backends.gate, key, time.time())
-    admitted = bars.sum_of("ok", "client_error", "server_error")
+    admitted = sum(bars.admitted)
     steps = [
-        {"start": start, **{answer: bars.requests[answer][bar] for answer in KEY_ANSWERS}}
+        {
+            "start": start,
+            "admitted": bars.admitted[bar],
+            **{answer: bars.requests[answer][bar] for answer in KEY_ANSWERS},
+        }
         for bar, start in enumerate(bars.starts)
     ]
     data = {

@@ -117,7 +117,7 @@ class Jobs:
         running = [job.task for job in self._jobs.values() if job.task is not None]
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)  # an import notes that it was interrupted
+        await asyncio.gather(*running, return_exceptions=True)
         self._directory.cleanup()
 
     def start(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> Job:

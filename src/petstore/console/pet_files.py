@@ -34,7 +34,10 @@ async def start_import(request: ConsoleRequest) -> Response:
             job.begin(f"Checking {name}", upload.size or 0)
             checked = await file.check(job.advance)
             job.begin(f"Adding {checked.animals:,} animals", checked.animals)
-            done = await request.admin.import_pets(name, file, checked, adding=job.advance)
+            begun = await request.admin.begin_import(name, checked)
+            while begun.state == "done":
+                begun = await request.admin.begin_import(name, checked, repeats=begun.id)
+            done = await request.admin.import_pets(begun, file, checked, job.advance)
         request.pets_changed()
         job.link = f"/animals/imports/{done.id}"
         return f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added to {request.environment}."

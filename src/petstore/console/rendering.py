@@ -13,9 +13,10 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
+from petstore.admin.charts import RESPONSE_CLASSES, ResponseClass
 from petstore.admin.pet_files import IMPORTED
 from petstore.pets import STATUSES
-from petstore.usage import RESPONSE_CLASSES, SPANS, ResponseClass
+from petstore.usage import SPANS
 from petstore.wording import when
 
 STATIC = Path(__file__).with_name("static")

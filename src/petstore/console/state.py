@@ -15,7 +15,7 @@ from petstore.console.sessions import FailureThrottle, Sessions, SignInLimits
 from petstore.errors import Unavailable
 from petstore.gate import Ban, Gate
 from petstore.keys import ApiKey, Environment
-from petstore.operations import DEPRECATED
+from petstore.operations import OperationName, deprecated_operations
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.usage import DAY, SPANS, KeyTotal, SpanName
@@ -25,7 +25,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 BUSIEST = 8
 DEPRECATED_DAYS = 30
-DEPRECATED_MAX = 10_000  # keys in the table; the export has all
+DEPRECATED_MAX = 10_000  # keys of an operation in the table; the export has all
 
 
 class ConsoleOrigin:
@@ -96,12 +96,15 @@ class ConsoleState:
         """Record an action in the audit log of live, which also has the sign-ins. Raises Unavailable."""
         await self.stores["live"].audit.record(AuditEntry(self.clock(), actor, action, subject, detail))
 
-    async def deprecated_totals(self, environment: Environment, limit: int) -> list[KeyTotal]:
-        """The keys that called the deprecated operation in the last days, the most calls first. Raises Unavailable."""
+    async def deprecated_totals(self, environment: Environment, limit: int) -> list[tuple[OperationName, KeyTotal]]:
+        """The keys that called each deprecated operation in the last days, the most calls first. Raises Unavailable."""
         since = int(self.clock()) // DAY * DAY - (DEPRECATED_DAYS - 1) * DAY
-        return await self.stores[environment].usage.busiest(
-            interval=DAY, since=since, limit=limit, operation=DEPRECATED
-        )
+        usage = self.stores[environment].usage
+        return [
+            (operation.name, total)
+            for operation in deprecated_operations()
+            for total in await usage.busiest(interval=DAY, since=since, limit=limit, operation=operation.name)
+        ]
 
     async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
         """The bans of one environment's keys, the longest first."""

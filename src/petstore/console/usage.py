@@ -13,7 +13,7 @@ from petstore.console.rendering import timestamp
 from petstore.console.requests import ConsoleRequest
 from petstore.console.state import DEPRECATED_DAYS
 from petstore.keys import ApiKey
-from petstore.operations import DEPRECATED
+from petstore.operations import OperationName, deprecated_operations
 from petstore.usage import SPANS, KeyTotal
 from petstore.wording import as_cell
 
@@ -44,12 +44,13 @@ async def export_deprecated(request: ConsoleRequest) -> Response:
     """All callers as CSV."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["key_id", "name", "plan", "requests", "last_call"])
+    table.writerow(["key_id", "name", "plan", "requests", "last_call", "operation"])
     totals = await request.state.deprecated_totals(request.environment, EXPORT_MAX)
     for start in range(0, len(totals), 1_000):
-        for key, total in await _callers(request, totals[start : start + 1_000]):
-            table.writerow([key.id, as_cell(key.name), key.plan, total.requests, timestamp(total.last, "day")])
-    headers = {"content-disposition": f'attachment; filename="{DEPRECATED}-{request.environment}.csv"'}
+        for operation, key, total in await _callers(request, totals[start : start + 1_000]):
+            last = timestamp(total.last, "day")
+            table.writerow([key.id, as_cell(key.name), key.plan, total.requests, last, operation])
+    headers = {"content-disposition": f'attachment; filename="deprecated-{request.environment}.csv"'}
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
 
@@ -57,7 +58,7 @@ async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
     totals, start = await request.state.deprecated[request.environment].latest(), request.number("start")
     page = totals.value[start : start + PAGE_SIZE] if totals else []
     return {
-        "operation": DEPRECATED,
+        "operations": deprecated_operations(),
         "days": DEPRECATED_DAYS,
         "loaded": totals is not None,
         "first": start == 0,
@@ -67,7 +68,9 @@ async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
     }
 
 
-async def _callers(request: ConsoleRequest, totals: Sequence[KeyTotal]) -> list[tuple[ApiKey, KeyTotal]]:
+async def _callers(
+    request: ConsoleRequest, totals: Sequence[tuple[OperationName, KeyTotal]]
+) -> list[tuple[OperationName, ApiKey, KeyTotal]]:
     """In the order of the totals. Raises Unavailable."""
-    keys = await request.store.keys.by_id([total.key_id for total in totals])
-    return [(keys[total.key_id], total) for total in totals if total.key_id in keys]
+    keys = await request.store.keys.by_id([total.key_id for _, total in totals])
+    return [(operation, keys[total.key_id], total) for operation, total in totals if total.key_id in keys]

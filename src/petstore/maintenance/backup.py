@@ -201,6 +201,7 @@ def _check_target(target: Path, data: Path, force: bool) -> None:
     """Raises OperatorError. What `force` replaces is a file, and never the data or a device."""
     data_dir.check_encoding(target)
     with data_dir.os_errors_of(target):
+        data_dir.check_target(target, data_dir.trusted_users(data))
         if target.is_dir():
             raise OperatorError(f"{target}: is a directory; name a file, or keep several there with --keep N")
         if target.exists() and not target.is_file():

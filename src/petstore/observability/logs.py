@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from petstore.wording import printable, printable_lines
+
 logger = logging.getLogger("petstore")
 logger.addHandler(logging.NullHandler())  # commands print what they have to say; only the servers log
 
@@ -76,21 +78,17 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["trace"] = "".join(traceback.format_exception(*record.exc_info))
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return printable(msgspec.json.encode(line, enc_hook=str).decode())
 
 
 class Readable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        fields = " ".join(f"{name}={_printable(value)}" for name, value in getattr(record, "fields", {}).items())
-        line = f"{time} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
-        return line + ("\n" + "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else "")
-
-
-def _printable(value: Any) -> str:
-    """A client's text must not move the cursor or look like another line."""
-    text = str(value)
-    return text if text.isprintable() else repr(text)
+        fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
+        # A client's text must not move the cursor or look like another line.
+        line = printable(f"{time} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip())
+        trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
+        return line + ("\n" + printable_lines(trace) if trace else "")
 
 
 def configure() -> None:

@@ -111,8 +111,8 @@ REJECTED = Counter(
     "Messages that never became a request, such as bad framing (400) or a large head (431). Our own server only.",
     "status",
 )
-PLAYED = Counter(
-    "petstore_played_errors_total",
+SIMULATED = Counter(
+    "petstore_simulated_errors_total",
     "Errors that clients of staging asked for with Prefer. They are in no other metric of requests.",
     "code",
 )

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
+from petstore.errors import BodyTooLarge
 from petstore.server.bodies import BrokenOff
 from petstore.server.messages import Request
 
@@ -92,7 +93,7 @@ class _Exchange:
         try:
             async with asyncio.timeout(BODY_TIMEOUT):
                 part = await stream.read()
-        except (BrokenOff, TimeoutError):
+        except (BodyTooLarge, BrokenOff, TimeoutError):
             self._body_ended = True
             return {"type": "http.disconnect"}
         self._body_ended = not part

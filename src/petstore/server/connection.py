@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Hashable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from petstore.server.bodies import BUFFER_MAX, BrokenOff
+from petstore.server.bodies import BrokenOff
 from petstore.server.messages import PIPELINE_MAX, MessageReader, Request
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ LARGE = 16 * 1024  # bytes: a body from this size on is written by itself, not c
 CLOSING = (408, 413)  # responses after which the rest of the body is not read
 CONNECTION_COST = 16 * 1024  # bytes: what a connection counts for, with three requests and what is not counted
 UNCOUNTED_MAX = 4 * 1024  # bytes of requests, so that ordinary ones need no counting
-COUNTED_MAX = 4 * BUFFER_MAX  # bytes of requests; of a longer one, an upload, no more than this is in memory
 HELD_FACTOR = 2  # bytes of memory for a byte that is held: parts of it are copies, and between them are gaps
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
@@ -47,6 +46,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # what the task waits for between two requests
         self._write_paused = False  # the client does not take its responses
+        self._lingers = False  # after the last response: what still comes is dropped
         self._writable: asyncio.Future[None] | None = None  # while a body waits for that to end
         self._written = 0  # bytes of responses
         self._taken = 0  # how many of them the client had taken at `_taken_at`
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._transport.pause_reading()
+        self.update_reading()
         self.since = self._server.now
         self._count()
 
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         self._count()
         self._wake_writer()
-        self.resume()
+        self.update_reading()
         if self._in_flight is None:
             self._next()
 
@@ -125,12 +125,12 @@ class Connection(asyncio.Protocol):
         self._written += len(data)
         self._transport.write(data)
 
-    def pause(self) -> None:
-        self._transport.pause_reading()
-
-    def resume(self) -> None:
-        if len(self._messages.waiting) <= PIPELINE_MAX and not self._write_paused:
+    def update_reading(self) -> None:
+        """Read or pause. Nothing else decides this: call it whenever one of the reasons to pause begins or ends."""
+        if self._lingers or not (self._write_paused or self._messages.is_full):
             self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     # Requests in, responses out, in order
 
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
                 self._idle = None
             if len(messages.waiting) == PIPELINE_MAX:  # there is room again for what was left unread
                 messages.feed(b"", perf_counter())
-                self.resume()
+                self.update_reading()
         elif messages.rejected is not None:
             status, messages.rejected = messages.rejected, None
             self._rejecting = True
@@ -178,11 +178,9 @@ class Connection(asyncio.Protocol):
                     return  # the client has gone
                 self._send(response, stays=stays, head_only=head_only)
             self.since = server.now
-            if messages.received <= UNCOUNTED_MAX:
-                messages.received = 0
-            else:
-                messages.release()
+            if messages.received > UNCOUNTED_MAX or self.held != self.cost:
                 self._count()
+            messages.received = 0
             if not stays:
                 self._close()
                 return
@@ -258,8 +256,8 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def _count(self) -> None:
-        received = min(self._messages.received, COUNTED_MAX)
-        counted = received if received > UNCOUNTED_MAX else 0
+        held = self._messages.held + (self._in_flight.held if self._in_flight is not None else 0)
+        counted = held if held > UNCOUNTED_MAX else 0
         self._server.hold(self, self.cost + HELD_FACTOR * (counted + self.unsent_bytes))
 
     # The end of a connection
@@ -275,7 +273,8 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         else:
             self._transport.write_eof()
-            self._transport.resume_reading()
+            self._lingers = True
+            self.update_reading()
 
     def abort(self) -> None:
         self._transport.abort()

@@ -8,11 +8,11 @@ import re
 from collections import deque
 from functools import lru_cache
 from typing import Any, Protocol, cast
-from urllib.parse import unquote
 
 import httptools
 import msgspec
 
+from petstore.paths import decoded_path
 from petstore.server.bodies import BodySource, BodyStream, Malformed
 
 HEAD_MAX = 32 * 1024
@@ -22,7 +22,6 @@ METHOD_MAX = 64  # bytes of a head that are checked for a method whenever more o
 HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # bytes: the shortest field, `a:` and a line end, has four
 EMPTY_BYTES_MAX = 64  # of empty lines before a request line
 PIPELINE_MAX = 1  # requests that may wait on one connection: as objects they are up to 30 times what they are as bytes
-ESCAPES_MAX = 64  # %XX in a path: no route has so many, so a path with more is not decoded
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
 HOST_MAX = 300  # characters: a name of 253 and a port
 CONNECTION_MAX = 256  # characters of the Connection field: a longer one is not parsed, and asks to close
@@ -54,8 +53,14 @@ class Request(msgspec.Struct):
     keep_alive: bool
     peer: str  # the address at the other end of the connection
     started: float  # when its first byte arrived, by time.perf_counter
+    head_length: int = 0
     body: bytes = b""
     stream: BodyStream | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return self.head_length + len(self.body) + (self.stream.held if self.stream is not None else 0)
 
 
 class FieldNames:
@@ -149,7 +154,7 @@ class HeadReader:
             if len(host) > HOST_MAX or not _is_host(host):
                 raise Malformed(400)
         path, query = split_target(target)
-        return Request(method, path, query, fields, keep_alive, peer, started), length
+        return Request(method, path, query, fields, keep_alive, peer, started, len(head)), length
 
     def close(self) -> None:
         """The parser and this object refer to each other: without this, only the garbage collector frees them."""
@@ -179,24 +184,14 @@ def _length(fields: dict[str, str]) -> int:
 
 
 def split_target(target: bytes) -> tuple[str, str]:
-    """The path, percent-decoded except for an encoded slash, and the query. Raises Malformed for a fragment.
-
-    Decoding takes microseconds for each escape, and 8 KiB have room for 2,700 of them.
-    """
+    """The decoded path, and the query as sent. Raises Malformed for a fragment."""
     text = target.decode("latin-1")
     if "#" in text:
         raise Malformed(400)
     path, _, query = text.partition("?")
     if path[:1] != "/" and path != "*":
         path = "/" + path.partition("://")[2].partition("/")[2]  # absolute-form
-    if "%" in path and path.count("%") <= ESCAPES_MAX:
-        path = "/".join(_decoded(part) if "%" in part else part for part in path.split("/"))
-    return path, query
-
-
-def _decoded(segment: str) -> str:
-    plain = unquote(segment)
-    return segment if "/" in plain else plain
+    return decoded_path(path), query
 
 
 class Source(BodySource, Protocol):
@@ -219,7 +214,7 @@ class MessageReader:
         self._stream: BodyStream | None = None  # of the request whose body is still arriving
         self._unread = b""
         self._is_unfinished = False  # what is unread is the beginning of a head, and no more
-        self.received = 0  # bytes, since all that had come was answered
+        self.received = 0  # bytes since the last response
         self._started = 0.0
         self._empty_bytes = 0  # of empty lines since the last request
         self._is_last = False  # the request whose body is arriving is the last one
@@ -231,6 +226,18 @@ class MessageReader:
     @property
     def within_body(self) -> bool:
         return self._stream is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may be read: a body waits for the application, or messages wait behind enough requests."""
+        if self._stream is not None:
+            return self._stream.is_full
+        return len(self.waiting) > PIPELINE_MAX and bool(self._unread)
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory, except those of the request in flight."""
+        return len(self._unread) + sum(each.held for each in self.waiting)
 
     def feed(self, data: bytes, now: float) -> None:
         """Take messages until more wait than may; `now` is by time.perf_counter."""
@@ -251,7 +258,7 @@ class MessageReader:
                     data = self._feed_body(self._stream, data)
                 elif len(self.waiting) > PIPELINE_MAX:
                     self._unread = data
-                    self._source.pause()
+                    self._source.update_reading()
                     return
                 else:
                     data = self._feed_head(data, now)
@@ -302,12 +309,6 @@ class MessageReader:
             self._stream = None
             self.over = self._is_last
         return rest
-
-    def release(self) -> None:
-        """A request was answered: what is left of all that has come."""
-        if self._stream is None:
-            waiting = sum(HEAD_MAX + len(each.body) for each in self.waiting)
-            self.received = min(self.received, len(self._unread) + waiting)
 
     def end(self) -> None:
         """Nothing more will come."""

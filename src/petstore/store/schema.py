@@ -47,21 +47,23 @@ KEYS = Table("keys", KEY_FIELDS, ("id",))
 IDEMPOTENCY = Table(
     "idempotency", ("key_id", "token", "body_digest", "pet_id", *NEW_PET_FIELDS, "created"), ("key_id", "token")
 )
-IMPORTS = Table("imports", ("id", "at", "actor", "name", "sha256", "total", "state", "owner", "touched"), ("id",))
+IMPORTS = Table("imports", ("id", "at", "actor", "name", "sha256", "total", "added", "state", "last_chunk"), ("id",))
 IMPORT_CHUNKS = Table("import_chunks", ("import_id", "place", "first_id", "count"), ("import_id", "place"))
 # The columns of an animal stand beside the entry of its removal.
 AUDIT = Table("audit", ("id", "at", "actor", "action", "subject", "detail", *NEW_PET_FIELDS), ("id",))
 USAGE = Table(
     "usage",
-    ("seconds", "start", "key_id", "operation", "response", "count"),
-    ("seconds", "start", "key_id", "operation", "response"),
+    ("seconds", "start", "key_id", "operation", "measure", "count"),
+    ("seconds", "start", "key_id", "operation", "measure"),
 )
-USAGE_TOTALS = Table("usage_totals", ("seconds", "start", "response", "count"), ("seconds", "start", "response"))
+USAGE_TOTALS = Table("usage_totals", ("seconds", "start", "measure", "count"), ("seconds", "start", "measure"))
 COUNTED_ADMISSIONS = Table(
     "counted_admissions", ("key_id", "epoch", "operation", "total"), ("key_id", "epoch", "operation")
 )
 RECENT_ERRORS = Table(
-    "recent_errors", ("key_id", "at", "request_id", "operation", "status"), ("key_id", "at", "request_id")
+    "recent_errors",
+    ("key_id", "at", "request_id", "operation", "status", "code", "path"),
+    ("key_id", "at", "request_id"),
 )
 OPERATORS = Table("operators", ("name", "digest", "created", "revoked", "role"), ("name",))
 # All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key.

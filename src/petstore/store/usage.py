@@ -10,7 +10,6 @@ from petstore.store.freshness import NOTHING
 from petstore.store.schema import COUNTED_ADMISSIONS, USAGE, USAGE_TOTALS, Table
 from petstore.store.schema import RECENT_ERRORS as ERRORS
 from petstore.usage import (
-    ANONYMOUS,
     DAY,
     END_OF_TIME,
     HOUR,
@@ -38,24 +37,24 @@ EXPIRE_MAX = 500  # rows deleted in one transaction, so that creates do not wait
 
 
 class Usage:
-    """Rows of ANONYMOUS count only in the total of all keys."""
-
     def __init__(self, db: Database) -> None:
         self._db = db
         self._usage = f"{db.schema}.{USAGE.name}"
         self._errors = f"{db.schema}.{ERRORS.name}"
         self._counted = f"{db.schema}.{COUNTED_ADMISSIONS.name}"
 
-    async def add(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> None:
+    async def add(
+        self, rows: Sequence[OperationUsage], last_used: dict[str, float], anonymous: Sequence[TotalUsage] = ()
+    ) -> None:
         """Add each row to the minute, the hour and the day that contain its `start`, and delete rows past their age.
 
-        A row may take requests away, to move them to another class.
+        `anonymous` has the requests without a valid key, which are only in the totals.
         """
-        if rows or last_used:
-            await self._write(self._add(rows, last_used))
+        if rows or last_used or anonymous:
+            await self._write(self._add(rows, last_used, anonymous))
 
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
-        """Add what each total has grown by since it was last given, as class `ok` at `at`.
+        """Add what each total has grown by since it was last given, as `admitted` at `at`.
 
         `late`: a worker that was killed may have counted them, so `at` is also the last use that is known.
 
@@ -99,27 +98,29 @@ class Usage:
             [(given[cell], *cell) for cell in grown],
         )
         yield from self._add(
-            [OperationUsage(key_id, at, "ok", n, operation) for (key_id, _, operation), n in grown.items()],
+            [OperationUsage(key_id, at, "admitted", n, operation) for (key_id, _, operation), n in grown.items()],
             {key_id: float(at) for key_id, _, _ in grown} if late else {},
         )
 
-    def _add(self, rows: Sequence[OperationUsage], last_used: dict[str, float]) -> Transaction[None]:
+    def _add(
+        self, rows: Sequence[OperationUsage], last_used: dict[str, float], anonymous: Sequence[TotalUsage] = ()
+    ) -> Transaction[None]:
         for interval in INTERVALS:
             cells = (
-                (interval, _floor(row.start, interval), row.key_id, row.operation, row.response, row.requests)
+                (interval, _floor(row.start, interval), row.key_id, row.operation, row.measure, row.requests)
                 for row in rows
-                if row.key_id != ANONYMOUS
             )
             yield self._add_counts(USAGE, cells)
+        counted = [*(TotalUsage(row.start, row.measure, row.requests) for row in rows), *anonymous]
         for interval in (MINUTE, HOUR):
-            totals = ((interval, _floor(row.start, interval), row.response, row.requests) for row in rows)
+            totals = ((interval, _floor(row.start, interval), row.measure, row.requests) for row in counted)
             yield self._add_counts(USAGE_TOTALS, totals)
         yield ForEachRow(
             f"UPDATE {self._db.schema}.keys SET last_used = $1 WHERE id = $2 AND coalesce(last_used, 0) < $1",
             [(at, key_id) for key_id, at in sorted(last_used.items())],
         )
-        if rows:
-            yield from self._delete_expired(max(row.start for row in rows))
+        if counted:
+            yield from self._delete_expired(max(row.start for row in counted))
 
     def _delete_expired(self, newest: int) -> Transaction[None]:
         for table, interval, kept in EXPIRING:
@@ -172,9 +173,9 @@ class Usage:
     ) -> list[KeyUsage]:
         """The usage of these keys in the intervals that began at `starts`; with an `operation`, for that one."""
         rows = await self._db.read(
-            f"SELECT key_id, start, response, CAST(sum(count) AS bigint) FROM {self._usage}"
+            f"SELECT key_id, start, measure, CAST(sum(count) AS bigint) FROM {self._usage}"
             " WHERE seconds = $1 AND start = ANY($2) AND key_id = ANY($3) AND operation = coalesce($4, operation)"
-            " GROUP BY key_id, start, response",
+            " GROUP BY key_id, start, measure",
             interval, list(starts), list(key_ids), operation,
         )  # fmt: skip
         return [KeyUsage(*row) for row in rows]
@@ -190,15 +191,17 @@ class Usage:
         operation: OperationName | None = None,
     ) -> list[KeyTotal]:
         """Keys by their requests from `since` on and before `until`, most first; `after` ended the previous page."""
-        # The || '' keeps SQLite from walking through all of the index by key for the sake of its order.
+        # Errors are part of `admitted`. The || '' keeps SQLite from scanning the whole index by key for its order.
         rows = await self._db.read_long(
             "WITH totals AS (SELECT key_id, CAST(sum(count) AS bigint) AS requests,"
-            "  CAST(coalesce(sum(count) FILTER (WHERE response = 'refused'), 0) AS bigint) AS refused,"
-            "  CAST(coalesce(sum(count) FILTER (WHERE response = 'banned'), 0) AS bigint) AS banned,"
-            "  max(start) AS last FROM (SELECT key_id || '' AS key_id, start, response, count"
+            "  CAST(coalesce(sum(count) FILTER (WHERE measure = 'admitted'), 0) AS bigint) AS admitted,"
+            "  CAST(coalesce(sum(count) FILTER (WHERE measure = 'refused'), 0) AS bigint) AS refused,"
+            "  CAST(coalesce(sum(count) FILTER (WHERE measure = 'banned'), 0) AS bigint) AS banned,"
+            "  max(start) AS last FROM (SELECT key_id || '' AS key_id, start, measure, count"
             f"  FROM {self._usage} WHERE seconds = $5 AND start >= $1 AND start < $4"
+            "  AND measure IN ('admitted', 'refused', 'banned')"
             "  AND operation = coalesce($6, operation)) AS u GROUP BY key_id)"
-            " SELECT key_id, requests, refused, banned, last FROM totals WHERE $2 = ''"
+            " SELECT key_id, admitted, refused, banned, last FROM totals WHERE $2 = ''"
             " OR (requests, key_id) < (SELECT requests, key_id FROM totals WHERE key_id = $2)"
             " ORDER BY requests DESC, key_id DESC LIMIT $3",
             since, after, limit, until, interval, operation,
@@ -207,7 +210,7 @@ class Usage:
 
     async def totals(self, *, interval: Literal[60, 3600], since: int) -> list[TotalUsage]:
         rows = await self._db.read(
-            f"SELECT start, response, count FROM {self._db.schema}.{USAGE_TOTALS.name}"
+            f"SELECT start, measure, count FROM {self._db.schema}.{USAGE_TOTALS.name}"
             " WHERE seconds = $1 AND start >= $2 ORDER BY start",
             interval, since,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Admission: the key behind a request and the gate's decision on it, and the errors that refuse (401, 403, 429)."""
+"""Admission: the key behind a request and the gate's decision on it, and the errors 401 and 403."""
 
 import math
 from collections.abc import Callable
@@ -6,15 +6,14 @@ from functools import lru_cache
 
 import msgspec
 
-from petstore.errors import InsufficientScope, KeyBanned, RateLimitExceeded, Unauthorized
+from petstore.errors import InsufficientScope, Unauthorized
 from petstore.gate import CatalogueVersion, Gate, bucket_of
 from petstore.keys import PREFIXES, SECRET_LENGTH, ApiKey, Environment, Scope, digest_of, well_formed
 from petstore.operations import OTHER, OperationName
 from petstore.plans import Limits
-from petstore.rate_limits import ADMITTED, BANNED, Decision
+from petstore.rate_limits import ADMITTED, Decision
 from petstore.store.freshness import KEPT_SECONDS, Freshness
 from petstore.store.keys import Keys
-from petstore.web.replies import seconds
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
@@ -144,16 +143,6 @@ class Admission:
         if len(self._marked) >= MARKED_KEYS_MAX:
             del self._marked[next(iter(self._marked))]
         self._marked[digest] = None
-
-
-def check_limits(decision: Decision) -> None:
-    """Raises RateLimitExceeded and KeyBanned."""
-    if decision.outcome is ADMITTED:
-        return
-    retry_after = (("retry-after", str(max(1, seconds(decision.wait)))),)
-    if decision.outcome is BANNED:
-        raise KeyBanned(headers=retry_after)
-    raise RateLimitExceeded(headers=retry_after)
 
 
 def unauthorized(request: Request, environment: Environment) -> Unauthorized:

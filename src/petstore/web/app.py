@@ -9,21 +9,20 @@ from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any
 
-from petstore.errors import RequestError, Unavailable
+from petstore.errors import Gone, RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import ApiKey, Environment, without_keys
 from petstore.observability.logs import Throttled, event, logger
 from petstore.observability.metrics import REJECTED
-from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
+from petstore.rate_limits import ADMITTED, BANNED, LIMITED, SECOND, Decision
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.usage import RecentError
-from petstore.web.admission import Admission, check_limits, check_scope, unauthorized
+from petstore.web.admission import Admission, check_scope, unauthorized
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCounters
 from petstore.web.pets import PetOperations
-from petstore.web.preferences import Delays, parse_preferences, play, played_decision
+from petstore.web.preferences import Delays, parse_preferences, simulate, simulated_decision
 from petstore.web.replies import (
     NO_STORE,
     REJECTIONS,
@@ -33,6 +32,7 @@ from petstore.web.replies import (
     error_reply,
     internal_error,
     line,
+    refusal,
     reply_of,
     request_ids,
     seconds,
@@ -108,24 +108,27 @@ class App:
         api = route.api
         key: ApiKey | None = None
         decision: Decision | None = None
-        applied, played, delayed = "", None, 0.0  # what a client of staging preferred
+        applied, simulated, delayed = "", None, 0.0  # what a client of staging preferred
         try:
             key, decision, version = await api.admission.admit(request, now, route.counted_as)
             if request.method == "OPTIONS":
                 reply = self._options(request, route, key, decision)
+            elif decision.outcome is not ADMITTED:
+                reply = refusal(decision)
             else:
-                check_limits(decision)
                 if key is None:
                     raise unauthorized(request, api.environment)
                 if api.environment == "staging" and "prefer" in request.fields:
                     preferences = self._delays.granted(parse_preferences(request.fields["prefer"]))
-                    applied, played = preferences.applied, preferences.error
+                    applied, simulated = preferences.applied, preferences.error
                     delayed = await self._delays.wait(preferences.delay)
-                    decision = played_decision(decision, preferences, now + delayed)
-                    play(preferences, decision, request, route, request_id)
+                    decision = simulated_decision(decision, preferences, now + delayed)
+                    simulate(preferences, request, route, request_id)
                 if route.operation is None or route.handler is None:
                     raise wrong_address(request.path, route.allow)
                 check_scope(key, route.operation.scope)
+                if now >= route.end:
+                    raise Gone(route.gone)
                 reply = await route.handler(api.pets, request, key, version, now)
         except Exception as error:
             reply = self._reply_of(error, request_id)
@@ -139,13 +142,15 @@ class App:
             headers += self._cors.expose(request)
         reply.headers = headers
         took = perf_counter() - request.started - delayed
-        if key is not None and played is not None:
-            api.counters.count_played(key, route.counted_as, played, now)
+        if key is not None and simulated is not None:
+            api.counters.count_simulated(key, route.counted_as, simulated, now)
         else:
             status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
             api.counters.count(key, route.counted_as, status, took)
             if status >= 400 and key is not None:
-                api.counters.note_error(RecentError(key.id, now, request_id, route.counted_as, reply.status))
+                api.counters.note_error(
+                    key.id, now, request_id, route.counted_as, reply.status, reply.code, request.path
+                )
         if self._access_log:
             self._log(request, reply, route.counted_as, key, request_id, took)
         return reply
@@ -158,8 +163,10 @@ class App:
         try:
             if not self._site.is_exempt(request):
                 decision = await self._gate.admit_address("live", self.address_of(request), now)
-                check_limits(decision)
-            reply = await self._site.answer(request)
+            if decision is not None and decision.outcome is not ADMITTED:
+                reply = refusal(decision)
+            else:
+                reply = await self._site.answer(request)
         except Exception as error:
             reply = self._reply_of(error, request_id)
 
@@ -185,11 +192,11 @@ class App:
         return reply
 
     def _options(self, request: Request, route: Route, key: ApiKey | None, decision: Decision) -> Reply:
-        """OPTIONS needs no key. Raises NotFound, RateLimitExceeded and KeyBanned."""
+        """OPTIONS needs no key. Raises NotFound."""
         is_preflight = self._cors is not None and self._cors.is_preflight(request)
         # A preflight has no key, so other clients at its address could use up what a page with a valid key needs.
-        if key is not None or not is_preflight:
-            check_limits(decision)
+        if decision.outcome is not ADMITTED and (key is not None or not is_preflight):
+            return refusal(decision)
         if not route.allow:
             raise not_found(request.path)
         preflight = self._cors.preflight(request, route.allow) if self._cors else ""

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter
 from typing import Any
 
+from petstore.paths import decoded_path
 from petstore.web.app import App
 from petstore.web.replies import pairs
 from petstore.web.requests import FIELDS, FORWARDED_PREFIX, Body
@@ -22,7 +23,7 @@ class AsgiRequest:
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
         self.started = perf_counter()
         self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.path = _path(scope)
         self.query: str = scope["query_string"].decode("latin-1")
         client = scope.get("client")
         self.peer: str = client[0] if client else ""
@@ -50,9 +51,21 @@ class AsgiRequest:
         return b""
 
 
+def _path(scope: MutableMapping[str, Any]) -> str:
+    """The path below the place where the app is mounted, decoded as our server decodes it.
+
+    In `path`, the server has also decoded %2F, which looks like the end of a segment. But `raw_path` is optional.
+    """
+    raw: bytes | None = scope.get("raw_path")
+    # Some servers leave the query in.
+    path: str = scope["path"] if raw is None else decoded_path(raw.partition(b"?")[0].decode("latin-1"))
+    root: str = scope.get("root_path", "").rstrip("/")
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+
+
 async def respond(app: App, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
     request = AsgiRequest(scope, receive)
-    target = len(request.path) + len(request.query)
+    target = len(scope.get("raw_path") or request.path) + len(request.query)
     reply = await (app.reject(414, request.peer) if target > TARGET_MAX else app.answer(request))
     headers = [(name.encode(), value.encode("latin-1")) for name, value in pairs(reply.headers)]
     if reply.status not in (204, 304):

@@ -1,18 +1,19 @@
 """Counts what became of the requests to one base address. A request only adds to a dictionary.
 
-Once a second the counts go to the metrics, every few seconds to the usage of each key in the store. The gate counts the
-admitted requests of keys, which enter the usage as class `ok`; from here come the refused ones and the errors.
+Once a second the counts go to the metrics, every few seconds to the usage in the store. The gate counts the admitted
+requests of keys. These counters add errors, refusals, bans, and requests without a valid key. The last errors of keys
+are written more often, because an operator may be waiting for them.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from itertools import islice
 from typing import Literal
 
 from petstore.keys import ApiKey, Environment
-from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, PLAYED, REQUEST_SECONDS, REQUESTS
+from petstore.observability.metrics import ADMISSIONS, PAGE_CACHE, REQUEST_SECONDS, REQUESTS, SIMULATED
 from petstore.operations import OperationName
 from petstore.store.usage import Usage
-from petstore.usage import ANONYMOUS, OperationUsage, RecentError, ResponseClass
+from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentError, TotalUsage, path_to_keep
 
 CountedOperation = OperationName  # or SITE
 SITE = "site"  # what is outside the base addresses
@@ -33,17 +34,23 @@ class RequestCounters:
         self._usage_store = usage_store
         self._counts: defaultdict[tuple[str, str, CountedOperation, int], int] = defaultdict(int)
         self._durations: dict[CountedOperation, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
-        self._usage: defaultdict[tuple[str, OperationName, ResponseClass], int] = defaultdict(int)
+        self._usage: Counter[tuple[str, OperationName, KeyMeasure]] = Counter()
+        self._anonymous: Counter[AnonymousMeasure] = Counter()
         self._last_used: dict[str, float] = {}
         self._errors: dict[str, deque[RecentError]] = {}  # of each key, since the last flush
 
-    def note_error(self, error: RecentError) -> None:
-        of_key = self._errors.get(error.key_id)
+    def note_error(
+        self, key_id: str, at: float, request_id: str, operation: OperationName, status: int, code: str, path: str
+    ) -> None:
+        """Keep the last errors of a key. Of a flood of refusals, the first ones are enough: all of them are counted."""
+        of_key = self._errors.get(key_id)
         if of_key is None:
             if len(self._errors) >= ERROR_KEYS_MAX:
                 return
-            of_key = self._errors[error.key_id] = deque(maxlen=ERRORS_MAX)
-        of_key.append(error)
+            of_key = self._errors[key_id] = deque(maxlen=ERRORS_MAX)
+        elif status == 429 and len(of_key) == ERRORS_MAX and of_key[-1].code == code:
+            return
+        of_key.append(RecentError(key_id, at, request_id, operation, status, code, path))
 
     def count(self, key: ApiKey | None, operation: CountedOperation, status: int, duration: float) -> None:
         if key is None:
@@ -52,10 +59,9 @@ class RequestCounters:
             self._counts[key.id, key.plan, operation, status] += 1
         self._durations[operation][int(duration * PER_SECOND)] += 1
 
-    def count_played(self, key: ApiKey, operation: OperationName, code: str, now: float) -> None:
+    def count_simulated(self, key: ApiKey, operation: OperationName, code: str, now: float) -> None:
         """An error that the client of staging has preferred: not among the metrics of requests, nor a last error."""
-        PLAYED.add(code)
-        self._usage[key.id, operation, "ok"] += 1
+        SIMULATED.add(code)
         self._last_used[key.id] = now
 
     def publish(self, now: float, page_misses: int = 0) -> None:
@@ -77,14 +83,22 @@ class RequestCounters:
             PAGE_CACHE.add(self._environment, "miss", by=page_misses)
 
     def _add(self, key_id: str, plan: str, operation: CountedOperation, status: int, n: int) -> None:
-        response = _response_class(status)
         shown = "429" if status == BANNED_429 else str(status)
         REQUESTS.add(self._environment, operation, shown, plan, by=n)
-        if self._usage_store is not None and operation != SITE:
-            self._usage[key_id or ANONYMOUS, operation, response] += n
-        if key_id or (operation != SITE and response != "server_error"):
-            outcome = response if response in ("refused", "banned") else "admitted"
-            ADMISSIONS.add(self._environment, "key" if key_id else "address", outcome, by=n)
+        if operation == SITE:
+            return
+        if key_id:
+            measure = _key_measure(status)
+            if measure is not None:
+                self._usage[key_id, operation, measure] += n
+            outcome = measure if measure in ("refused", "banned") else "admitted"
+            ADMISSIONS.add(self._environment, "key", outcome, by=n)
+        else:
+            anonymous = _anonymous_measure(status)
+            self._anonymous[anonymous] += n
+            if anonymous != "anonymous_server_error":
+                outcome = "refused" if anonymous == "anonymous_refused" else "admitted"
+                ADMISSIONS.add(self._environment, "address", outcome, by=n)
 
     @property
     def keys_seen(self) -> list[str]:
@@ -98,41 +112,58 @@ class RequestCounters:
         """
         if self._usage_store is None:
             return
-        usage, last_used, errors = self._usage, self._last_used, self._errors
-        self._usage, self._last_used, self._errors = defaultdict(int), {}, {}
+        start = int(now)
+        usage, anonymous, last_used = self._usage, self._anonymous, self._last_used
+        self._usage, self._anonymous, self._last_used = Counter(), Counter(), {}
         try:
-            while cells := list(islice(usage, ROWS_MAX)):
-                rows = [row for cell in cells for row in _rows(*cell, usage[cell], int(now))]
-                used = {key_id: last_used[key_id] for key_id, *_ in cells if key_id in last_used}
-                await self._usage_store.add(rows, used)
-                for cell in cells:
+            while usage or anonymous or last_used:
+                cells = list(islice(usage.items(), ROWS_MAX))
+                rows = [OperationUsage(key_id, start, measure, n, name) for (key_id, name, measure), n in cells]
+                used = dict(islice(last_used.items(), ROWS_MAX))
+                totals = [TotalUsage(start, measure, n) for measure, n in anonymous.items()]
+                await self._usage_store.add(rows, used, totals)
+                anonymous.clear()
+                for cell, _ in cells:
                     del usage[cell]
-            await self._usage_store.add_errors([error for of_key in errors.values() for error in of_key])
+                for key_id in used:
+                    del last_used[key_id]
         except BaseException:
-            for cell, n in usage.items():
-                self._usage[cell] += n
+            self._usage += usage
+            self._anonymous += anonymous
             self._last_used = last_used | self._last_used
+            raise
+
+    async def flush_errors(self) -> None:
+        """Write the last errors of keys since the last call.
+
+        Raises Unavailable, and keeps what was not written for the next call.
+        """
+        if self._usage_store is None or not self._errors:
+            return
+        errors, self._errors = self._errors, {}
+        try:
+            await self._usage_store.add_errors(
+                [error._replace(path=path_to_keep(error.path)) for of_key in errors.values() for error in of_key]
+            )
+        except BaseException:
             self._errors = errors | self._errors  # of a key that has new errors, those
             raise
 
 
-def _rows(
-    key_id: str, operation: OperationName, response: ResponseClass, requests: int, at: int
-) -> list[OperationUsage]:
-    """What to add to the usage. An error of a key was admitted: it moves from `ok` to its own class."""
-    row = OperationUsage(key_id, at, response, requests, operation)
-    if key_id == ANONYMOUS or response in ("refused", "banned"):
-        return [row]
-    if response == "ok":
-        return []
-    return [row, row._replace(response="ok", requests=-requests)]
-
-
-def _response_class(status: int) -> ResponseClass:
+def _key_measure(status: int) -> KeyMeasure | None:
+    """Returns None for a request that succeeded: the gate has counted it as admitted."""
     if status < 400:
-        return "ok"
+        return None
     if status in (429, BANNED_429):
         return "refused" if status == 429 else "banned"
+    return "client_error" if status < 500 else "server_error"
+
+
+def _anonymous_measure(status: int) -> AnonymousMeasure:
+    if status < 400:
+        return "anonymous_ok"
     if status == 401:
         return "unauthorized"
-    return "client_error" if status < 500 else "server_error"
+    if status == 429:
+        return "anonymous_refused"
+    return "anonymous_client_error" if status < 500 else "anonymous_server_error"

@@ -3,7 +3,8 @@
 import hashlib
 import html
 import re
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from importlib import resources
 from string import Template
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import msgspec
 
 from petstore import __version__
-from petstore.operations import OPERATIONS
-from petstore.web.pets import SUNSET
+from petstore.errors import STATUS_OF_CODE
+from petstore.operations import OPERATIONS, Operation, deprecated_operations, end_of_items
+from petstore.web.deprecation import deprecation_values
+from petstore.web.replies import REJECTIONS
 from petstore.web.requests import Request
 from petstore.web.static_files import IMMUTABLE, StaticFile, quality
 
@@ -40,9 +43,10 @@ class Documents:
         for name in OWN_ASSETS:
             self._files[f"/{assets}/{name}"] = _asset(name, name)
         self._files[f"/{assets}/{SWAGGER_UI}"] = _asset(SWAGGER_UI, f"swagger-ui/{SWAGGER_UI}")
-        # Each before and after the day on which an operation leaves the document.
+        # A version until the first sunset, and one from each sunset on: an operation leaves the document then.
+        self._sunsets = sorted({operation.end for operation in deprecated_operations()})
         self._openapi = {
-            path: tuple(StaticFile(media_type, _document(live, staging, now, encode)) for now in (0.0, SUNSET))
+            path: [StaticFile(media_type, _document(live, staging, now, encode)) for now in (0.0, *self._sunsets)]
             for path, media_type, encode in (
                 ("/openapi.json", "application/json", as_json),
                 ("/openapi.yaml", "application/yaml", msgspec.yaml.encode),
@@ -54,7 +58,7 @@ class Documents:
         if path == "/":
             return self._landing if _wants_html(request) else self._links
         if path in self._openapi:
-            return self._openapi[path][now >= SUNSET]
+            return self._openapi[path][bisect_right(self._sunsets, now)]
         return self._files.get(path)
 
 
@@ -93,32 +97,59 @@ def openapi_document(live: str, staging: str, now: float) -> Json:
     """openapi.yaml at the time `now`, for the two base addresses. A base address may be relative to the document."""
     text = resources.files("petstore.web").joinpath("openapi.yaml").read_bytes()
     document = msgspec.yaml.decode(text, type=Json)
-    if now >= SUNSET:
-        _leave_out_deprecated(document)
+    values = {"version": __version__, "live": live, "staging": staging}
+    template = document.pop("x-deprecation")
+    announced = []
+    for operation in OPERATIONS:
+        if now >= operation.end:
+            del document["paths"][operation.path][operation.method.lower()]
+        elif operation.deprecation is not None:
+            own = {"method": operation.method, "path": operation.path}
+            added = filled(template, values | own | deprecation_values(operation.deprecation, live))
+            _deprecate(document, operation, added)
+            announced.append(added["guide"])
     info = document["info"]
-    info["version"] = __version__
-    info["description"] = info["description"].replace("{live}", live).replace("{staging}", staging)
+    if announced:
+        info["description"] += "\n" + "\n\n".join((template["heading"], *announced)) + "\n"
     if "://" in live:
         info["contact"]["url"] = live
-    for server, url in zip(document["servers"], (live, staging), strict=True):
-        server["url"] = url
-    for item in document["paths"].values():
-        for operation in item.values():
-            operation["responses"] = dict(sorted(operation["responses"].items()))
+    document["paths"] = {path: item for path, item in document["paths"].items() if item}
+    for path, item in document["paths"].items():
+        for described in item.values():
+            if now >= end_of_items(path):
+                described["responses"].get("201", {}).get("headers", {}).pop("Location", None)
+            described["responses"] = dict(sorted(described["responses"].items()))
     _prune(document)
-    return document
+    made: Json = filled(document, values)
+    return made
 
 
-def _leave_out_deprecated(document: Json) -> None:
-    """The operation, its part of the guide, and the header that has its address."""
-    info, paths = document["info"], document["paths"]
-    info["description"] = re.sub(r"## Deprecation\n.*?(?=## )", "", info["description"], flags=re.DOTALL)
-    for operation in OPERATIONS:
-        if operation.deprecated:
-            del paths[operation.path][operation.method.lower()]
-            if not paths[operation.path]:
-                del paths[operation.path]
-    del paths["/pets"]["post"]["responses"]["201"]["headers"]["Location"]
+_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+
+
+def filled(node: Any, values: Mapping[str, str]) -> Any:
+    """The same with the value of each {{name}} in its place. Raises KeyError for a name without a value."""
+    if isinstance(node, str):
+        return _PLACEHOLDER.sub(lambda match: values[match[1]], node)
+    if isinstance(node, dict):
+        return {name: filled(each, values) for name, each in node.items()}
+    return [filled(each, values) for each in node] if isinstance(node, list) else node
+
+
+def _deprecate(document: Json, operation: Operation, added: Json) -> None:
+    """Mark an operation of the document as deprecated. `added` is `x-deprecation`, filled in for it."""
+    described = document["paths"][operation.path][operation.method.lower()]
+    described["deprecated"] = True
+    described["description"] = f"{added['description']} {described['description']}"
+    responses = described["responses"] | added["responses"]
+    for status in map(int, responses):
+        is_rejection = status in REJECTIONS  # before it is a request for any operation
+        if is_rejection and status not in STATUS_OF_CODE.values():
+            continue
+        response = _resolved(responses[str(status)], document)
+        headers = {name: {**header, "required": not is_rejection} for name, header in added["headers"].items()}
+        responses[str(status)] = {**response, "headers": headers | response["headers"]}
+    described["responses"] = responses
 
 
 def _prune(document: Json) -> None:
@@ -129,6 +160,15 @@ def _prune(document: Json) -> None:
         components[kind] = {
             name: part for name, part in components[kind].items() if f"#/components/{kind}/{name}" in used
         }
+
+
+def _resolved(part: Json, document: Json) -> Json:
+    """The component that a part of the document refers to, or the part itself."""
+    if "$ref" not in part:
+        return part
+    _, components, kind, name = part["$ref"].split("/")
+    component: Json = document[components][kind][name]
+    return component
 
 
 def _references(value: object) -> set[str]:

@@ -2,20 +2,18 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from email.utils import formatdate
 from functools import partial
 
 import msgspec
 
-from petstore.errors import Gone, PetNotFound
+from petstore.errors import PetNotFound
 from petstore.gate import CatalogueVersion
 from petstore.keys import ApiKey
-from petstore.operations import OPERATIONS, OperationName
+from petstore.operations import OPERATIONS, OperationName, end_of_items
 from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
 from petstore.store.pets import Pets
 from petstore.web.page_cache import PageCache, Rendered
-from petstore.web.replies import JSON, NO_STORE, PRIVATE, Lines, Reply, line
+from petstore.web.replies import JSON, NO_STORE, PRIVATE, Reply, line
 from petstore.web.requests import (
     ListQuery,
     Request,
@@ -29,8 +27,6 @@ from petstore.web.requests import (
     write_cursor,
 )
 
-SUNSET = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
-
 encode = msgspec.json.encode
 
 
@@ -41,13 +37,7 @@ class PetOperations:
         self._pets = pets
         self._pets_url = f"{base_url}/pets"
         self.pages = PageCache()
-        # On every response of the deprecated operation, whatever its status.
-        self.deprecation: Lines = (
-            line("deprecation", "@1794614400")
-            + line("sunset", formatdate(SUNSET, usegmt=True))
-            + line("link", f'<{self._pets_url}>; rel="successor-version"')
-            + line("link", '</docs>; rel="deprecation"')
-        )
+        self._location_end = end_of_items("/pets")
 
     async def list_pets(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:
         """Raises InvalidParameter."""
@@ -61,9 +51,7 @@ class PetOperations:
         return Reply(200, JSON + page.headers, page.body)
 
     async def get_pet(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:
-        """Raises Gone from the sunset on, and PetNotFound."""
-        if now >= SUNSET:
-            raise Gone
+        """Raises PetNotFound."""
         pet_id = parse_pet_id(last_segment(request.path))
         # Not from the cache: ids are spread over all animals, so most entries would be used once.
         pet = None if pet_id is None else await self._pets.get(pet_id)
@@ -80,7 +68,7 @@ class PetOperations:
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
         added = await self._pets.add(new, now, idempotency_key)
         headers = JSON + NO_STORE
-        if now < SUNSET:  # later, nothing is at that address
+        if now < self._location_end:  # later, nothing is at that address
             headers += line("location", f"{self._pets_url}/{added.pet.id}")
         if added.replayed:
             headers += line("idempotent-replayed", "true")

@@ -6,9 +6,9 @@ from functools import lru_cache
 from time import perf_counter
 from typing import NamedTuple
 
-from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE
+from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE, Gone
 from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
-from petstore.web.admission import check_limits, insufficient_scope, unauthorized
+from petstore.web.admission import insufficient_scope, unauthorized
 from petstore.web.replies import Lines, internal_error, line, unavailable
 from petstore.web.requests import Request
 from petstore.web.routes import Route, wrong_address
@@ -22,7 +22,8 @@ RETRIED = (*REFUSALS, "unavailable")  # the errors with a Retry-After
 
 # A preference and its value. Parameters follow a semicolon and mean nothing here.
 _ITEM = re.compile(r'[ \t]*([a-zA-Z-]+)[ \t]*=[ \t]*(?:"([a-z_0-9]+)"|([a-z_0-9]+))[ \t]*(?:;.*)?').fullmatch
-_SEPARATOR = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # a comma outside of quotes
+# What is between two commas outside of quotes; a quote that is never closed reaches to the end.
+_ITEMS = re.compile(r'(?:[^",]+|"(?:[^"\\]|\\.)*"?)+').findall
 
 
 class Preferences(NamedTuple):
@@ -51,7 +52,7 @@ def parse_preferences(field: str) -> Preferences:
     if len(field) > PREFER_MAX:
         return NONE
     found: dict[str, str] = {}
-    for item in _SEPARATOR.split(field):
+    for item in _ITEMS(field):
         if match := _ITEM(item):
             found.setdefault(match[1].lower(), match[2] or match[3])
     error = found.get("error")
@@ -67,7 +68,7 @@ def _seconds(text: str | None, most: int) -> int | None:
     return int(text)
 
 
-def played_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
+def simulated_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
     """What the gate would have decided: for a refusal, nothing remains until its Retry-After is over."""
     if preferences.error not in REFUSALS:
         return decision
@@ -75,18 +76,21 @@ def played_decision(decision: Decision, preferences: Preferences, now: float) ->
     return Decision(REFUSALS[preferences.error], decision.window, decision.limit, 0, int(now * SECOND) + wait, wait)
 
 
-def play(preferences: Preferences, decision: Decision, request: Request, route: Route, request_id: str) -> None:
-    """Raises the preferred error, as the service raises it. `decision` is that of `played_decision`."""
+def simulate(preferences: Preferences, request: Request, route: Route, request_id: str) -> None:
+    """Raises the preferred error, with the headers that the service gives it."""
     code = preferences.error
     if code is None:
         return
-    check_limits(decision)
+    if code in REFUSALS:
+        raise REQUEST_ERRORS[code](headers=(("retry-after", str(preferences.retry_after or RETRY_AFTER)),))
     if code == "unauthorized":
         raise unauthorized(request, route.api.environment)
     if code == "insufficient_scope":
         raise insufficient_scope(route.operation.scope if route.operation else "read")
     if code == "method_not_allowed" and route.allow:
         raise wrong_address(request.path, route.allow)
+    if code == "gone":
+        raise Gone(route.gone)
     if code == "internal_error":
         raise internal_error(request_id)
     if code == "unavailable":

@@ -7,8 +7,15 @@ from typing import ClassVar
 
 import msgspec
 
-from petstore.errors import STATUS_OF_CODE, InternalError, RequestError, ServiceUnavailable
-from petstore.rate_limits import SECOND, Decision
+from petstore.errors import (
+    STATUS_OF_CODE,
+    InternalError,
+    KeyBanned,
+    RateLimitExceeded,
+    RequestError,
+    ServiceUnavailable,
+)
+from petstore.rate_limits import BANNED, SECOND, Decision
 
 # Header lines as they go over the wire, each with its line end. Most are made once and only joined for a reply.
 Lines = str
@@ -52,6 +59,7 @@ class Reply(msgspec.Struct, gc=False):
     headers: Lines
     body: bytes = b""
     pet: int | None = None  # the id of the animal that was added, for the access log
+    code: str = ""  # of an error
     stream: ClassVar[None] = None  # every body is complete
 
 
@@ -63,11 +71,27 @@ def _error_body(code: str, message: str, status: int) -> bytes:
 def error_reply(code: str, message: str, headers: Lines = "", status: int = 0) -> Reply:
     """`status` only for a code that stands for several."""
     status = status or STATUS_OF_CODE[code]
-    return Reply(status, JSON + NO_STORE + headers, _error_body(code, message, status))
+    return Reply(status, JSON + NO_STORE + headers, _error_body(code, message, status), code=code)
 
 
 def reply_of(error: RequestError) -> Reply:
     return error_reply(error.code, error.message, "".join(line(*pair) for pair in error.headers))
+
+
+def refusal(decision: Decision) -> Reply:
+    """The 429 for a decision that does not admit a request.
+
+    A flood consists of these, so none is raised as an error, and only its common headers are made for each request.
+    """
+    error = KeyBanned if decision.outcome is BANNED else RateLimitExceeded
+    headers, body = _refusal_parts(error, max(1, seconds(decision.wait)))
+    return Reply(429, headers, body, code=error.code)
+
+
+@functools.lru_cache(maxsize=1024)
+def _refusal_parts(error: type[RequestError], retry_after: int) -> tuple[Lines, bytes]:
+    made = reply_of(error(headers=(("retry-after", str(retry_after)),)))
+    return made.headers, made.body
 
 
 def internal_error(request_id: str) -> InternalError:

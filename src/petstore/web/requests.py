@@ -33,7 +33,10 @@ class Body(Protocol):
     """A body that has not arrived completely."""
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end. Raises ConnectionError when no more of the body will come."""
+        """The next bytes; empty at the end.
+
+        Raises ConnectionError when no more of the body will come, and BodyTooLarge.
+        """
 
 
 class Request(Protocol):

@@ -1,15 +1,17 @@
 """Routing: the environment and the operation that a request is for, from the table of operations."""
 
+import math
 import re
 
 import msgspec
 
-from petstore.errors import MethodNotAllowed, NotFound, RequestError
+from petstore.errors import Gone, MethodNotAllowed, NotFound, RequestError
 from petstore.keys import Environment
 from petstore.operations import OPERATIONS, OTHER, Operation, OperationName
 from petstore.settings import BASES, Settings, leads_to_staging
 from petstore.web.admission import Admission
 from petstore.web.counters import RequestCounters
+from petstore.web.deprecation import deprecation_headers, gone_message
 from petstore.web.pets import HANDLERS, Handler, PetOperations
 from petstore.web.replies import Lines
 from petstore.web.requests import Request
@@ -33,6 +35,8 @@ class Route(msgspec.Struct, frozen=True):
     handler: Handler | None = None
     allow: str = ""  # the methods that this address answers; none: nothing is there
     headers: Lines = ""  # on every response, whatever its status
+    end: float = math.inf  # the Unix time from which the operation no longer exists
+    gone: str = Gone.usual  # the message from then on
 
 
 # By method; ANY_OTHER has the route of all methods that no operation has.
@@ -49,13 +53,14 @@ class Router:
         self._items: dict[str, Address] = {}  # whose last segment is a parameter: by the path before it
         self._bases = {BASES[environment]: Route(api) for environment, api in apis.items()}
         for base, nothing in self._bases.items():
+            base_url = settings.base_url(nothing.api.environment)
             for path in dict.fromkeys(each.path for each in OPERATIONS):
                 parent, _, last = path.rpartition("/")
                 assert "{" not in parent, f"{path}: only the last segment can be a parameter"
                 if last.startswith("{"):
-                    self._items[base + parent] = _address(nothing.api, path)
+                    self._items[base + parent] = _address(nothing.api, path, base_url)
                 else:
-                    self._fixed[base + path] = _address(nothing.api, path)
+                    self._fixed[base + path] = _address(nothing.api, path, base_url)
 
     def find(self, request: Request) -> Route | None:
         """None: the path is not under a base address."""
@@ -79,18 +84,21 @@ class Router:
         return None
 
 
-def _address(api: Api, path: str) -> Address:
+def _address(api: Api, path: str, base_url: str) -> Address:
     operations: dict[str, Operation] = {each.method: each for each in OPERATIONS if each.path == path}
     if "GET" in operations:
         operations["HEAD"] = operations["GET"]
     allow = ", ".join(sorted({*operations, "OPTIONS"}))
-    address = {method: _route(api, operation, allow) for method, operation in operations.items()}
+    address = {method: _route(api, operation, allow, base_url) for method, operation in operations.items()}
     return address | {ANY_OTHER: Route(api, allow=allow)}
 
 
-def _route(api: Api, operation: Operation, allow: str) -> Route:
-    headers = api.pets.deprecation if operation.deprecated else ""
-    return Route(api, operation.name, operation, HANDLERS[operation.name], allow, headers)
+def _route(api: Api, operation: Operation, allow: str, base_url: str) -> Route:
+    route = Route(api, operation.name, operation, HANDLERS[operation.name], allow)
+    if operation.deprecation is None:
+        return route
+    headers = deprecation_headers(operation.deprecation, base_url)
+    return msgspec.structs.replace(route, headers=headers, end=operation.end, gone=gone_message(operation.deprecation))
 
 
 # The 404 of an address where nothing is, with the address that was probably meant

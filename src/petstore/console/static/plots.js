@@ -29,8 +29,8 @@
   function showValues(id, series, index) {
     const selected = index !== null && index !== undefined;
     for (const cell of document.querySelectorAll(`.legend[data-plot="${id}"] [data-class]`)) {
-      const values = series.requests[cell.dataset.class];
-      cell.textContent = whole.format(selected ? values[index] : values.reduce((a, b) => a + b, 0));
+      const name = cell.dataset.class;
+      cell.textContent = whole.format(selected ? series.requests[name][index] : series.sums[name]);
     }
     const from = selected && new Date(1000 * series.starts[index]);
     const until = selected && new Date(1000 * (series.starts[index] + series.seconds));

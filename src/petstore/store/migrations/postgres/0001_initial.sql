@@ -66,21 +66,22 @@ CREATE TABLE idempotency (
 );
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- Imports of files; see docs/decisions/0014. `owner` is the token of the process that adds chunks, `touched` its last
--- heartbeat.
+-- Imports of files; see docs/decisions/0014. `added` says how many of the file's `total` animals are in the catalogue,
+-- `last_chunk` when the last of them were added.
 CREATE TABLE imports (
-    id      text COLLATE "C" PRIMARY KEY,
-    at      double precision NOT NULL,
-    actor   text             NOT NULL,
-    name    text             NOT NULL,
-    sha256  text COLLATE "C" NOT NULL,
-    total   bigint           NOT NULL,
-    state   text             NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
-    owner   text             NOT NULL,
-    touched double precision NOT NULL
+    id         text COLLATE "C" PRIMARY KEY,
+    at         double precision NOT NULL,
+    actor      text             NOT NULL,
+    name       text             NOT NULL,
+    sha256     text COLLATE "C" NOT NULL,
+    total      bigint           NOT NULL,
+    added      bigint           NOT NULL,
+    state      text             NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
+    last_chunk double precision NOT NULL
 );
 CREATE INDEX imports_by_age ON imports (at, id);
 CREATE INDEX imports_by_file ON imports (sha256);
+CREATE UNIQUE INDEX imports_running ON imports (sha256) WHERE state = 'running';
 
 -- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
 -- starting with `first_id`.
@@ -107,24 +108,25 @@ CREATE TABLE audit (
 );
 ALTER SEQUENCE audit_id_seq OWNED BY audit.id;
 
--- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds.
+-- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. A measure is `admitted`, from the gate, or
+-- `client_error`, `server_error`, `refused` or `banned`, from the workers; see docs/decisions/0009.
 CREATE TABLE usage (
     seconds   bigint           NOT NULL,
     start     bigint           NOT NULL,
     key_id    text COLLATE "C" NOT NULL,
     operation text COLLATE "C" NOT NULL,
-    response  text COLLATE "C" NOT NULL,
-    count     bigint           NOT NULL,
-    PRIMARY KEY (seconds, start, key_id, operation, response)
+    measure   text COLLATE "C" NOT NULL,
+    count     bigint           NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, key_id, operation, measure)
 );
 
 -- Usage of all keys together and of requests without a valid key, so that a chart costs the same for any number of keys.
 CREATE TABLE usage_totals (
-    seconds  bigint           NOT NULL, -- 60 or 3,600
-    start    bigint           NOT NULL,
-    response text COLLATE "C" NOT NULL,
-    count    bigint           NOT NULL,
-    PRIMARY KEY (seconds, start, response)
+    seconds bigint           NOT NULL, -- 60 or 3,600
+    start   bigint           NOT NULL,
+    measure text COLLATE "C" NOT NULL,
+    count   bigint           NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, measure)
 );
 
 -- How much of the gate's totals of admissions has been added to the usage; see docs/decisions/0013. An epoch identifies
@@ -137,13 +139,15 @@ CREATE TABLE counted_admissions (
     PRIMARY KEY (key_id, epoch, operation)
 );
 
--- The last refused and failed requests of each key, for its page in the console.
+-- The last refused and failed requests of each key.
 CREATE TABLE recent_errors (
     key_id     text COLLATE "C" NOT NULL,
     at         double precision NOT NULL,
     request_id text COLLATE "C" NOT NULL,
     operation  text             NOT NULL,
     status     int              NOT NULL,
+    code       text             NOT NULL,
+    path       text             NOT NULL, -- without keys, in printable ASCII
     PRIMARY KEY (key_id, at, request_id)
 );
 

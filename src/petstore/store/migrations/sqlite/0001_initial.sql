@@ -57,21 +57,22 @@ CREATE TABLE idempotency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- Imports of files; see docs/decisions/0014. `owner` is the token of the process that adds chunks, `touched` its last
--- heartbeat.
+-- Imports of files; see docs/decisions/0014. `added` says how many of the file's `total` animals are in the catalogue,
+-- `last_chunk` when the last of them were added.
 CREATE TABLE imports (
-    id      TEXT    PRIMARY KEY,
-    at      REAL    NOT NULL,
-    actor   TEXT    NOT NULL,
-    name    TEXT    NOT NULL,
-    sha256  TEXT    NOT NULL,
-    total   INTEGER NOT NULL,
-    state   TEXT    NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
-    owner   TEXT    NOT NULL,
-    touched REAL    NOT NULL
+    id         TEXT    PRIMARY KEY,
+    at         REAL    NOT NULL,
+    actor      TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    sha256     TEXT    NOT NULL,
+    total      INTEGER NOT NULL,
+    added      INTEGER NOT NULL,
+    state      TEXT    NOT NULL CHECK (state IN ('running', 'done', 'undoing', 'undone')),
+    last_chunk REAL    NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX imports_by_age ON imports (at, id);
 CREATE INDEX imports_by_file ON imports (sha256);
+CREATE UNIQUE INDEX imports_running ON imports (sha256) WHERE state = 'running';
 
 -- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
 -- starting with `first_id`.
@@ -96,24 +97,25 @@ CREATE TABLE audit (
     status      TEXT
 ) STRICT;
 
--- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds.
+-- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. A measure is `admitted`, from the gate, or
+-- `client_error`, `server_error`, `refused` or `banned`, from the workers; see docs/decisions/0009.
 CREATE TABLE usage (
     seconds   INTEGER NOT NULL,
     start     INTEGER NOT NULL,
     key_id    TEXT    NOT NULL,
     operation TEXT    NOT NULL,
-    response  TEXT    NOT NULL,
-    count     INTEGER NOT NULL,
-    PRIMARY KEY (seconds, start, key_id, operation, response)
+    measure   TEXT    NOT NULL,
+    count     INTEGER NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, key_id, operation, measure)
 ) STRICT, WITHOUT ROWID;
 
 -- Usage of all keys together and of requests without a valid key, so that a chart costs the same for any number of keys.
 CREATE TABLE usage_totals (
-    seconds  INTEGER NOT NULL, -- 60 or 3,600
-    start    INTEGER NOT NULL,
-    response TEXT    NOT NULL,
-    count    INTEGER NOT NULL,
-    PRIMARY KEY (seconds, start, response)
+    seconds INTEGER NOT NULL, -- 60 or 3,600
+    start   INTEGER NOT NULL,
+    measure TEXT    NOT NULL,
+    count   INTEGER NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (seconds, start, measure)
 ) STRICT, WITHOUT ROWID;
 
 -- How much of the gate's totals of admissions has been added to the usage; see docs/decisions/0013. An epoch identifies
@@ -126,13 +128,15 @@ CREATE TABLE counted_admissions (
     PRIMARY KEY (key_id, epoch, operation)
 ) STRICT, WITHOUT ROWID;
 
--- The last refused and failed requests of each key, for its page in the console.
+-- The last refused and failed requests of each key.
 CREATE TABLE recent_errors (
     key_id     TEXT    NOT NULL,
     at         REAL    NOT NULL,
     request_id TEXT    NOT NULL,
     operation  TEXT    NOT NULL,
     status     INTEGER NOT NULL,
+    code       TEXT    NOT NULL,
+    path       TEXT    NOT NULL, -- without keys, in printable ASCII
     PRIMARY KEY (key_id, at, request_id)
 ) STRICT, WITHOUT ROWID;
 

@@ -1,0 +1,41 @@
+# Sets STORE, for psql and pg_dump, and GATE, options for redis-cli, from the settings of the service. To be read by a
+# shell: . /opt/petstore/deploy/petstore-urls.sh
+# Neither has the password, because every user of this machine can read the arguments of a process. The passwords are
+# exported as PGPASSWORD and REDISCLI_AUTH, which these programs read.
+
+# petstore_decode TEXT: the text without percent-encoding.
+petstore_decode() {
+  ENCODED=$1 LC_ALL=C awk 'BEGIN {
+    text = ENVIRON["ENCODED"]
+    digits = "0123456789abcdef"
+    while (match(text, /%[0-9A-Fa-f][0-9A-Fa-f]/)) {
+      pair = tolower(substr(text, RSTART + 1, 2))
+      code = 16 * (index(digits, substr(pair, 1, 1)) - 1) + index(digits, substr(pair, 2, 1)) - 1
+      printf "%s%c", substr(text, 1, RSTART - 1), code
+      text = substr(text, RSTART + 3)
+    }
+    printf "%s", text
+  }'
+}
+
+# petstore_part EXPRESSION: what a substitution of sed finds in $url, decoded; nothing if it finds nothing.
+petstore_part() { petstore_decode "$(printf '%s\n' "$url" | sed -n "$1")"; }
+
+url=${PETSTORE_STORE:-$(if [ -n "${PETSTORE_STORE_FILE:-}" ]; then cat "$PETSTORE_STORE_FILE"; fi)}
+if [ -n "$url" ]; then
+  PGPASSWORD=$(petstore_part 's|^[^:]*://[^/@:]*:\([^/@]*\)@.*|\1|p')
+  [ -n "$PGPASSWORD" ] || PGPASSWORD=$(petstore_part 's|.*[?&]password=\([^&]*\).*|\1|p')
+  if [ -n "$PGPASSWORD" ]; then export PGPASSWORD; else unset PGPASSWORD; fi
+  STORE=$(printf '%s\n' "$url" | sed 's|^\([^:]*://[^/@:]*\):[^/@]*@|\1@|; s|\([?&]\)password=[^&]*&*|\1|; s|[?&]$||')
+fi
+
+url=${PETSTORE_GATE:-$(if [ -n "${PETSTORE_GATE_FILE:-}" ]; then cat "$PETSTORE_GATE_FILE"; fi)}
+if [ -n "$url" ]; then
+  REDISCLI_AUTH=$(petstore_part 's|^[^:]*://[^/@:]*:\([^/@]*\)@.*|\1|p')
+  if [ -n "$REDISCLI_AUTH" ]; then export REDISCLI_AUTH; else unset REDISCLI_AUTH; fi
+  # redis-cli knows redis:// and rediss:// only, and takes the name of a user without a password for a password.
+  GATE="-u $(printf '%s\n' "$url" | sed 's|^valkey|redis|; s|^\([^:]*://\)[^/@]*@|\1|; s|?.*||')"
+  user=$(petstore_part 's|^[^:]*://\([^/@:]*\):[^/@]*@.*|\1|p')
+  if [ -n "$user" ]; then GATE="$GATE --user $user"; fi
+fi
+unset url
