@@ -13,7 +13,9 @@ import pytest
 from redis import Redis as Client
 
 from harness.backends import Redis
+from harness.commands import Processes
 from harness.gates import REFUSE, ask, use_lmdb
+from harness.servers import Server
 from harness.stores import GatePlace
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, fallback, open_gate
@@ -96,6 +98,19 @@ def test_the_health_check_names_a_file_that_is_not_recognised(tmp_path: Path) ->
     write(path, {b"name": b"value"})
     faults += check_gate_file(path, in_use=False).faults
     assert ["recognises" in fault for fault in faults] == [True, True]
+
+
+@pytest.mark.parametrize("words", [("serve",), ("keys", "create", "--plan", "free")], ids=" ".join)
+def test_a_command_refuses_an_unrecognised_file_in_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
+    server = Server(tmp_path / "data")
+    server.data.mkdir(mode=0o700)
+    write(server.data / "gate.mdb", {b"name": b"value"})
+    (server.data / "gate.mdb").chmod(0o600)
+    before = contents(server.data)
+    assert "not a gate file that this Petstore recognises" in Processes(server).fails_in_one_line(*words)
+    found = contents(server.data)
+    del found["lock"]
+    assert found == before
 
 
 def test_a_refused_fallback_file_is_left_untouched(tmp_path: Path) -> None:
