@@ -54,6 +54,9 @@ def test_show_prints_one_animal(petstore: Commands) -> None:
         == "no animal has the id 99 in live; petstore pets list shows them"
     )
     assert "in staging" in petstore.fails_in_one_line("pets", "show", str(pet_id), "--env", "staging")
+    petstore.text("pets", "remove", str(pet_id), "--yes")
+    removed = petstore.fails_in_one_line("pets", "show", str(pet_id))
+    assert f"to restore a removed animal, run `petstore pets restore {pet_id} " in removed
 
 
 def test_list_searches_names(petstore: Commands) -> None:
@@ -123,10 +126,9 @@ def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     assert names(petstore) == ["Rex", "Mia", "Bo"]
     assert "no animal has the id 99" in petstore.fails_in_one_line("pets", "remove", "1", "99", "--yes")
     removed = answering(petstore, "y\n", "pets", "remove", "1", "2").stdout
-    both = re.fullmatch(
-        r"2 animals removed from live by removal (rem_\w{12}), which .*pets restore can undo\.\n", removed
-    )
+    both = re.fullmatch(r"2 animals removed from live by removal (rem_\w{12})\. To undo it, run `(.+)`\.\n", removed)
     assert both is not None, removed
+    assert f"pets restore {both[1]} --data " in both[2]
     one = petstore.json("pets", "remove", "3", "--yes")
     assert one["removed"] == [3]
     assert names(petstore) == []

@@ -20,6 +20,7 @@ from petstore.cli.options import (
     data_options,
     env_option,
     limit_option,
+    suggestion,
     yes_option,
 )
 from petstore.cli.output import Output, Table, program, progress, reaching
@@ -181,7 +182,7 @@ def remove(
     """Remove animals, either by their ids or by who added them. pets restore restores them.
 
     ID… are their ids, as pets list shows them. With --added-by, the command counts the animals and asks. It removes
-    only animals that it has counted, not those that are added meanwhile, and keeps animals that an operator has changed.
+    only animals that it has counted, not those that are added meanwhile. Animals that an operator has changed stay.
 
     \b
     Examples:
@@ -240,8 +241,8 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
     """Restore removed animals as they were, with their ids.
 
     ID… | REMOVAL are either the ids of animals, of which all are restored or none, or the id of a removal, as pets
-    remove has printed it, of which all animals are restored. audit --what "remove animal" shows both. Animals that undo-import has removed
-    cannot be restored; import the file again.
+    remove has printed it, of which all animals are restored. audit --what "remove animal" shows both. Animals that
+    undo-import has removed cannot be restored; import the file again.
 
     \b
     Examples:
@@ -270,17 +271,29 @@ def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
 async def _existing(backends: Backends, environment: Environment, pet_ids: Sequence[int]) -> list[Pet]:
     """The animals, each once. Raises OperatorError when one of them does not exist: then nothing is changed."""
     found = {pet_id: await backends.stores[environment].pets.get(pet_id) for pet_id in pet_ids}
-    missing = [str(pet_id) for pet_id, pet in found.items() if pet is None]
+    missing = [pet_id for pet_id, pet in found.items() if pet is None]
     if missing:
-        named = ", ".join(missing[:NAMED_MAX]) + (" …" if len(missing) > NAMED_MAX else "")
+        named = ", ".join(map(str, missing[:NAMED_MAX])) + (" …" if len(missing) > NAMED_MAX else "")
         subject = "no animal has the id" if len(missing) == 1 else "no animals have the ids"
-        raise OperatorError(f"{subject} {named} in {environment}; {program()} pets list shows them")
+        hint = f"{program()} pets list shows them"
+        removed = await backends.stores[environment].removals.of_pets(missing)
+        if removed:
+            ids = " ".join(map(str, sorted(removed)[:NAMED_MAX]))
+            hint = f"to restore a removed animal, run `petstore pets restore {ids}{_env(environment)}`"
+        raise OperatorError(f"{subject} {named} in {environment}; {hint}")
     return [pet for pet in found.values() if pet is not None]
 
 
 def _removed_text(count: int, environment: Environment, removal_id: str | None) -> str:
     text = f"{counted(count, 'animal')} removed from {environment}"
-    return f"{text} by removal {removal_id}, which {program()} pets restore can undo." if removal_id else f"{text}."
+    if removal_id is None:
+        return f"{text}."
+    undo = suggestion(f"pets restore {removal_id}{_env(environment)}")
+    return f"{text} by removal {removal_id}. To undo it, run `{undo}`."
+
+
+def _env(environment: Environment) -> str:
+    return "" if environment == "live" else f" --env {environment}"
 
 
 def _line(pet: Pet) -> str:
