@@ -31,7 +31,7 @@ async def fill(settings: Settings) -> str:
         store = backends.stores["live"]
         for first in range(0, ANIMALS, 5_000):
             numbers = range(first, first + 5_000)
-            rows = [(i + 1, f"{NAMES[i % 10]} {i}", i % 50, STATUSES[i % 3], 0) for i in numbers]
+            rows = [(i + 1, f"{NAMES[i % 10]} {i}", i % 50, STATUSES[i % 3], 0, None, int(now)) for i in numbers]
             await store.transfer.put_rows(PETS, rows)
         keys = [_key(number, now) for number in range(KEYS)]
         for name, rows in _history(keys, int(now)).items():

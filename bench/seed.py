@@ -13,7 +13,7 @@ from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import Store
-from petstore.store.schema import PETS, TABLES, key_row, new_pet_row
+from petstore.store.schema import PETS, TABLES, Row, key_row
 
 UNLIMITED = 1_000_000_000
 BATCH = 20_000
@@ -32,22 +32,29 @@ async def fill(settings: Settings, animals: int, keys: Sequence[str], spent_key:
             store = backends.stores["live"]
             for first in range(1, animals + 1, 1_000):
                 numbers = range(first, min(first + 1_000, animals + 1))
-                new = {n: new_pet_row(msgspec.convert(animal(n), NewPet)) for n in numbers}
-                await store.transfer.put_rows(PETS, [(n, *row, 0) for n, row in new.items()])  # 0: never edited
+                await store.transfer.put_rows(PETS, [_row(number) for number in numbers])
             await add_keys(store, keys, UNLIMITED)
             await add_keys(store, [spent_key], 1)
     finally:
         os.umask(umask)
 
 
+def _row(number: int) -> Row:
+    new = msgspec.structs.asdict(msgspec.convert(animal(number), NewPet))
+    values = {"id": number, **new, "edited": 0, "added_by": 1, "added_at": int(time.time())}
+    return tuple(values[column] for column in PETS.columns)
+
+
 async def add_keys(store: Store, secrets: Sequence[str], limit: int) -> None:
     """Rows instead of one call for each key: a million of them take seconds."""
     keys = [new_key("live", "enterprise", now=time.time(), limits=Limits(limit, limit)) for _ in secrets]
+    added_before = await store.keys.page(limit=1)
     rows = {
+        "adders": [] if added_before else [(number, "key", key.id) for number, key in enumerate(keys, 1)],
         "keys": [key_row(key) for key in keys],
         "secrets": [(digest_of(secret), key.id, None) for secret, key in zip(secrets, keys, strict=True)],
     }
     for table in TABLES:
-        ordered = sorted(rows.get(table.name, []), key=table.key_of)
+        ordered = sorted(rows.get(table.name, []), key=table.primary_key_of)
         for start in range(0, len(ordered), BATCH):
             await store.transfer.put_rows(table, ordered[start : start + BATCH])

@@ -17,6 +17,7 @@ from petstore.cli.options import BACKEND_OPTIONS
 from petstore.cli.serve import serve
 from petstore.observability.events import EVENTS
 from petstore.observability.metrics import METRICS
+from petstore.verify.checks import CHECKS, OPTIONS, Check
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -31,7 +32,7 @@ def documents() -> dict[str, str]:
     """The content of each file in docs/reference/."""
     written = {
         "command-line.md": _command_line(), "settings.md": _settings(), "metrics.md": _metrics(),
-        "events.md": _events(), "figures.md": _figures(),
+        "events.md": _events(), "checks.md": _checks(), "figures.md": _figures(),
     }  # fmt: skip
     return {name: GENERATED + text for name, text in written.items()}
 
@@ -106,6 +107,35 @@ def _events() -> str:
         " JSON otherwise. A JSON line has `timestamp`, `level`, `event`, `pid` and the fields of the event."
         " A key appears by its id only.\n\n" + _table(("event", "meaning", "what to do"), rows)
     )
+
+
+def _checks() -> str:
+    rows = (
+        (
+            f"`{check.name}`",
+            check.level,
+            check.promise,
+            _source(check),
+            "; ".join(OPTIONS[need] for need in check.needs),
+        )
+        for check in CHECKS
+    )
+    return (
+        "# Checks of a deployment\n\n`petstore verify` runs these checks"
+        " [after every deployment](../operating.md#after-every-deployment). `spec` is what the specification says;"
+        " `contract` is what this service promises beyond it.\n\n"
+        + _table(("check", "level", "promise", "made in", "needs"), rows)
+    )
+
+
+def _source(check: Check) -> str:
+    if check.level == "spec":
+        return f"the specification, {check.source}"
+    return f"[{check.source}](../api.md#{_anchor(check.source)})"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
 
 
 def _figures() -> str:

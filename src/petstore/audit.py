@@ -6,7 +6,8 @@ import msgspec
 
 # Actions whose subject is the id of a key, or of an animal.
 KEY_ACTIONS = (
-    "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "revoke key", "lift ban",
+    "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "end old secret",
+    "revoke key", "lift ban",
 )  # fmt: skip
 PET_ACTIONS = ("add animal", "update animal", "set status", "remove animal", "restore animal")
 # Every action of an operator, by its name in the audit log.

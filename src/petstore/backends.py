@@ -12,7 +12,7 @@ import msgspec
 
 from petstore.changes import Change
 from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, check_ours, check_safe, exclusive_lock, shared_lock
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
 from petstore.keys import ENVIRONMENTS, Environment
@@ -43,17 +43,21 @@ class Backends:
         Without `migrate`, no store is created or migrated. With all data on servers, only a service needs the data
         directory, for the gate that it uses while Redis is unavailable. Raises OperatorError and Unavailable.
         """
-        self._locked = serving or settings.store is None or settings.gate is None
-        if not self._locked:
-            settings = msgspec.structs.replace(settings, gate_outage="refuse")
         self._settings = settings
+        self._locked = serving or settings.store is None or settings.gate is None
         self.clock = clock_of(settings)
         with contextlib.ExitStack() as lock:
             if self._locked:
                 check_recognised(settings)
                 recover_gate(settings)
                 lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
-            self.gate = open_gate_for(settings if migrate else _with_existing_gate(settings, lock))
+            has_gate_file = gate_file(settings.gate, settings.data).exists()
+            if not self._locked or not (migrate or has_gate_file):
+                # Nothing may be created in the data directory. An empty gate file elsewhere serves until the end.
+                elsewhere = Path(lock.enter_context(tempfile.TemporaryDirectory(prefix="petstore-")))
+                self.gate = open_gate_for(msgspec.structs.replace(settings, data=elsewhere))
+            else:
+                self.gate = open_gate_for(settings)
             try:
                 self.stores = open_stores_for(settings, self.gate, serving=serving, migrate=migrate, bounds=bounds)
             except BaseException:
@@ -89,14 +93,6 @@ class Backends:
                 mark_gate_clean(self._settings)
 
 
-def _with_existing_gate(settings: Settings, lock: contextlib.ExitStack) -> Settings:
-    """For a command that only reads: where there is no gate file yet, an empty one takes its place meanwhile."""
-    if settings.gate is not None or gate_file(None, settings.data).exists():
-        return settings
-    elsewhere = lock.enter_context(tempfile.TemporaryDirectory(prefix="petstore-"))
-    return msgspec.structs.replace(settings, data=Path(elsewhere))
-
-
 async def check_copied(stores: Mapping[Environment, Store]) -> None:
     """Raises OperatorError for an unfinished copy, which is incomplete and must not be changed."""
     for store in stores.values():
@@ -116,10 +112,10 @@ def check_recognised(settings: Settings) -> None:
     check_ours(settings.data)
     check_safe(settings.data)  # a pipe in place of a file would block us
     if settings.store is None:
-        from petstore.store.sqlite.migrations import check_recognised as check_file
+        from petstore.store.sqlite import migrations
 
         for environment in ENVIRONMENTS:
-            check_file(settings.data / f"{environment}.db")
+            migrations.check_recognised(settings.data / f"{environment}.db")
 
 
 def prepare(settings: Settings) -> None:
@@ -176,10 +172,7 @@ def open_stores_for(
     """Stores that announce to the gate what each commit changes. Raises OperatorError."""
 
     async def announce(environment: Environment, changes: Collection[Change]) -> None:
-        if gate is None:
-            return
-        # A command's change is committed, and its output may be a new secret. Nodes find the change within a second.
-        with contextlib.nullcontext() if serving else contextlib.suppress(Unavailable):
+        if gate is not None:
             await gate.announce(environment, changes)
 
     bounds = (bounds or Bounds())._replace(usage_days=settings.usage_days)

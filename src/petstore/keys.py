@@ -29,10 +29,10 @@ BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 RANDOM_LENGTH = 30
 CHECKSUM_LENGTH = 6
 SECRET_LENGTH = len(PREFIXES["live"]) + RANDOM_LENGTH + CHECKSUM_LENGTH  # in staging too
-NAME_MAX = 255
+TEXT_MAX = 255  # characters of a name or a contact
 LIMIT_MAX = 10**12  # the gate counts in 64 bits; no machine answers this many requests
 
-_NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
+_TEXT_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
 _KEY = re.compile("(pets_(?:live|test)_)[0-9A-Za-z]+")
 _DURATION = re.compile("([0-9]{1,9})([smhdw])").fullmatch
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -44,6 +44,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
+    contact: str = ""  # the operator's note of whom to write to
     environment: Environment
     plan: Plan
     per_minute: int
@@ -75,6 +76,7 @@ class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator changes in a key; UNSET leaves a field as it is. `suspended` is a time, or None to resume."""
 
     name: str | msgspec.UnsetType = msgspec.UNSET
+    contact: str | msgspec.UnsetType = msgspec.UNSET
     plan: Plan | msgspec.UnsetType = msgspec.UNSET
     per_minute: int | msgspec.UnsetType = msgspec.UNSET
     per_day: int | msgspec.UnsetType = msgspec.UNSET
@@ -84,13 +86,17 @@ class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyQuery(NamedTuple):
-    """Which keys to find. `text` is a part of the name or of the id. `ids` and `except_ids` select keys by id."""
+    """Which keys to find. `text` is a part of the name, the contact or the id. `ids` and `except_ids` select by id.
+
+    `expires_by` selects keys that will expire by this time, in Unix seconds.
+    """
 
     text: str = ""
     plan: Plan | None = None
     state: Literal["active", "suspended", "expired", "revoked"] | None = None
     ids: Sequence[str] | None = None
     except_ids: Sequence[str] = ()
+    expires_by: float | None = None
 
 
 def new_key(
@@ -99,12 +105,17 @@ def new_key(
     *,
     now: float,
     name: str = "",
+    contact: str = "",
     scopes: Iterable[Scope] = SCOPES,
     limits: Limits | None = None,
     expires: float | None = None,
 ) -> ApiKey:
-    """A key with a new id. Raises OperatorError for an invalid name, and for limits that the plan does not allow."""
-    checked_name(name)
+    """A key with a new id.
+
+    Raises OperatorError for an invalid name or contact, and for limits that the plan does not allow.
+    """
+    check_text("name", name)
+    check_text("contact", contact)
     allowed = limits_of(plan, *(limits or (None, None)))
     chosen = set(scopes)
     if not chosen:
@@ -112,6 +123,7 @@ def new_key(
     return ApiKey(
         id="key_" + "".join(secrets.choice(BASE62) for _ in range(12)),
         name=name,
+        contact=contact,
         environment=environment,
         plan=plan,
         per_minute=allowed.per_minute,
@@ -122,11 +134,10 @@ def new_key(
     )
 
 
-def checked_name(name: str) -> str:
-    """The name itself. Raises OperatorError when the audit log or a terminal could not show it."""
-    if len(name) > NAME_MAX or _NAME_FAULT(name):
-        raise OperatorError(f"a key's name has at most {NAME_MAX} characters and no control characters")
-    return name
+def check_text(field: str, text: str) -> None:
+    """Raises OperatorError if the audit log or a terminal could not show the name or the contact of a key."""
+    if len(text) > TEXT_MAX or _TEXT_FAULT(text):
+        raise OperatorError(f"a key's {field} has at most {TEXT_MAX} characters and no control characters")
 
 
 def limits_of(plan: Plan, per_minute: int | None, per_day: int | None) -> Limits:

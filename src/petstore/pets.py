@@ -22,7 +22,7 @@ NESTING_MAX = 100  # arrays and objects inside each other in the JSON of a new a
 # is spelled out because languages do not agree on what \s matches.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
-
+REMOVAL_PREFIX = "rem_"  # of the id of a removal
 
 PetStatus = Literal["available", "pending", "sold"]
 STATUSES: tuple[PetStatus, ...] = get_args(PetStatus)
@@ -61,6 +61,42 @@ class Found(NamedTuple):
     pets: list[Pet]
     searched_to: int
     more: bool
+
+
+AdderKind = Literal["key", "import", "operator"]
+
+
+class Adder(NamedTuple):
+    """Who has added an animal: a key or an import, by its id, or an operator, by name."""
+
+    kind: AdderKind
+    name: str
+
+
+class Origin(NamedTuple):
+    """Who added an animal, and when, in Unix seconds. The adder is None if it is not known."""
+
+    adder: Adder | None
+    at: int
+
+
+class PetQuery(NamedTuple):
+    """Which animals to find. Times are in Unix seconds."""
+
+    text: str = ""  # part of the name
+    status: PetStatus | None = None
+    added_by: str = ""  # the name of an adder
+    since: float | None = None  # added at this time or later
+    until: float | None = None  # added before this time
+    unedited: bool = False  # only animals that no operator has changed
+
+
+class Matching(NamedTuple):
+    """How many animals match a query, how many of them an operator has changed, and the highest of their ids."""
+
+    total: int
+    edited: int
+    last_id: int
 
 
 class PetChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +153,39 @@ class Undone(NamedTuple):
     left: int = 0
 
 
+class Removal(msgspec.Struct, frozen=True):
+    """Animals that an operator has removed together. `at` is in Unix seconds."""
+
+    id: str
+    at: float
+    actor: str
+    pets: int  # those that have not been restored
+
+
+class Removed(NamedTuple):
+    """Animals that were just removed. Without any, there is no removal."""
+
+    removal_id: str | None
+    pets: list[Pet]
+
+
+class RemovedPet(NamedTuple):
+    """An animal as it was when it was removed, and its removal."""
+
+    pet: Pet
+    removal: Removal
+
+
 def new_import_id() -> str:
-    return "imp_" + "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(12))
+    return _new_id("imp_")
+
+
+def new_removal_id() -> str:
+    return _new_id(REMOVAL_PREFIX)
+
+
+def _new_id(prefix: str) -> str:
+    return prefix + "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(12))
 
 
 def is_status(value: object) -> TypeGuard[PetStatus]:

@@ -41,6 +41,7 @@ from petstore.web.requests import FIELDS
 
 FLUSH_EVERY = 5  # seconds between two writes of usage to the store
 ERRORS_EVERY = 2  # seconds between two writes of the last errors of keys, which operators see within five seconds
+EXPIRING_SECONDS = 14 * 86_400.0  # before its end, a key is counted as expiring
 COLLECT_ALL_EVERY = 300  # seconds between two looks for admissions that another node has left, which take 20 µs per key
 DESCRIPTORS_MAX = 65_536
 DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
@@ -122,6 +123,13 @@ class Service:
         for counters in self.app.counters:
             with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
                 await counters.flush(now)
+        if of_all:
+            await self._count_expiring_keys(now)
+
+    async def _count_expiring_keys(self, now: float) -> None:
+        for environment, store in self._backends.stores.items():
+            with bugs_logged(), contextlib.suppress(Unavailable):
+                metrics.KEYS_EXPIRING.set(await store.keys.expiring(now, now + EXPIRING_SECONDS), environment)
 
     async def _flush_errors(self) -> None:
         for counters in self.app.counters:
@@ -238,15 +246,21 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
     )
 
 
-def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
-    """Run the console until a signal stops it; `greet` gets the address to sign in at. Raises OperatorError."""
+def check_console_packages() -> None:
+    """Raises OperatorError when a package that the console needs is not installed."""
     try:
         import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
 
-        from petstore.console.app import open_console
+        import petstore.console.app  # noqa: F401  # imports the others
     except ImportError as error:
         raise MissingPackage("the console", error.name, "console") from None
+
+
+def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
+    """Run the console until a signal stops it; `greet` gets the address to sign in at. Raises OperatorError."""
     import uvloop
+
+    from petstore.console.app import open_console
 
     tls = tls_context(settings.tls_cert, settings.tls_key)
     (sockets,) = open_sockets(settings.host, settings.port, 1)

@@ -2,6 +2,7 @@
 
 import re
 import time
+from datetime import UTC, datetime
 
 # Control characters, line separators, marks of writing direction, lone surrogates: a terminal or an editor may act on
 # them. None is beyond four hexadecimal digits.
@@ -19,6 +20,23 @@ def printable_lines(text: str) -> str:
 
 def when(at: float | None) -> str:
     return "never" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+
+
+def parse_time(text: str) -> float:
+    """Unix seconds of a time like 2026-11-18, 2026-11-18 14:00 or 2026-11-18T14:00:00Z. Raises ValueError.
+
+    Without a time zone, it is in UTC.
+    """
+    found = datetime.fromisoformat(text.strip())
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def duration_in_words(seconds: float) -> str:
+    """In the largest unit that needs no fraction: 30 days, 36 hours, 90 minutes, 10 seconds."""
+    for unit, noun in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= unit and seconds % unit == 0:
+            return counted(int(seconds // unit), noun)
+    return counted(int(seconds), "second")
 
 
 def counted(count: int, noun: str) -> str:

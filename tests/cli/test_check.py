@@ -223,3 +223,25 @@ def test_a_data_directory_that_is_not_utf_8_is_refused_in_one_line(tmp_path: Pat
     odd = Commands(Server(tmp_path / "data\udcff"))
     for words in (["check"], ["pets", "list"]):
         assert "not UTF-8" in odd.fails_in_one_line(*words)
+
+
+def test_a_mistyped_variable_is_a_warning(embedded: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PETSTORE_PROT", "9000")
+    monkeypatch.setenv("PETSTORE_CONSOLE_PORT", "9001")
+    report = embedded.json("check")
+    assert report["warnings"]["settings"] == [
+        "PETSTORE_PROT is not a setting, and is ignored; did you mean PETSTORE_PORT?"
+    ]
+
+
+def test_a_wrong_value_is_reported_under_the_name_of_its_variable(
+    embedded: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PETSTORE_PORT", "abc")
+    assert embedded.fails_in_one_line("check").startswith(
+        "Invalid value for PETSTORE_PORT: 'abc' is not a whole number"
+    )
+
+
+def test_an_option_before_the_command_is_told_where_it_belongs(embedded: Commands) -> None:
+    assert "Put options after the command" in embedded.fails_in_one_line("--data", "x", "keys", "list")

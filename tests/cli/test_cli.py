@@ -170,7 +170,7 @@ def test_key_is_shown_as_text_and_json(petstore: Commands) -> None:
     made = make_key(petstore, "--name", "Ada")
     del made["key"]
     shown = petstore.json("keys", "show", made["id"])
-    assert shown == {**made, "rotated": None, "history": shown["history"], "errors": []}
+    assert shown == {**made, "rotated": None, "old_secret_until": None, "history": shown["history"], "errors": []}
     fields, _, _ = petstore.text("keys", "show", made["id"]).partition("\n\n")
     lines = dict(line.split(maxsplit=1) for line in fields.splitlines())
     assert (lines["id"], lines["name"], lines["plan"]) == (made["id"], "Ada", "free")
@@ -259,7 +259,7 @@ def test_shown_key_has_its_history(petstore: Commands) -> None:
     assert all(entry["actor"].startswith(getpass.getuser()) for entry in history)
     assert "plan free → pro" in history[1]["detail"]
     *_, header, newest, _, oldest = petstore.text("keys", "show", made["id"]).splitlines()
-    assert header.split() == ["when", "who", "what", "detail"]
+    assert header.split() == ["WHEN", "WHO", "WHAT", "DETAIL"]
     assert "suspend key" in newest and "create key" in oldest
     for _ in range(10):
         petstore.text("keys", "resume", made["id"])
@@ -317,7 +317,7 @@ def test_running_service_obeys_a_lifted_ban(server: Server, form: str) -> None:
     petstore, key = Commands(server), banned(server)
     petstore.text("keys", "update", key.id, "--name", "Ada's shop")
     (line,) = (line for line in petstore.text("bans", "list").splitlines() if key.id in line)
-    assert line.split()[1] == "live" and line.endswith("Ada's shop")
+    assert line.split()[1] == "live" and "Ada's shop" in line
     (ban,) = (entry for entry in petstore.json("bans", "list") if entry["key_id"] == key.id)
     assert (ban["name"], ban["environment"]) == ("Ada's shop", "live")
     if form == "json":
@@ -350,7 +350,7 @@ def test_added_animal_is_listed(petstore: Commands) -> None:
     assert [pet["name"] for pet in petstore.json("pets", "list", "--limit", "2")] == ["Rex", "Mia"]
     assert petstore.json("pets", "list", "--env", "staging") == []
     header, first, second = petstore.text("pets", "list").splitlines()
-    assert header.split() == list(pet())
+    assert header.split() == [name.upper() for name in pet()]
     assert {"1", "Rex", "available"} <= set(first.split()) and {"2", "Mia", "sold"} <= set(second.split())
     assert "pending" in petstore.text("pets", "set-status", "1", "pending")
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -274,6 +275,63 @@ def test_revoke_without_a_terminal_needs_yes(petstore: Commands) -> None:
     assert "is revoked already" in petstore.fails_in_one_line("keys", "revoke", made["id"])
 
 
+# contact and expiry
+
+
+def test_a_key_has_a_contact(server: Server) -> None:
+    petstore, key = Commands(server), banned(server)
+    made = make_key(petstore, "--contact", "ada@example.com")
+    assert made["contact"] == "ada@example.com"
+    assert "contact      ada@example.com" in petstore.text("keys", "show", made["id"])
+    assert made["id"] in [each["id"] for each in petstore.json("keys", "list", "--search", "ADA@EXAMPLE")]
+    changed = petstore.json("keys", "update", made["id"], "--contact", "bob@example.com")
+    assert (changed["contact"], petstore.entries()[0].detail) == (
+        "bob@example.com", "contact ada@example.com → bob@example.com"
+    )  # fmt: skip
+    assert petstore.json("keys", "update", made["id"], "--contact", "")["contact"] == ""
+    assert "contact has at most 255" in petstore.fails_in_one_line(
+        "keys", "create", "--plan", "free", "--contact", "a\x01"
+    )
+    petstore.text("keys", "update", key.id, "--contact", "ban@example.com")
+    assert "ban@example.com" in [ban["contact"] for ban in petstore.json("bans", "list")]
+    assert "ban@example.com" in petstore.text("bans", "list")
+
+
+def test_create_repeats_name_scopes_and_expiry(petstore: Commands) -> None:
+    options = ("--plan", "free", "--name", "Ada", "--scope", "read", "--expires", "30d", "--contact", "ada@example.com")
+    printed = petstore.text("keys", "create", *options)
+    made = petstore.json("keys", "list")[0]
+    for line in ("name     Ada", "contact  ada@example.com", "scopes   read",
+                 f"expires  in 30 days, {when(made['expires'])}"):  # fmt: skip
+        assert line in printed
+    assert "expires  never" in petstore.text("keys", "create", "--plan", "free")
+
+
+def test_keys_that_expire_soon_are_listed(petstore: Commands) -> None:
+    for name, options in (("soon", ["--expires", "20d"]), ("later", ["--expires", "60d"]), ("never", []),
+                          ("revoked", ["--expires", "20d"])):  # fmt: skip
+        made = make_key(petstore, "--name", name, *options)
+    petstore.text("keys", "revoke", made["id"], "--yes")
+    assert [key["name"] for key in petstore.json("keys", "list", "--expiring", "30d")] == ["soon"]
+    assert [key["name"] for key in petstore.json("keys", "list", "--expiring", "90d")] == ["later", "soon"]
+    assert petstore.text("keys", "list", "--expiring", "1d") == "No matching keys.\n"
+    soon = petstore.json("keys", "list", "--expiring", "30d")[0]
+    assert when(soon["expires"]) in petstore.text("keys", "list", "--expiring", "30d")
+
+
+def test_show_says_when_a_key_was_resumed_and_when_an_old_secret_ends(petstore: Commands) -> None:
+    key_id = make_key(petstore)["id"]
+    assert re.search(r"^suspended +never$", petstore.text("keys", "show", key_id), re.MULTILINE)
+    petstore.text("keys", "suspend", key_id)
+    petstore.text("keys", "resume", key_id)
+    resumed = when(petstore.entries()[0].at)
+    assert re.search(rf"^suspended +resumed {resumed}$", petstore.text("keys", "show", key_id), re.MULTILINE)
+    assert petstore.json("keys", "show", key_id)["old_secret_until"] is None
+    until = petstore.json("keys", "rotate", key_id, "--overlap", "24h")["old_secret_until"]
+    assert petstore.json("keys", "show", key_id)["old_secret_until"] == until
+    assert f"works until {when(until)}" in petstore.text("keys", "show", key_id)
+
+
 # rotate
 
 
@@ -282,7 +340,7 @@ def test_rotate_without_overlap_asks_first(petstore: Commands, answer: str) -> N
     made = make_key(petstore)
     done = answering(petstore, answer, "keys", "rotate", made["id"])
     assert (done.returncode, done.stdout) == (2, "")
-    assert "ends at once" in done.stderr and "nothing was changed" in done.stderr
+    assert "stops working immediately; --overlap 24h" in done.stderr and "nothing was changed" in done.stderr
     assert [entry.action for entry in petstore.entries()] == ["create key"]
 
 
@@ -339,7 +397,7 @@ def test_list_filters_by_plan_state_and_text(petstore: Commands) -> None:
     assert staging["id"] in petstore.text("keys", "list", "--env", "staging")
     header = petstore.text("keys", "list").splitlines()[0].split("  ")
     assert [word.strip() for word in header if word.strip()] == [
-        "id", "env", "plan", "scopes", "state", "today", "last used", "name"
+        "ID", "ENV", "PLAN", "SCOPES", "STATE", "TODAY", "LAST USED", "EXPIRES", "NAME"
     ]  # fmt: skip
 
 

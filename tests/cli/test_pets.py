@@ -1,5 +1,6 @@
 """An animal's life on the command line: show, search, update, remove, several at once, imports and their undoing."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -16,6 +18,9 @@ from harness.commands import Commands
 from harness.pets import pet
 from harness.served import wait_for
 from harness.servers import PETSTORE, Key, Server
+from petstore.audit import AuditEntry
+from petstore.backends import Backends
+from petstore.pets import NewPet
 
 TRIALS = 5  # of a running service that has to obey
 
@@ -43,12 +48,15 @@ def answering(petstore: Commands, answer: str, *words: str) -> subprocess.Comple
 def test_show_prints_one_animal(petstore: Commands) -> None:
     (pet_id,) = add(petstore, "Rex")
     assert petstore.json("pets", "show", str(pet_id))["name"] == "Rex"
-    assert petstore.text("pets", "show", str(pet_id)) == f"{pet_id}  Rex  category 1  available\n"
+    assert petstore.text("pets", "show", str(pet_id)).startswith(f"{pet_id}  Rex  category 1  available\nAdded by ")
     assert (
         petstore.fails_in_one_line("pets", "show", "99")
         == "no animal has the id 99 in live; petstore pets list shows them"
     )
     assert "in staging" in petstore.fails_in_one_line("pets", "show", str(pet_id), "--env", "staging")
+    petstore.text("pets", "remove", str(pet_id), "--yes")
+    removed = petstore.fails_in_one_line("pets", "show", str(pet_id))
+    assert f"to restore a removed animal, run `petstore pets restore {pet_id} " in removed
 
 
 def test_list_searches_names(petstore: Commands) -> None:
@@ -117,14 +125,17 @@ def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     assert "nothing was changed" in done.stderr and done.stderr.count("\n") == 1
     assert names(petstore) == ["Rex", "Mia", "Bo"]
     assert "no animal has the id 99" in petstore.fails_in_one_line("pets", "remove", "1", "99", "--yes")
-    assert answering(petstore, "y\n", "pets", "remove", "1", "2").stdout == "2 animals removed from live.\n"
-    assert petstore.json("pets", "remove", "3", "--yes") == {"removed": [3]}
+    removed = answering(petstore, "y\n", "pets", "remove", "1", "2").stdout
+    both = re.fullmatch(r"2 animals removed from live by removal (rem_\w{12})\. To undo it, run `(.+)`\.\n", removed)
+    assert both is not None, removed
+    assert f"pets restore {both[1]} --data " in both[2]
+    one = petstore.json("pets", "remove", "3", "--yes")
+    assert one["removed"] == [3]
     assert names(petstore) == []
-    entries = [(entry.action, entry.subject, entry.detail) for entry in petstore.entries()][:3]
+    entries = [(entry.action, entry.subject, entry.detail) for entry in petstore.entries()][:2]
     assert entries == [
-        ("remove animal", "3", "Bo, category 1, available"),
-        ("remove animal", "2", "Mia, category 1, available"),
-        ("remove animal", "1", "Rex, category 1, available"),
+        ("remove animal", "3", f"Bo, category 1, available, {one['removal']}"),
+        ("remove animal", both[1], "2 animals: 1, 2"),
     ]
     assert add(petstore, "Next") == [4], "an id is never used again"
 
@@ -151,11 +162,31 @@ def test_removed_animals_are_restored_with_their_last_values(petstore: Commands)
     petstore.text("pets", "update", "1", "--name", "Max", "--status", "sold")
     petstore.text("pets", "remove", "1", "--yes")
     restored = petstore.text("pets", "restore", "2", "1", "2")
-    assert restored == "2  Mia  category 1  available\n1  Max  category 1  sold\n"
+    assert restored == "1  Max  category 1  sold\n2  Mia  category 1  available\n"
     assert names(petstore) == ["Max", "Mia"]
     assert petstore.entries()[0].action == "restore animal"
     petstore.text("pets", "remove", "1", "--yes")
     assert petstore.json("pets", "restore", "1") == {"restored": [1]}
+
+
+def test_a_removal_is_restored_by_its_id(petstore: Commands) -> None:
+    add(petstore, "Rex", "Mia", "Bo")
+    removal = petstore.json("pets", "remove", "1", "2", "3", "--yes")["removal"]
+    petstore.text("pets", "restore", "2")
+    assert petstore.text("pets", "restore", removal) == "2 animals restored to live.\n"
+    assert names(petstore) == ["Rex", "Mia", "Bo"]
+    entry = petstore.entries()[0]
+    assert (entry.action, entry.subject, entry.detail) == ("restore animal", removal, "2 animals")
+    assert petstore.fails_in_one_line("pets", "restore", removal).endswith("have been restored already")
+    for wrong, reason in (
+        (["rem_unknown"], "no removal has the id rem_unknown in live"),
+        ([removal, "--env", "staging"], f"no removal has the id {removal} in staging"),
+        ([removal, removal], "only one removal can be restored at a time"),
+        ([removal, "1"], "only one removal can be restored at a time"),
+        (["rem_\N{SNOWMAN}"], "no removal has the id"),
+        (["x"], "'x' is not a whole number"),
+    ):
+        assert reason in petstore.fails_in_one_line("pets", "restore", *wrong)
 
 
 def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Commands, tmp_path: Path) -> None:
@@ -173,6 +204,131 @@ def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Comm
     assert names(petstore) == ["Present"]
     petstore.text("pets", "restore", "1", "4")  # 4 was removed by hand, not by undoing its import
     assert names(petstore) == ["Removed", "Present", "By hand"]
+
+
+# Who added animals
+
+
+def test_show_says_who_added_an_animal_and_when(server: Server, key: Key, tmp_path: Path) -> None:
+    petstore, began = Commands(server), int(time.time())
+    answer = httpx.post(
+        server.url("/pets"), headers=key.headers, json={"name": "By a key", "categoryId": 1}, verify=False
+    )
+    assert "added" not in answer.text
+    (by_hand,) = add(petstore, "By hand")
+    imported = petstore.json("pets", "import", str(written(tmp_path / "x.csv", f"Imported {began},1")))["import"]
+    operator = petstore.entries()[0].actor
+    for pet_id, kind, name in (
+        (answer.json()["id"], "key", key.id),
+        (by_hand, "operator", operator),
+        (by_hand + 1, "import", imported),
+    ):
+        shown = petstore.json("pets", "show", str(pet_id))
+        assert shown["added_by"] == name and began <= shown["added_at"] <= time.time()
+        assert f"Added by {kind} {name}, " in petstore.text("pets", "show", str(pet_id))
+        assert pet_id in [pet["id"] for pet in petstore.json("pets", "list", "--added-by", name, "--limit", "1000")]
+    listed = petstore.json("pets", "list", "--limit", "1000")
+    assert listed[0].keys() == {"id", "name", "categoryId", "status"}
+
+
+def test_animals_are_listed_by_who_added_them_and_when(petstore: Commands) -> None:
+    operator = added_at(petstore, "Early", 1_000_000_000.0), added_at(petstore, "Late", 1_000_086_400.0)
+    assert operator == ("ada", "ada")
+
+    def found(*options: str) -> list[str]:
+        return [pet["name"] for pet in petstore.json("pets", "list", *options)]
+
+    assert found("--added-by", "ada") == ["Early", "Late"]
+    assert found("--since", "2001-09-10") == ["Late"]
+    assert found("--until", "2001-09-10T00:00:00Z") == ["Early"]
+    assert found("--since", "2001-09-09T01:46:40Z", "--until", "2001-09-09 01:46:41") == ["Early"]
+    assert found("--since", "2001-09-09T01:46:41Z", "--until", "2001-09-10") == []
+    assert "bob is not the id of a key" in petstore.fails_in_one_line("pets", "list", "--added-by", "bob")
+    assert "'noon' is not a time" in petstore.fails_in_one_line("pets", "list", "--since", "noon")
+
+
+def added_at(petstore: Commands, name: str, at: float) -> str:
+    """Add an animal as the operator ada, at another time."""
+    entry = AuditEntry(at, "ada", "add animal", "")
+    petstore.server.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet(name, 1), entry))
+    return entry.actor
+
+
+def test_an_export_says_who_added_animals_only_on_request(petstore: Commands, tmp_path: Path) -> None:
+    added_at(petstore, "Rex", 1_000_000_000.0)
+    for name, plain, with_origin in (
+        ("a.csv", "id,name,categoryId,status\n1,Rex,1,available\n",
+         "id,name,categoryId,status,added_by,added_at\n1,Rex,1,available,ada,1000000000\n"),
+        ("a.jsonl", '{"id":1,"name":"Rex","categoryId":1,"status":"available"}\n',
+         '{"id":1,"name":"Rex","categoryId":1,"status":"available","added_by":"ada","added_at":1000000000}\n'),
+    ):  # fmt: skip
+        petstore.text("pets", "export", str(tmp_path / name))
+        assert (tmp_path / name).read_text() == plain
+        petstore.text("pets", "export", str(tmp_path / name), "--with-added-by", "--force")
+        assert (tmp_path / name).read_text() == with_origin
+        added = petstore.json("pets", "import", str(tmp_path / name))  # ignores id, added_by and added_at
+        (pet,) = petstore.json("pets", "list", "--added-by", added["import"])
+        assert petstore.json("pets", "show", str(pet["id"]))["added_at"] > 1_700_000_000
+        petstore.text("pets", "undo-import", added["import"], "--yes")
+
+
+def test_the_animals_of_a_broken_script_are_removed_and_restored(server: Server, tmp_path: Path) -> None:
+    """A customer's script has added 5,000 animals next to others, and an operator has corrected one of them."""
+    petstore = Commands(server)
+    broken, other = (petstore.json("keys", "create", "--plan", "free", "--name", name)["id"] for name in ("A", "B"))
+
+    async def add_all(backends: Backends) -> None:
+        live = backends.stores["live"].pets
+        await live.add(NewPet("By another customer", 1), time.time(), key_id=other)
+        for start in range(0, 5_000, 500):
+            animals = (NewPet(f"Broken {i}", i) for i in range(start, start + 500))
+            await asyncio.gather(*(live.add(each, time.time(), key_id=broken) for each in animals))
+
+    server.act(add_all)
+    first = petstore.json("pets", "list", "--added-by", broken, "--limit", "10000")[0]
+    petstore.text("pets", "update", str(first["id"]), "--name", "Corrected")
+    before = exported(petstore, tmp_path / "before.csv")
+    refused = petstore.fails_in_one_line("pets", "remove", "--added-by", broken)
+    assert (
+        f"Remove 4,999 animals added by {broken} from live? 1 animal that an operator has changed will stay" in refused
+    )
+    removed = petstore.json("pets", "remove", "--added-by", broken, "--yes")
+    assert removed == {"removed": 4_999, "kept": 1, "removal": removed["removal"], "environment": "live"}
+    assert [pet["name"] for pet in petstore.json("pets", "list", "--added-by", broken)] == ["Corrected"]
+    assert [pet["name"] for pet in petstore.json("pets", "list", "--added-by", other)] == ["By another customer"]
+    entry = petstore.entries()[0]
+    assert (entry.subject, entry.detail) == (removed["removal"], f"4,999 animals added by {broken}")
+    again = petstore.fails_in_one_line("pets", "remove", "--added-by", broken, "--yes")
+    assert f"no animals to remove added by {broken}; 1 animal that an operator has changed stay" in again
+    assert petstore.json("pets", "restore", removed["removal"])["restored"] == 4_999
+    assert exported(petstore, tmp_path / "after.csv") == before
+    all_of_them = petstore.json("pets", "remove", "--added-by", broken, "--also-edited", "--yes")
+    assert (all_of_them["removed"], all_of_them["kept"]) == (5_000, 0)
+
+
+def exported(petstore: Commands, file: Path) -> str:
+    petstore.text("pets", "export", str(file), "--with-added-by")
+    return file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "nothing to remove: give ids or --added-by"),
+        (["1", "--added-by", "ada"], "--added-by cannot be combined with ids"),
+        (["1", "--since", "2026-11-18"], "--since, --until and --also-edited need --added-by"),
+        (["--also-edited"], "--since, --until and --also-edited need --added-by"),
+        (["--added-by", "bob"], "bob is not the id of a key or an import, or the name of an operator"),
+        (
+            ["--added-by", "ada", "--since", "2030-01-01"],
+            "no animals to remove added by ada since 2030-01-01 00:00:00Z",
+        ),
+    ],
+)
+def test_remove_refuses_wrong_combinations(petstore: Commands, options: list[str], message: str) -> None:
+    added_at(petstore, "Rex", 1_000_000_000.0)
+    assert message in petstore.fails_in_one_line("pets", "remove", *options, "--yes")
+    assert names(petstore) == ["Rex"]
 
 
 # Imports

@@ -56,7 +56,7 @@ WRONG = [
     ("pets add --name Rex --category-id 1 --status sleeping", "is not one of 'available', 'pending', 'sold'"),
     ("pets update 1", "nothing to change: give --name, --category-id or --status"),
     ("pets update 1 --category-id 99999999999999999999", "is not a whole number of at most 64 bits"),
-    ("pets remove", "Missing argument 'ID…'"),
+    ("pets remove", "nothing to remove: give ids or --added-by"),
     ("pets remove 1", "--yes answers yes"),
     ("pets set-status 1 2", "Invalid value for 'STATUS': '2' is not one of 'available', 'pending', 'sold'"),
     ("pets restore 1", "there is nothing to restore"),

@@ -89,7 +89,10 @@ def test_a_revoked_key_is_refused_by_every_node_from_the_next_request_on(nodes: 
     assert asyncio.run(trials()) == len(keys) * len(nodes)
 
 
-def test_ten_nodes_may_start_at_once_on_an_empty_database(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_ten_nodes_may_start_at_once_on_an_empty_database(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PETSTORE_SHOW_FIRST_KEY", "1")
     folder = tmp_path_factory.mktemp("ten")
     with nodes_running(folder, shared(Postgres), shared(Redis), skews=[0.0] * 10, workers=1) as ten:
         assert (

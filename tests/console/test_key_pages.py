@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from harness.commands import Commands
-from harness.consoles import ConsoleClient, cells, next_rows, running_console, text_of
+from harness.consoles import Console, ConsoleClient, cells, next_rows, running_console, text_of
 from harness.served import wait_for
 from harness.servers import ENTRY, Server, serving
 from harness.wire import asking
@@ -210,9 +210,57 @@ def test_a_rotated_key_has_a_new_secret(server: Server, operator: ConsoleClient,
     assert (status_of(server, new), status_of(server, old)) == (200, old_status)
 
 
-def test_the_default_overlap_of_a_rotation_is_a_day(operator: ConsoleClient) -> None:
+def test_a_rotation_has_no_overlap_by_default(operator: ConsoleClient) -> None:
     key_id, _ = operator.create_key()
-    assert re.findall(r'name="overlap"[^>]* value="([^"]*)"', operator.get(f"/live/keys/{key_id}").text) == ["24h"]
+    assert re.findall(r'name="overlap"[^>]* value="([^"]*)"', operator.get(f"/live/keys/{key_id}").text) == ["0s"]
+
+
+def test_the_page_of_a_rotated_key_says_when_the_old_secret_ends_and_ends_it_now(
+    server: Server, operator: ConsoleClient, console: Console
+) -> None:
+    key_id, old = operator.create_key()
+    assert "End the old secret now" not in operator.get(f"/live/keys/{key_id}").text
+    page = operator.submit(f"/live/keys/{key_id}/rotate", overlap="24h")
+    (new,) = re.findall(r'<code id="secret">(\w+)</code>', page.text)
+    assert "The old secret stops working" in text_of(page) and "End the old secret now" in page.text
+    seen = console.sign_in("a viewer of secrets", "viewer").get(f"/live/keys/{key_id}").text
+    assert "The old secret stops working" in seen and "End the old secret now" not in seen
+    ended = operator.submit(f"/live/keys/{key_id}/end-old-secret")
+    assert "The old secret no longer works." in text_of(ended) and "End the old secret now" not in ended.text
+    assert (status_of(server, new), status_of(server, old)) == (200, 401)
+    assert cells(ended, "What")[0] == "end old secret"
+    assert "nothing to end" in text_of(operator.submit(f"/live/keys/{key_id}/end-old-secret"))
+
+
+def test_the_contact_of_a_key_is_shown_where_someone_may_have_to_write_to_its_owner(
+    server: Server, operator: ConsoleClient
+) -> None:
+    key_id, secret = operator.create_key(contact="ada@example.com")
+    for page in (
+        operator.get(f"/live/keys/{key_id}"),
+        operator.get(f"/live/keys/{key_id}/revoke"),
+        operator.post("/live/keys/identify", secret=secret),
+    ):
+        assert "ada@example.com" in text_of(page)
+    assert cells(operator.get("/live/keys?q=ADA@example"), "Id") == [key_id]
+    fields = {"name": "Ada", "plan": "free", "scope": ["read", "write"], "contact": "bob@example.com"}
+    changed = operator.submit(f"/live/keys/{key_id}", **fields)
+    assert "bob@example.com" in text_of(changed) and cells(changed, "Detail")[0].startswith(
+        "contact ada@example.com → bob"
+    )
+    assert "contact has at most 255" in text_of(operator.post("/live/keys", **{**fields, "contact": "x" * 256}))
+
+
+def test_keys_that_expire_soon_are_filtered(operator: ConsoleClient) -> None:
+    soon, _ = operator.create_key(name="Expiring mark", expires="20d")
+    later, _ = operator.create_key(name="Expiring mark", expires="60d")
+    operator.create_key(name="Expiring mark")
+
+    def found(choice: str) -> list[str]:
+        return cells(operator.get(f"/live/keys?q=Expiring mark&expiring={choice}"), "Id")
+
+    assert (found("7d"), found("30d"), found("90d")) == ([], [soon], [later, soon])
+    assert len(found("")) == len(found("1000y")) == 3
 
 
 def test_an_invalid_overlap_is_refused_and_the_form_keeps_it(operator: ConsoleClient) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from harness.backends import Redis, running
 from harness.certificates import self_signed
+from harness.commands import Commands
 from harness.scraping import Scrape, scrape
 from harness.served import Served, is_running, wait_for
 from harness.servers import Host, Server, serving, started
@@ -398,3 +399,13 @@ def test_an_expired_certificate_has_an_expiry_too(tmp_path: Path) -> None:
 def test_without_tls_the_expiry_of_a_certificate_is_absent(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         assert scrape(server).of("petstore_certificate_expiry_timestamp_seconds") == {}
+
+
+def test_keys_that_expire_within_14_days_are_counted(tmp_path: Path) -> None:
+    server = Served(tmp_path / "data")
+    for expires in ("1d", "13d", "15d"):
+        Commands(server).json("keys", "create", "--plan", "free", "--expires", expires)
+    with started(server):
+        wait_for(lambda: scrape(server).of("petstore_keys_expiring"))
+        assert scrape(server).value("petstore_keys_expiring", environment="live") == 2
+        assert scrape(server).value("petstore_keys_expiring", environment="staging") == 0

@@ -136,6 +136,7 @@ FAULTS = {
     },
     "PetstoreConnectionsRefused": {'petstore_refused_connections_total{reason="per_address"}': "0x60 0+600x90"},
     "PetstoreCertificateExpires": {"petstore_certificate_expiry_timestamp_seconds": "9e6x60 1e6x90"},
+    "PetstoreKeysExpire": {'petstore_keys_expiring{environment="live"}': "0x60 2x90"},
     "PetstoreBans": {'petstore_admissions_total{subject="key",outcome="banned"}': "0x60 0+100x90"},
 }
 

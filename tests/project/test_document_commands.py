@@ -59,6 +59,9 @@ RUN_BY = {
     r"PGDATA=|mv \$PGDATA|cat >> \$PGDATA|touch \$PGDATA|cd / && runuser -u postgres -- pg_basebackup": (
         "tests/maintenance/test_point_in_time.py::test_the_database_returns_to_a_moment_before_a_mistake"
     ),
+    r"/opt/petstore/.venv/bin/petstore verify": (
+        "tests/verify/test_deployments.py::test_nothing_is_broken_across_three_nodes"
+    ),
     r"make prove": "tests/project/test_prove.py",
     r"make docs": "tests/project/test_documents.py::test_an_outdated_reference_is_found_and_written_anew",
 }  # fmt: skip
@@ -138,6 +141,7 @@ class Installation:
         with serving(folder / "data") as server:
             server.fill(21)
             self.key: Key = server.key("pro")
+            httpx.post(server.url("/pets"), headers=self.key.headers, json={"name": "Rex", "categoryId": 1})
             self.banned = server.key(limits=Limits(1, 10))
             for _ in range(4):  # the second is refused, and the third is the second refusal in a row
                 httpx.get(server.url("/pets"), headers=self.banned.headers)
@@ -159,10 +163,14 @@ class Installation:
     def with_names_of_this_installation(self, command: str) -> str:
         made = sorted(self.backups.glob("2*.zip"))
         replaced = sorted((self.folder / "data").glob("replaced-*"))
+        entries = Commands(self.server).entries() if "rem_…" in command else []
+        removals = [entry.subject for entry in entries if entry.subject.startswith("rem_")]
         imports = Commands(self.server).json("pets", "imports", "--env", "staging") if "imp_…" in command else [{}]
         return (
             command.replace("key_…", self.banned.id if "bans lift" in command else self.key.id)
             .replace("imp_…", imports[0].get("id", ""))
+            .replace("rem_…", removals[0] if removals else "")
+            .replace("2026-11-18T14:00:00Z", "2001-01-01")
             .replace("/var/backups/petstore/20261115T023412Z.zip", str(made[-1]) if made else "")
             .replace("/var/backups/petstore", str(self.backups))
             .replace("/var/lib/petstore/replaced-…", str(replaced[-1]) if replaced else "")

@@ -6,7 +6,6 @@ from harness.stores import ENTRY, NOW, StorePlace
 from petstore.audit import AuditEntry
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort, digest_of, mint, new_key
 from petstore.operators import Operator
-from petstore.pets import NewPet
 from petstore.store import Store
 
 
@@ -67,26 +66,6 @@ def test_pages_of_sorted_keys_follow_each_other(store_at: StorePlace, sort: KeyS
             found += page
             after = page[-1]
         assert names(found) == order
-
-    store_at.use(work)
-
-
-def test_removed_animals_are_restored_under_their_ids_once(store_at: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        pets = [(await store.pets.add(NewPet(f"Pet {i}", i, "sold"), NOW)).pet for i in range(3)]
-        removed = await store.pets.remove([pet.id for pet in pets[:2]], AuditEntry(NOW, "ada", "remove animal", ""))
-        entry = AuditEntry(NOW, "ada", "restore animal", "")
-        assert await store.audit.removed([pet.id for pet in pets]) == {pet.id: pet for pet in pets[:2]}
-        assert await store.pets.restore(removed, entry) == removed
-        assert (await store.pets.page(after=0, limit=10, status=None)).pets == pets
-        assert await store.pets.restore(removed, entry) == []
-        later = (await store.pets.add(NewPet("Later", 1), NOW)).pet
-        assert later.id > pets[-1].id
-        history = await store.audit.find(subject=str(pets[0].id))
-        assert [(found.action, found.detail) for _, found in history.entries] == [
-            ("restore animal", "Pet 0, category 0, sold"),
-            ("remove animal", "Pet 0, category 0, sold"),
-        ]
 
     store_at.use(work)
 

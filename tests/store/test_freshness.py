@@ -23,7 +23,7 @@ from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
 from petstore.keys import ApiKey, KeyChanges, digest_of, mint, new_key
 from petstore.operators import new_operator
-from petstore.pets import IdempotencyKey, NewPet, Pet, PetChanges
+from petstore.pets import IdempotencyKey, NewPet, Pet, PetChanges, PetQuery
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
@@ -148,10 +148,10 @@ CASES = {
         ["Ada", "Bea", "Cleo"], ["Ada", "Cleo"],
     ),
     "removed, seen as a 404": Case(
-        lambda store: store.pets.remove([2], ENTRY), {"path": "/v1/pets/2"}, 404, ["Ada", "Cleo"], ["Ada", "Cleo"],
+        lambda store: store.removals.remove([2], ENTRY), {"path": "/v1/pets/2"}, 404, ["Ada", "Cleo"], ["Ada", "Cleo"],
     ),
     "all removed, seen as an empty list": Case(
-        lambda store: store.pets.remove([1, 2, 3], ENTRY), {"query": "limit=9"}, 200, [], [],
+        lambda store: store.removals.remove([1, 2, 3], ENTRY), {"query": "limit=9"}, 200, [], [],
     ),
 }  # fmt: skip
 
@@ -222,7 +222,7 @@ def test_a_change_that_nobody_reads_is_seen_within_a_second(world: World) -> Non
     async def work(world: World) -> None:
         for worker in (world.a, world.b):
             assert await worker.names(world.key) == ["Ada", "Bea", "Cleo"]
-        await world.dying.pets.remove([2], ENTRY)
+        await world.dying.removals.remove([2], ENTRY)
         await world.dying.pets.add(NewPet("Dot", 1), NOW)
         await world.dying.keys.revoke(world.other.record.id, ENTRY)
         world.clock.now += 0.999
@@ -232,7 +232,7 @@ def test_a_change_that_nobody_reads_is_seen_within_a_second(world: World) -> Non
         assert await world.b.names(world.key) == ["Ada", "Cleo", "Dot"]
         assert (await world.b.ask(world.other)).status == 401
         world.clock.now -= 3600  # a clock that is set back does not make a second an hour
-        await world.dying.pets.remove([1], ENTRY)
+        await world.dying.removals.remove([1], ENTRY)
         assert await world.b.names(world.key) == ["Cleo", "Dot"]
 
     use(world, work)
@@ -341,10 +341,10 @@ async def prepared(store: Store) -> dict[str, Any]:
     await store.operators.add(new_operator("ada", NOW), b"digest", ENTRY)
     done = await imported(store, NewPet("Cleo", 1), NewPet("Dot", 1))
     begun = await store.imports.begin("sha of one", 2, ENTRY)
-    return {"key": key, "done": done.id, "begun": begun.id}
+    removed = await store.removals.remove([2], ENTRY)
+    return {"key": key, "done": done.id, "begun": begun.id, "removed": removed}
 
 
-PET = Pet(1, "Ada", 1, "available")
 ERROR = RecentError("key_a", 1.0, "r", "listPets", 404, "not_found", "/v1/pets")
 ROW = OperationUsage("key_a", int(NOW), "admitted", 1, "listPets")
 # What each write of each noun announces. A new method that writes belongs here, and fails below until it is.
@@ -353,11 +353,16 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "pets.add_by_hand": (ADDED, lambda s, x: s.pets.add_by_hand(NewPet("Rex", 1), ENTRY)),
     "pets.set_status": (EDITED, lambda s, x: s.pets.set_status([1], "sold", ENTRY)),
     "pets.update": (EDITED, lambda s, x: s.pets.update(1, PetChanges(name="Eve"), ENTRY)),
-    "pets.remove": (EDITED, lambda s, x: s.pets.remove([1], ENTRY)),
-    "pets.restore": (EDITED, lambda s, x: s.pets.restore([PET], ENTRY)),
+    "removals.remove": (EDITED, lambda s, x: s.removals.remove([1], ENTRY)),
+    "removals.remove_matching": (
+        EDITED, lambda s, x: s.removals.remove_matching(PetQuery("Ada"), 9, ENTRY),
+    ),
+    "removals.restore": (EDITED, lambda s, x: s.removals.restore([x["removed"].pets[0].id], ENTRY)),
+    "removals.restore_all": (EDITED, lambda s, x: s.removals.restore_all(x["removed"].removal_id, ENTRY)),
     "keys.add": (NOTHING, lambda s, x: s.keys.add(new_key("live", "free", now=NOW), b"new", ENTRY)),
     "keys.update": (KEYS, lambda s, x: s.keys.update(x["key"].id, KeyChanges(name="x"), ENTRY)),
     "keys.rotate": (KEYS, lambda s, x: s.keys.rotate(x["key"].id, b"new", 0.0, ENTRY)),
+    "keys.end_old_secrets": (KEYS, lambda s, x: s.keys.end_old_secrets(x["key"].id, ENTRY)),
     "keys.revoke": (KEYS, lambda s, x: s.keys.revoke(x["key"].id, ENTRY)),
     "audit.record": (NOTHING, lambda s, x: s.audit.record(ENTRY)),
     "usage.add": (NOTHING, lambda s, x: s.usage.add([ROW], {})),
@@ -371,15 +376,17 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "imports.begin": (NOTHING, lambda s, x: s.imports.begin("sha", 1, ENTRY)),
     "imports.add_chunk": (ADDED, lambda s, x: s.imports.add_chunk(x["begun"], 0, [NewPet("Rex", 1)], NOW)),
     "imports.undo": (EDITED, lambda s, x: s.imports.undo(x["done"], ENTRY)),
-    "transfer.put_rows": (CHANGES, lambda s, x: s.transfer.put_rows(PETS, [(99, "Rex", 1, "sold", 0)])),
+    "transfer.put_rows": (CHANGES, lambda s, x: s.transfer.put_rows(PETS, [(99, "Rex", 1, "sold", 0, None, 1)])),
     "transfer.set_copying_from": (NOTHING, lambda s, x: s.transfer.set_copying_from(None)),
 }  # fmt: skip
 READS = {
-    "pets.page", "pets.get", "pets.search", "pets.newest", "pets.count", "keys.find", "keys.get", "keys.page",
+    "pets.page", "pets.get", "pets.search", "pets.newest", "pets.matching", "pets.is_adder", "pets.origins",
+    "pets.count", "keys.find", "keys.get", "keys.page", "keys.old_secret_until", "keys.expiring",
     "keys.search", "keys.by_id", "audit.find", "usage.recent_errors", "usage.of_keys", "usage.busiest", "usage.totals",
     "usage.admitted",
     "operators.find", "operators.get", "operators.all", "imports.get", "imports.page", "imports.of_file",
-    "imports.of_pet", "imports.undone", "imports.kept_ids", "audit.removed", "transfer.rows", "transfer.copying_from",
+    "imports.of_pet", "imports.undone", "imports.kept_ids", "removals.find", "removals.of_pets", "transfer.rows",
+    "transfer.copying_from",
 }  # fmt: skip
 NOUNS = [field for field in Store._fields if field != "database"]
 
@@ -413,6 +420,66 @@ def test_every_write_announces_what_it_changes(store_at: StorePlace, name: str) 
         await store.pets.get(1)
         await store.keys.find(b"digest")
         assert changes == []
+
+    store_at.use(work, changes)
+
+
+async def animals(store: Store) -> dict[int, Pet]:
+    return {pet.id: pet for pet in (await store.pets.page(after=0, limit=1000, status=None)).pets}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_every_write_announces_and_marks_the_animals_that_it_changes(store_at: StorePlace, name: str) -> None:
+    """Compares the animals before and after, so it also finds a row of WRITES that names the wrong change."""
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        of_animal_1 = await imported(store, NewPet("Ada", 1), NewPet("Bea", 1))
+        made = await prepared(store)
+        before = await animals(store)
+        changes.clear()
+        await WRITES[name][1](store, made)
+        announced = set(changes)
+        after = await animals(store)
+
+        ids = {pet_id for pet_id in before | after if before.get(pet_id) != after.get(pet_id)}
+        earlier = [pet_id for pet_id in ids if pet_id <= max(before)]
+        assert not earlier or "edited" in announced, f"{name} changes the animals {earlier} without announcing EDITED"
+        assert len(earlier) == len(ids) or "added" in announced, f"{name} adds animals without announcing ADDED"
+
+        await store.imports.undo(of_animal_1.id, ENTRY)
+        kept = await animals(store)
+        lost = [pet_id for pet_id in before.keys() & after.keys() & ids if pet_id not in kept]
+        assert lost == [], f"{name} does not mark animals as edited: undoing their import removes {lost}"
+
+    store_at.use(work, changes)
+
+
+# Writes that find nothing to change.
+WITHOUT_EFFECT: dict[str, Callable[[Store], Awaitable[object]]] = {
+    "update an unknown animal": lambda s: s.pets.update(99, PetChanges(name="Eve"), ENTRY),
+    "set the status of unknown animals": lambda s: s.pets.set_status([98, 99], "sold", ENTRY),
+    "set the status that an animal has": lambda s: s.pets.set_status([1], "available", ENTRY),
+    "remove unknown animals": lambda s: s.removals.remove([98, 99], ENTRY),
+    "restore animals that are not removed": lambda s: s.removals.restore([1, 99], ENTRY),
+    "restore an unknown removal": lambda s: s.removals.restore_all("rem_unknown", ENTRY),
+    "update an unknown key": lambda s: s.keys.update("key_unknown", KeyChanges(name="x"), ENTRY),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_a_write_without_effect_announces_and_records_nothing(store_at: StorePlace, name: str) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        await prepared(store)
+        await store.freshness.check()
+        before = await store.audit.find()
+        changes.clear()
+        await WITHOUT_EFFECT[name](store)
+        await store.freshness.check()  # would announce a number that was raised
+        assert changes == []
+        assert await store.audit.find() == before
 
     store_at.use(work, changes)
 

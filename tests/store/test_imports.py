@@ -345,4 +345,4 @@ def test_no_transaction_of_an_import_or_of_its_undoing_is_long(tmp_path: Path) -
 
     asyncio.run(work())
     assert len(sizes) >= 200
-    assert max(sizes) <= 13  # animals of a chunk, the import, the chunk and the last id
+    assert max(sizes) <= 14  # animals of a chunk, the import, its adder, the chunk and the last id

@@ -8,7 +8,7 @@ import pytest
 from harness.stores import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, imported, names
 from petstore.audit import AuditEntry
 from petstore.changes import Change
-from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetStatus, Undone
+from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetQuery, PetStatus, Removed, Undone
 from petstore.store import Store, StorePolicy
 
 SHORT_STEPS = StorePolicy(bounds=PATIENT._replace(search_step=10))
@@ -22,9 +22,9 @@ async def found_names(
     at, more = 2**63 - 1 if newest_first else 0, True
     while more:
         if newest_first:
-            pets, at, more = await store.pets.newest(before=at, limit=limit, status=status, text=text)
+            pets, at, more = await store.pets.newest(PetQuery(text, status), before=at, limit=limit)
         else:
-            pets, at, more = await store.pets.search(text, after=at, limit=limit, status=status)
+            pets, at, more = await store.pets.search(PetQuery(text, status), after=at, limit=limit)
         names += [pet.name for pet in pets]
     return names
 
@@ -74,10 +74,10 @@ def test_search_reads_a_bounded_number_of_animals_and_says_how_far_it_came(store
         assert await found_names(store, "needle", limit=1, newest_first=True) == needles[::-1]
         sold = [pet.name for pet in pets if "needle" in pet.name and pet.status == "sold"]
         assert await found_names(store, "needle", "sold") == sold
-        assert await store.pets.search("nobody", after=0, limit=5, status=None) == ([], 10, True)
-        assert await store.pets.search("nobody", after=95, limit=5, status=None) == ([], 95, False)
-        assert await store.pets.newest(before=100, limit=5, text="nobody") == ([], 90, True)
-        assert await store.pets.newest(before=5, limit=5, text="nobody") == ([], 5, False)
+        assert await store.pets.search(PetQuery("nobody"), after=0, limit=5) == ([], 10, True)
+        assert await store.pets.search(PetQuery("nobody"), after=95, limit=5) == ([], 95, False)
+        assert await store.pets.newest(PetQuery("nobody"), before=100, limit=5) == ([], 90, True)
+        assert await store.pets.newest(PetQuery("nobody"), before=5, limit=5) == ([], 5, False)
 
     store_at.use(work, policy=SHORT_STEPS)
 
@@ -85,11 +85,11 @@ def test_search_reads_a_bounded_number_of_animals_and_says_how_far_it_came(store
 def test_search_knows_whether_more_can_be_found(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         await imported(store, *(NewPet(f"Rex {number}", 1) for number in range(4)))
-        pets, after, more = await store.pets.search("rex", after=0, limit=3, status=None)
+        pets, after, more = await store.pets.search(PetQuery("rex"), after=0, limit=3)
         assert ([pet.id for pet in pets], after, more) == ([1, 2, 3], 3, True)
-        pets, _, more = await store.pets.search("rex", after=0, limit=4, status=None)
+        pets, _, more = await store.pets.search(PetQuery("rex"), after=0, limit=4)
         assert ([pet.id for pet in pets], more) == ([1, 2, 3, 4], False)
-        pets, before, more = await store.pets.newest(limit=3, text="rex")
+        pets, before, more = await store.pets.newest(PetQuery("rex"), limit=3)
         assert ([pet.id for pet in pets], before, more) == ([4, 3, 2], 2, True)
 
     store_at.use(work)
@@ -115,9 +115,9 @@ def test_animal_is_added_together_with_its_audit_entry_or_not_at_all(store_at: S
         assert changes == ["added"]
         assert await store.pets.get(rex.id) == Pet(rex.id, "Rex", 7, "sold")
         assert await details(store) == [(str(rex.id), "Rex, category 7, sold")]
-        without_time = AuditEntry(cast(float, None), "ada", "add animal", "")
+        without_action = AuditEntry(9.0, "ada", cast(str, None), "")
         with pytest.raises(REFUSED_ROW):
-            await store.pets.add_by_hand(NewPet("Mia", 7), without_time)
+            await store.pets.add_by_hand(NewPet("Mia", 7), without_action)
         assert await names(store) == ["Rex"]
         assert (await store.pets.add(NewPet("Ada", 7), NOW)).pet.id > rex.id
 
@@ -183,18 +183,16 @@ def test_removed_animals_are_gone_and_their_ids_are_never_used_again(store_at: S
     async def work(store: Store) -> None:
         ids = [(await store.pets.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(4)]
         changes.clear()
-        removed = await store.pets.remove([ids[3], 999, ids[1]], AuditEntry(9.0, "ada", "remove animal", ""))
-        assert [pet.name for pet in removed] == ["Pet 1", "Pet 3"]
+        removed = await store.removals.remove([ids[3], 999, ids[1]], AuditEntry(9.0, "ada", "remove animal", ""))
+        assert [pet.name for pet in removed.pets] == ["Pet 1", "Pet 3"]
         assert changes == ["edited"]
         assert await names(store) == ["Pet 0", "Pet 2"]
         assert await store.pets.get(ids[3]) is None
         assert sum((await store.pets.count()).values()) == 2
-        assert await details(store) == [
-            (str(ids[3]), "Pet 3, category 3, available"),
-            (str(ids[1]), "Pet 1, category 1, available"),
-        ]
-        assert await store.pets.remove(ids, ENTRY) != []
-        return
+        assert await details(store) == [(removed.removal_id, f"2 animals: {ids[1]}, {ids[3]}")]
+        assert len((await store.removals.remove(ids, ENTRY)).pets) == 2
+        assert await store.removals.remove(ids, ENTRY) == Removed(None, [])
+        assert len(await details(store)) == 2
 
     async def add(store: Store) -> int:
         return (await store.pets.add(NewPet("Next", 1), NOW)).pet.id
@@ -208,7 +206,7 @@ def test_traversal_goes_on_behind_animals_that_are_removed_meanwhile(store_at: S
         for i in range(9):
             await store.pets.add(NewPet(f"Pet {i}", i), NOW)
         first = await store.pets.page(after=0, limit=3, status=None)
-        await store.pets.remove([2, 3, 4], ENTRY)
+        await store.removals.remove([2, 3, 4], ENTRY)
         second = await store.pets.page(after=first.pets[-1].id, limit=3, status=None)
         third = await store.pets.page(after=second.pets[-1].id, limit=3, status=None)
         assert [pet.id for page in (first, second, third) for pet in page.pets] == [1, 2, 3, 5, 6, 7, 8, 9]
@@ -226,7 +224,7 @@ def test_repeated_create_of_a_removed_or_changed_animal_gets_the_original(store_
         await store.pets.update(renamed.id, PetChanges(name="another", category_id=8), ENTRY)
         await store.pets.update(both.id, PetChanges(name="another"), ENTRY)
         await store.pets.update(both.id, PetChanges(name="a third"), ENTRY)
-        await store.pets.remove([removed.id, both.id], ENTRY)
+        await store.removals.remove([removed.id, both.id], ENTRY)
         for original in (removed, renamed, both):
             assert await add(original.name) == Added(original, replayed=True)
         assert await names(store) == ["another"]
@@ -240,6 +238,6 @@ def test_operators_who_change_the_same_animals_at_once_do_not_deadlock(store_at:
         orders = [ids, ids[::-1]] * 5
         changed = await asyncio.gather(*(store.pets.set_status(order, "sold", ENTRY) for order in orders))
         assert [len(each) for each in changed] == [50] * 10
-        assert len(await store.pets.remove(ids, ENTRY)) == 50
+        assert len((await store.removals.remove(ids, ENTRY)).pets) == 50
 
     store_at.use(work)

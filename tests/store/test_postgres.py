@@ -37,7 +37,8 @@ def plan_of(place: StorePlace, sql: str, *values: object) -> str:
 def test_a_page_is_found_by_index_alone(place: StorePlace, by_status: bool) -> None:
     place.use(lambda store: store.database.ping())
     place.by_hand(
-        "INSERT INTO pets SELECT n, 'x', 1, (ARRAY['available', 'pending', 'sold'])[n % 3 + 1]"
+        "INSERT INTO pets (id, name, category_id, status, added_at)"
+        " SELECT n, 'x', 1, (ARRAY['available', 'pending', 'sold'])[n % 3 + 1], 1"
         " FROM generate_series(1, 20000) AS n"
     )
     place.by_hand("ANALYZE pets")
@@ -88,7 +89,10 @@ def test_ids_are_drawn_and_committed_in_the_same_order(place: StorePlace) -> Non
             while await other.fetchval(waiting) < 3:
                 assert not adding.done()
                 await asyncio.sleep(0.01)  # the poll of a condition, bounded by the timeouts of all three
-            insert = "INSERT INTO petstore_live.pets VALUES (DEFAULT, 'Mia', 1, 'sold') RETURNING id"
+            insert = (
+                "INSERT INTO petstore_live.pets (name, category_id, status, added_at) VALUES ('Mia', 1, 'sold', 1)"
+                " RETURNING id"
+            )
             first = await other.fetchval(insert)
         added, by_hand, _ = await adding
         page = await store.pets.page(after=0, limit=9, status=None)

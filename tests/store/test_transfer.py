@@ -15,7 +15,7 @@ def table(name: str) -> Table:
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("pets", [(number, f"Pet {number}", -number, "sold", 0) for number in (3, 5, 1_000)]),
+        ("pets", [(number, f"Pet {number}", -number, "sold", 0, 7, 1_800_000_000) for number in (3, 5, 1_000)]),
         ("usage", [(3600, hour, f"key_{n}", "listPets", "admitted", 7) for hour in (0, 3600) for n in range(2)]),
     ],
     ids=["pets", "usage"],
@@ -32,8 +32,8 @@ def test_rows_arrive_as_they_are_and_come_out_in_order(store_at: StorePlace, nam
         await store.transfer.put_rows(moved, [last])
         assert await store.transfer.rows(moved, None, 100) == rows
         assert await store.transfer.rows(moved, None, 2) == rows[:2]
-        assert await store.transfer.rows(moved, moved.key_of(rows[1]), 100) == rows[2:]
-        assert await store.transfer.rows(moved, moved.key_of(rows[-1]), 100) == []
+        assert await store.transfer.rows(moved, moved.primary_key_of(rows[1]), 100) == rows[2:]
+        assert await store.transfer.rows(moved, moved.primary_key_of(rows[-1]), 100) == []
 
     store_at.use(work)
 
@@ -44,7 +44,7 @@ def test_ids_continue_behind_the_last_one_that_another_store_gave_out(store_at: 
         await store.transfer.put_rows(COUNTERS, [("pets", 50), ("audit", 7)])  # never back
         assert sorted(await store.transfer.rows(COUNTERS, None, 10)) == [("audit", 7), ("pets", 100)]
         ids = [(await store.pets.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
-        await store.transfer.put_rows(table("pets"), [(150, "Mia", 1, "sold", 0), (200, "Bo", 1, "sold", 1)])
+        await store.transfer.put_rows(table("pets"), [(n, "Mia", 1, "sold", 0, None, 1) for n in (150, 200)])
         return [*ids, (await store.pets.add(NewPet("Max", 1), NOW)).pet.id]
 
     assert store_at.use(work) == [101, 102, 201]

@@ -23,14 +23,15 @@ def test_undo_removes_what_nobody_has_changed_since(store_at: StorePlace) -> Non
         await store.pets.add(NewPet("after", 1), NOW)
         await store.pets.set_status([3], "sold", ENTRY)
         await store.pets.update(5, PetChanges(name="renamed"), ENTRY)
-        await store.pets.restore(await store.pets.remove([7], ENTRY), ENTRY)
-        assert await store.imports.undone(added.id) == Undone(removed=0, kept=3, left=22)
+        await store.removals.remove([7], ENTRY)
+        await store.removals.restore([7], ENTRY)  # as it was: nobody has changed it
+        assert await store.imports.undone(added.id) == Undone(removed=0, kept=2, left=23)
         changes.clear()
         assert await store.imports.undo(added.id, entry)
-        assert await store.imports.undone(added.id) == Undone(removed=22, kept=3)
+        assert await store.imports.undone(added.id) == Undone(removed=23, kept=2)
         assert set(changes) == {"edited"}
         assert await store.imports.kept_ids(added.id, 2) == [3, 5]
-        assert await names(store) == ["before", "imported 1", "renamed", "imported 5", "after"]
+        assert await names(store) == ["before", "imported 1", "renamed", "after"]
         found = await store.imports.get(added.id, NOW)
         assert found is not None and (found.state, found.added) == ("undone", 25)
         ((_, recorded),) = (await store.audit.find(limit=1)).entries
@@ -68,12 +69,12 @@ def test_animals_that_were_created_between_two_chunks_stay(store_at: StorePlace)
 def test_animal_that_was_removed_by_hand_stays_removed(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         added = await imported(store, *pets("a", "b"))
-        (removed,) = await store.pets.remove([1], ENTRY)
+        removed = await store.removals.remove([1], ENTRY)
         assert await store.imports.undo(added.id, ENTRY)
         assert await store.imports.undone(added.id) == Undone(removed=2, kept=0)
-        assert await store.pets.restore([removed], ENTRY) == [removed]
+        assert await store.removals.restore([1], ENTRY) == removed.pets
         assert await names(store) == ["a"]
-        assert await store.imports.undone(added.id) == Undone(removed=1, kept=1)
+        assert await store.imports.undone(added.id) == Undone(removed=1, kept=0, left=1)
 
     store_at.use(work)
 

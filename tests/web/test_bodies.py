@@ -40,10 +40,6 @@ def test_json_is_accepted_with_parameters_and_in_any_case(
     assert client.post(server.url("/pets"), content=VALID, headers=headers).status_code == 201
 
 
-def test_no_media_type_counts_as_json(server: Server, key: Key) -> None:
-    assert ask(server, "POST /v1/pets", f"Content-Length: {len(VALID)}", key=key, body=VALID).status == 201
-
-
 @pytest.mark.parametrize(
     "media_type",
     [

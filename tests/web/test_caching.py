@@ -1,7 +1,5 @@
 """GET /pets: entity tags, conditional requests, and HEAD."""
 
-import re
-
 import httpx
 import pytest
 
@@ -22,13 +20,6 @@ def steady(answer: Answer) -> list[tuple[str, str]]:
     return sorted((name, value) for name, value in answer.headers if name not in VARYING)
 
 
-def test_a_list_says_how_it_may_be_kept(stocked: Server, key: Key, client: httpx.Client) -> None:
-    response = client.get(stocked.url("/pets"), headers=key.headers)
-    assert response.headers.get_list("cache-control") == ["private, no-cache"]
-    assert response.headers.get_list("vary") == ["Authorization"]
-    assert re.fullmatch(r'"[\x21\x23-\x7e]+"', response.headers["etag"])
-
-
 def test_the_tag_is_the_same_for_every_key(stocked: Server, client: httpx.Client) -> None:
     keys = [stocked.key(), stocked.key("free"), stocked.key(scopes=["read"])]
     tags = {client.get(stocked.url("/pets"), headers=key.headers).headers["etag"] for key in keys}
@@ -39,15 +30,6 @@ def test_different_pages_have_different_tags(stocked: Server, key: Key, client: 
     queries = ["", "?limit=1", "?limit=2", "?status=sold", "?status=pending"]
     tags = [client.get(stocked.url(f"/pets{query}"), headers=key.headers).headers["etag"] for query in queries]
     assert len(set(tags)) == len(queries)
-
-
-def test_the_tag_changes_with_the_list(fresh: Server, client: httpx.Client) -> None:
-    key = fresh.key()
-    before = client.get(fresh.url("/pets"), headers=key.headers).headers["etag"]
-    created(fresh, client, key)
-    response = client.get(fresh.url("/pets"), headers={**key.headers, "If-None-Match": before})
-    assert response.status_code == 200
-    assert response.headers["etag"] != before
 
 
 @pytest.mark.on("sqlite-lmdb")

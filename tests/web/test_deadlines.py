@@ -30,7 +30,7 @@ from petstore.store import Store, StorePolicy
 from petstore.store.sqlite.connection import WriteLock, connect
 from petstore.timeouts import CLIENT
 from petstore.web.app import App
-from petstore.web.deadlines import INTERVAL, Deadlines, present_task
+from petstore.web.deadlines import INTERVAL, Deadlines
 from petstore.web.replies import Reply
 
 SEVERAL_LOOKS = 4 * INTERVAL
@@ -118,7 +118,7 @@ class HangingGate(Wrapped):
     def __init__(self, real: Gate) -> None:
         self.hangs = False
         methods = ("admit", "admit_address", "peek_address")
-        super().__init__(real, **{name: self._or_forever(getattr(real, name)) for name in methods})
+        super().__init__(real, immediate=False, **{name: self._or_forever(getattr(real, name)) for name in methods})
 
     def _or_forever(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         return lambda *values: forever() if self.hangs else method(*values)
@@ -302,10 +302,9 @@ def test_deadline_begins_again_after_what_is_up_to_the_client() -> None:
         slow_client = asyncio.Event()
 
         async def respond() -> float:
-            task = present_task()
-            deadlines.begin(task)
+            task = deadlines.begin()
             await deadlines.pause(slow_client.wait())
-            deadline = deadlines.of(request())
+            deadline = deadlines.current()
             deadlines.end(task)
             return deadline
 
@@ -346,12 +345,12 @@ def test_task_answers_further_requests_after_a_deadline(tmp_path: Path) -> None:
                 statuses.append((await service.app.answer(request(**fields))).status)
                 async with asyncio.timeout(60):  # which needs a task that is not being cancelled
                     statuses.append((await service.app.answer(request(**fields))).status)
-                assert present_task().cancelling() == 0
                 return statuses
 
             answering = asyncio.create_task(connection())
             await asyncio.sleep(SEVERAL_LOOKS)
             service.clock.now += CLIENT.deadline
             assert await asyncio.wait_for(answering, 60) == [503, 200, 200]
+            assert answering.cancelling() == 0
 
     asyncio.run(work())

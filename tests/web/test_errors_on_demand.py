@@ -130,12 +130,6 @@ def test_preferences_are_read_as_the_rfc_says(field: str, expected: Preferences)
     assert parse_preferences(field) == expected
 
 
-def test_several_fields_and_a_time_to_retry(server: Server, client: httpx.Client, staging_key: str) -> None:
-    answer = ask(server, client, staging_key, ["error=rate_limit_exceeded", "retry-after=40"])
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, "40")
-    assert answer.headers["preference-applied"] == "error=rate_limit_exceeded, retry-after=40"
-
-
 def use_staging(data: Path, work: Callable[[Running, Callable[..., Any], str], Any], **limits: int) -> None:
     """An app in this process, and a function that asks its staging with a key of these limits."""
 
@@ -217,10 +211,3 @@ def test_a_delay_ends_when_the_worker_stops_and_only_so_many_wait(tmp_path: Path
         running.app.publish(0.0)
 
     use_staging(tmp_path, work)
-
-
-def test_a_delayed_answer_comes_later(server: Server, client: httpx.Client, staging_key: str) -> None:
-    began = time.monotonic()
-    answer = ask(server, client, staging_key, "delay=1")
-    assert time.monotonic() - began >= 1
-    assert (answer.status_code, answer.headers["preference-applied"]) == (200, "delay=1")

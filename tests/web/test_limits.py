@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable
 
-import httpx
 import pytest
 
 from harness.servers import Key, Server
@@ -78,51 +77,6 @@ def test_request_refused_by_the_day_consumes_nothing_of_the_minute(timed: Server
     assert statuses(ask(timed, key, 3)) == [200, 429, 429]
     timed.move_clock(DAY + 1)  # the day is new, the minute is still the one of the last three
     assert statuses(ask(timed, key, 3)) == [200, 200, 429]
-
-
-def answer_200(client: httpx.Client, server: Server, key: Key) -> httpx.Response:
-    return client.get(server.url("/pets"), headers=key.headers)
-
-
-def answer_304(client: httpx.Client, server: Server, key: Key) -> httpx.Response:
-    return client.get(server.url("/pets"), headers=key.headers | {"If-None-Match": "*"})
-
-
-def answer_400(client: httpx.Client, server: Server, key: Key) -> httpx.Response:
-    return client.get(server.url("/pets?limit=0"), headers=key.headers)
-
-
-def answer_404(client: httpx.Client, server: Server, key: Key) -> httpx.Response:
-    return client.get(server.url("/nothing"), headers=key.headers)
-
-
-def answer_405(client: httpx.Client, server: Server, key: Key) -> httpx.Response:
-    return client.delete(server.url("/pets"), headers=key.headers)
-
-
-def answer_413(client: httpx.Client, server: Server, key: Key) -> httpx.Response:
-    return client.post(server.url("/pets"), headers=key.headers, content=b" " * 70_000)
-
-
-def answer_415(client: httpx.Client, server: Server, key: Key) -> httpx.Response:
-    return client.post(server.url("/pets"), headers=key.headers | {"Content-Type": "text/plain"}, content=b"{}")
-
-
-@pytest.mark.parametrize(
-    ("status", "send"),
-    [
-        (200, answer_200), (304, answer_304), (400, answer_400), (404, answer_404), (405, answer_405),
-        (413, answer_413), (415, answer_415),
-    ],
-    ids=lambda value: str(value) if isinstance(value, int) else "",
-)  # fmt: skip
-def test_authenticated_request_counts_whatever_its_answer(
-    server: Server, client: httpx.Client, status: int, send: Callable[[httpx.Client, Server, Key], httpx.Response]
-) -> None:
-    key = server.key(limits=Limits(10, 100))
-    response = send(client, server, key)
-    assert (response.status_code, response.headers["X-RateLimit-Remaining"]) == (status, "9")
-    assert answer_200(client, server, key).headers["X-RateLimit-Remaining"] == "8"
 
 
 def test_window_starts_at_the_keys_first_request_in_it(timed: Server) -> None:

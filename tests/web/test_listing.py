@@ -8,9 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from harness.pets import pet
 from harness.servers import Key, Server
-from petstore.pets import STATUSES
 from tests.web.answers import PET, ask, change_status, created, message_of
 
 ENOUGH = 130
@@ -51,35 +49,6 @@ def test_an_empty_list_is_an_empty_array_without_a_link(fresh: Server, client: h
     assert response.headers["content-type"] == "application/json"
 
 
-def test_animals_come_in_the_order_of_their_ids(stocked: Server, key: Key, client: httpx.Client) -> None:
-    ids = [pet["id"] for pet in listed(client, stocked, key, limit=100)]
-    assert len(ids) == 100
-    assert ids == sorted(set(ids))
-
-
-def test_members_of_a_listed_animal_come_in_their_order(stocked: Server, key: Key, client: httpx.Client) -> None:
-    assert {tuple(each) for each in listed(client, stocked, key)} == {tuple(pet())}
-
-
-def test_20_animals_are_listed_by_default(stocked: Server, key: Key, client: httpx.Client) -> None:
-    assert len(listed(client, stocked, key)) == 20
-
-
-@pytest.mark.parametrize("limit", [1, 2, 19, 99, 100])
-def test_limit_is_the_length_of_a_page(stocked: Server, key: Key, client: httpx.Client, limit: int) -> None:
-    assert listed(client, stocked, key, limit=limit) == listed(client, stocked, key, limit=100)[:limit]
-
-
-@pytest.mark.parametrize("status", STATUSES)
-def test_status_lists_all_of_that_status_and_no_other(
-    stocked: Server, key: Key, client: httpx.Client, status: str
-) -> None:
-    everything = [pet for page in pages(client, stocked, key, "/v1/pets?limit=100") for pet in page]
-    filtered = [pet for page in pages(client, stocked, key, f"/v1/pets?limit=100&status={status}") for pet in page]
-    assert filtered == [pet for pet in everything if pet["status"] == status]
-    assert len(filtered) >= ENOUGH
-
-
 @pytest.mark.on("sqlite-lmdb")
 def test_a_changed_status_moves_the_animal_to_the_other_filter_at_once(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
@@ -88,13 +57,6 @@ def test_a_changed_status_moves_the_animal_to_the_other_filter_at_once(fresh: Se
     change_status(fresh, pet["id"], "sold")
     assert listed(client, fresh, key, status="available") == []
     assert listed(client, fresh, key, status="sold") == [{**pet, "status": "sold"}]
-
-
-@pytest.mark.parametrize("query", ["offset=5", "page=2", "LIMIT=0", "Status=x", "limit[]=0", "x", "&&", "=", "%FF=%00"])
-def test_unknown_parameters_are_ignored(stocked: Server, key: Key, client: httpx.Client, query: str) -> None:
-    plain = client.get(stocked.url("/pets?limit=5"), headers=key.headers)
-    response = client.get(stocked.url(f"/pets?{query}&limit=5"), headers=key.headers)
-    assert (response.status_code, response.content) == (200, plain.content)
 
 
 @pytest.mark.parametrize(

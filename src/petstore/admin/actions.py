@@ -13,9 +13,21 @@ from petstore.admin.pet_files import Checked, PetFile
 from petstore.audit import AuditEntry
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.gate import Gate
-from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, checked_name, digest_of, limits_of, mint, new_key
+from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, check_text, digest_of, limits_of, mint, new_key
 from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
-from petstore.pets import Import, NewPet, Pet, PetChanges, PetStatus, Undone, new_pet
+from petstore.pets import (
+    Import,
+    Matching,
+    NewPet,
+    Pet,
+    PetChanges,
+    PetQuery,
+    PetStatus,
+    Removal,
+    Removed,
+    Undone,
+    new_pet,
+)
 from petstore.plans import Limits, Plan
 from petstore.store import Store
 from petstore.wording import counted, when
@@ -39,6 +51,7 @@ class Admin:
         plan: Plan,
         *,
         name: str = "",
+        contact: str = "",
         scopes: Iterable[Scope] = SCOPES,
         limits: Limits | None = None,
         life: float | None = None,
@@ -47,7 +60,9 @@ class Admin:
         now = self._clock()
         expires = None if life is None else now + life
         environment = self._store.environment
-        key = new_key(environment, plan, now=now, name=name, scopes=scopes, limits=limits, expires=expires)
+        key = new_key(
+            environment, plan, now=now, name=name, contact=contact, scopes=scopes, limits=limits, expires=expires
+        )
         secret = mint(environment)
         await self._store.keys.add(key, digest_of(secret), self._entry("create key", key.id, plan))
         return key, secret
@@ -101,6 +116,16 @@ class Admin:
         # Without an overlap 0, not `now`: a node whose clock is behind would accept the old secret for a while.
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
+
+    async def end_old_secret(self, key_id: str) -> ApiKey:
+        """End the overlap of a rotation: only the new secret works."""
+        key = await self._not_revoked(key_id)
+        until = await self._store.keys.old_secret_until(key_id, self._clock())
+        if until is None:
+            raise OperatorError(f"{key_id} has no old secret that works, so there is nothing to end")
+        entry = self._entry("end old secret", key_id, f"would have worked until {when(until)}")
+        await self._store.keys.end_old_secrets(key_id, entry)
+        return key
 
     async def key_history(self, key_id: str) -> list[tuple[int, AuditEntry]]:
         """The key's audit entries with their numbers, the newest first."""
@@ -157,28 +182,54 @@ class Admin:
         _check_count(pet_ids)
         return await self._store.pets.set_status(pet_ids, status, self._entry("set status", ""))
 
-    async def remove_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """The removed animals: the ones of these ids that existed."""
+    async def remove_pets(self, pet_ids: Sequence[int]) -> Removed:
+        """Remove those of the animals that exist."""
         _check_count(pet_ids)
         if len(pet_ids) == 1:
             await self._pet(pet_ids[0])
-        return await self._store.pets.remove(pet_ids, self._entry("remove animal", ""))
+        return await self._store.removals.remove(pet_ids, self._entry("remove animal", ""))
+
+    async def count_added(self, query: PetQuery) -> Matching:
+        """How many animals match a query that names an adder."""
+        await check_adder(self._store, query.added_by)
+        return await self._store.pets.matching(query)
+
+    async def remove_added(
+        self, query: PetQuery, counted_before: Matching, removing: Callable[[int], None] = lambda removed: None
+    ) -> Removal:
+        """Remove the animals that were counted, as far as they still match. Others are not removed.
+
+        `removing` is called with the number of animals removed so far.
+        """
+        entry = self._entry("remove animal", "", f"{counted(counted_before.total, 'animal')} {added_in_words(query)}")
+        return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Bring removed animals back, with their ids and their values at the removal: all of them, or none."""
+        """Restore removed animals as they were: all of them, or none."""
         _check_count(pet_ids)
-        removed = await self._store.audit.removed(pet_ids)
-        pets = []
-        for pet_id in dict.fromkeys(pet_ids):
-            if await self._store.pets.get(pet_id) is not None:
-                raise OperatorError(f"animal {pet_id} is in {self._store.environment}: there is nothing to restore")
-            pet = removed.get(pet_id)
-            if pet is None:
+        removed = await self._store.removals.of_pets(pet_ids)
+        for pet_id in pet_ids:
+            if pet_id not in removed:
                 raise OperatorError(await self._not_restorable(pet_id))
-            pets.append(pet)
-        return await self._store.pets.restore(pets, self._entry("restore animal", ""))
+        return await self._store.removals.restore(pet_ids, self._entry("restore animal", ""))
+
+    async def restore_removal(self, removal_id: str, restoring: Callable[[int], None] = lambda restored: None) -> int:
+        """Restore all animals of a removal that have not been restored, and return their number.
+
+        `restoring` is called with the number of animals restored so far.
+        """
+        removal = (await self._store.removals.find([removal_id])).get(removal_id)
+        if removal is None:
+            raise OperatorError(f"no removal has the id {removal_id} in {self._store.environment}")
+        entry = self._entry("restore animal", removal_id)
+        restored = await self._store.removals.restore_all(removal_id, entry, restoring)
+        if not restored:
+            raise OperatorError(f"all animals of {removal_id} have been restored already")
+        return restored
 
     async def _not_restorable(self, pet_id: int) -> str:
+        if await self._store.pets.get(pet_id) is not None:
+            return f"animal {pet_id} is in {self._store.environment}: there is nothing to restore"
         by = await self._store.imports.of_pet(pet_id, self._clock())
         if by is not None and by.state in ("undoing", "undone"):
             return f"animal {pet_id} was removed with its import, {by.id}: import {by.name} again"
@@ -310,6 +361,21 @@ class Admin:
         return AuditEntry(self._clock(), self._actor, action, subject, detail)
 
 
+async def check_adder(store: Store, name: str) -> None:
+    """Raises OperatorError when no key, import or operator has this name, and Unavailable."""
+    if not await store.pets.is_adder(name):
+        raise OperatorError(
+            f"{name} is not the id of a key or an import, or the name of an operator who has added animals to"
+            f" {store.environment}"
+        )
+
+
+def added_in_words(query: PetQuery) -> str:
+    since = "" if query.since is None else f" since {when(query.since)}"
+    until = "" if query.until is None else f" before {when(query.until)}"
+    return f"added by {query.added_by}{since}{until}"
+
+
 def checked_pet(pet: NewPet | Pet) -> NewPet:
     """The values of an animal. Raises OperatorError when they do not meet the rules for a new one."""
     try:
@@ -323,7 +389,7 @@ def described_import(found: Import) -> str:
 
 
 async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
-    """The newest entry that `Store.find_entries` finds. Raises Unavailable."""
+    """The newest entry that `store.audit.find` finds. Raises Unavailable."""
     before, more = None, True
     while more:
         found, before, more = await store.audit.find(before=before, limit=1, **wanted)
@@ -335,8 +401,9 @@ async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
 def _new_values(key: ApiKey, changes: KeyChanges) -> dict[str, Any]:
     """Of each field that is to change. Raises OperatorError for a combination that no key may have."""
     found = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
-    if "name" in found:
-        checked_name(found["name"])
+    for field in ("name", "contact"):
+        if field in found:
+            check_text(field, found[field])
     if "scopes" in found:
         found["scopes"] = tuple(scope for scope in SCOPES if scope in found["scopes"])
     plan = found.setdefault("plan", key.plan)

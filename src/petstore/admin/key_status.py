@@ -73,10 +73,10 @@ async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> lis
 
 async def list_keys(
     stores: Sequence[Store], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeyOrder,
-    limit: int, before: ApiKey | None, now: float,
+    limit: int, before: ApiKey | None, now: float, expires_by: float | None = None,
 ) -> list[KeyStatus]:  # fmt: skip
     """Up to `limit` keys; `before` is the last key of the previous page. Raises Unavailable."""
-    query = KeyQuery(text, plan, "active" if state == "banned" else state)
+    query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
     if state in ("active", "banned"):  # the gate has the bans, not the store
         banned = [ban.key_id for ban in await bans_in_force(gate, now)]
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)

@@ -2,16 +2,16 @@
 
 import asyncio
 import csv
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import IO, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
 
 from petstore.admin.pet_rows import Reading, Row, csv_rows, json_rows, jsonl_rows, quoted
-from petstore.admin.pet_texts import COLUMNS
+from petstore.admin.pet_texts import COLUMNS, ORIGIN_COLUMNS
 from petstore.errors import OperatorError
-from petstore.pets import NewPet, Page
+from petstore.pets import NewPet, Origin, Page
 
 BATCH = 2_000  # rows that are read at once
 LISTED_MAX = 100  # bad rows in a message
@@ -158,23 +158,37 @@ async def write_pets(
     written_as: Format,
     target: IO[str],
     progress: Callable[[int], None] = lambda count: None,
+    origins: Callable[[Sequence[int]], Awaitable[Mapping[int, Origin]]] | None = None,
 ) -> int:
     """The number of animals written. `progress` is called with it after each page. Raises Unavailable and OSError.
 
-    `page_after` returns up to BATCH animals behind an id, and none only at the end.
+    `page_after` returns up to BATCH animals behind an id, and none only at the end. With `origins`, the file also says
+    who added each animal, and when.
     """
     after, count, more = 0, 0, True
+    columns = (*COLUMNS, *ORIGIN_COLUMNS) if origins else COLUMNS
     table = csv.writer(target, lineterminator="\n")
     if written_as == "csv":
-        table.writerow(COLUMNS)
+        table.writerow(columns)
     while more:
         page, more = await page_after(after)
+        rows: list[tuple[Any, ...]] = [msgspec.structs.astuple(pet) for pet in page]
+        if origins:
+            found = await origins([pet.id for pet in page])
+            rows = [(*row, *origin_members(found.get(pet.id)).values()) for pet, row in zip(page, rows, strict=True)]
         if written_as == "csv":
-            table.writerows(map(msgspec.structs.astuple, page))
+            table.writerows(rows)
         else:
-            target.write("".join(msgspec.json.encode(pet).decode() + "\n" for pet in page))
+            objects = (msgspec.json.encode(dict(zip(columns, row, strict=True))) for row in rows)
+            target.write("".join(each.decode() + "\n" for each in objects))
         after = page[-1].id if page else after
         count += len(page)
         progress(count)
         await asyncio.sleep(0)  # other tasks of the event loop go on; SQLite's pages come without waiting
     return count
+
+
+def origin_members(origin: Origin | None) -> dict[str, str | int | None]:
+    """Of an animal, by the names of ORIGIN_COLUMNS. None: the animal has been removed meanwhile."""
+    values = (origin.adder.name if origin.adder else None, origin.at) if origin else (None, None)
+    return dict(zip(ORIGIN_COLUMNS, values, strict=True))

@@ -10,6 +10,7 @@ from petstore.pets import NewPet, Pet, new_pet
 
 COLUMNS = Pet.__struct_encode_fields__  # of an exported animal: the names of its members
 IMPORTED = NewPet.__struct_encode_fields__  # of an animal to be added: the catalogue assigns the id
+ORIGIN_COLUMNS = ("added_by", "added_at")  # of an exported animal, on request; an import ignores them
 NUMBERS = ("categoryId",)  # those of IMPORTED that are whole numbers; the others are texts
 _WHOLE_NUMBER = re.compile(" *-?[0-9]{1,19} *").fullmatch
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 import click
+from click.core import ParameterSource
 
 from petstore import __version__
 from petstore.data_dir import UMASK
@@ -27,6 +28,7 @@ COMMANDS = {
     "restore": ("petstore.cli.backup", "Replace the data with those of a backup."),
     "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
     "check": ("petstore.cli.check", "Check data, settings, free space and clock."),
+    "verify": ("petstore.cli.verify", "Check a deployment through the addresses that clients use."),
     "deploy-files": ("petstore.cli.deploy_files", "Write files for systemd, proxies and monitoring to a directory."),
     "completion": ("petstore.cli.completion", "Print what lets a shell complete commands, options and key ids."),
     "help": ("petstore.cli.help", "Show the help of a command, or of the options that choose the data."),
@@ -90,7 +92,7 @@ def main() -> None:
         _end(2, error.format_message())
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        _fail(" ".join(error.format_message().split()) + hint)
+        _fail(" ".join(_usage_message(error).split()) + hint)
     except click.ClickException as error:
         _fail(error.format_message())
     except PetstoreError as error:
@@ -102,6 +104,25 @@ def main() -> None:
     except OSError as error:
         subject = f"{error.filename}: " if error.filename else ""
         _fail(subject + (error.strerror or repr(error)))
+
+
+def _usage_message(error: click.UsageError) -> str:
+    """Names the variable that a wrong value came from, and where an option belongs."""
+    context = error.ctx
+    if isinstance(error, click.NoSuchOption) and context is not None and context.parent is None:
+        return f"{error.format_message()} Put options after the command, as in petstore keys list {error.option_name} …"
+    if isinstance(error, click.BadParameter) and context is not None and isinstance(error.param, click.Option):
+        name = str(error.param.name)
+        if context.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
+            return f"Invalid value for {variable_of(error.param, context)}: {error.message}"
+    return error.format_message()
+
+
+def variable_of(option: click.Option, context: click.Context) -> str:
+    """The variable of the environment that sets an option."""
+    if option.envvar is not None:
+        return str(option.envvar)
+    return f"{context.auto_envvar_prefix}_{str(option.name).upper()}"
 
 
 def _prepare_streams() -> None:

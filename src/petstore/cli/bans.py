@@ -21,13 +21,14 @@ def bans() -> None:
 @bans.command(name="list")
 @on_data("read")
 async def list_(backends: Backends) -> Output:
-    """List the bans in force, with the names of the keys."""
+    """List the bans in force, with the names and contacts of the keys."""
     data, rows = [], []
     for ban, key in await bans_with_keys(backends.stores.values(), backends.gate, time.time()):
-        name, environment = (key.name, key.environment) if key else ("", None)
-        data.append({**ban._asdict(), "name": name, "environment": environment})
-        rows.append([ban.key_id, environment or "", when(ban.since), when(ban.until), str(ban.times), name])
-    return Output(data, Table(["key", "env", "since", "until", "bans within a day", "name"], rows, "No key is banned."))
+        name, contact, environment = (key.name, key.contact, key.environment) if key else ("", "", None)
+        data.append({**ban._asdict(), "name": name, "contact": contact, "environment": environment})
+        rows.append([ban.key_id, environment or "", when(ban.since), when(ban.until), str(ban.times), name, contact])
+    columns = ["key", "env", "since", "until", "bans within a day", "name", "contact"]
+    return Output(data, Table(columns, rows, "No key is banned."))
 
 
 @bans.command()

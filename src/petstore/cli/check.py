@@ -1,12 +1,15 @@
 """`petstore check`: prints the findings of the doctor."""
 
 import asyncio
+import difflib
 import os
 from typing import Any
 
 import click
 
 from petstore import data_dir
+from petstore.cli import variable_of
+from petstore.cli.console import console
 from petstore.cli.data import no_data
 from petstore.cli.options import Command, as_typed, check_settings, json_option, settings_from
 from petstore.cli.output import Output
@@ -52,7 +55,8 @@ def check(as_json: bool, **options: Any) -> None:
         check_settings(settings)
     except OperatorError as error:
         faults_of_settings.append(str(error))
-    of_settings = Finding("settings", faults_of_settings, warnings=warnings_of(settings))
+    warnings = [*warnings_of(settings), *_mistyped_variables()]
+    of_settings = Finding("settings", faults_of_settings, warnings=warnings)
     found = [of_settings, *asyncio.run(findings(settings))]
     ok = not any(finding.faults for finding in found)
     data = {
@@ -63,10 +67,26 @@ def check(as_json: bool, **options: Any) -> None:
     }
     width = max(len(finding.subject) for finding in found)
     lines = []
-    for subject, faults, about, warnings in found:
-        mark = "FAULT" if faults else "WARN " if warnings else "ok   "
+    for subject, faults, about, warned in found:
+        mark = "FAULT" if faults else "WARN " if warned else "ok   "
         lines.append(f"{mark}  {subject:<{width}}  {'' if faults else about}".rstrip())
-        lines += [f"         {as_typed(text)}" for text in (*faults, *warnings)]
+        lines += [f"         {as_typed(text)}" for text in (*faults, *warned)]
     Output(data, *lines).print(as_json)
     if not ok:
         raise click.exceptions.Exit(1)
+
+
+def _mistyped_variables() -> list[str]:
+    """Variables of the environment that look like a setting and are none: the service ignores them."""
+    known = {
+        variable_of(param, click.Context(command, **command.context_settings))
+        for command in (serve, console)
+        for param in command.params
+        if isinstance(param, click.Option)
+    }
+    found = []
+    for name in sorted(os.environ):
+        alike = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+        if name.startswith("PETSTORE_") and name not in known and alike:
+            found.append(f"{name} is not a setting, and is ignored; did you mean {alike[0]}?")
+    return found

@@ -49,6 +49,7 @@ def console(**options: Any) -> None:
     settings = settings_from(options)
     logs.configure()
     _check(settings)
+    service.check_console_packages()
     announce_creation(settings)
     service.serve_console(settings, partial(_print_banner, settings))
 

@@ -26,7 +26,7 @@ from petstore.cli.output import Output, Table, program
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
-from petstore.wording import printable, when
+from petstore.wording import duration_in_words, printable, when
 
 SECRET_MAX = 1_000_000  # characters that identify reads
 HISTORY_MAX = 20  # audit entries of a key in text; JSON has all
@@ -52,6 +52,7 @@ def keys() -> None:
 @env_option
 @click.option("--plan", type=_plan, required=True, help="The plan, which sets the limits.")
 @click.option("--name", default="", help="A name for operators; clients never see it.")
+@click.option("--contact", default="", metavar="TEXT", help="Whom to write to about this key; clients never see it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True,
               help="Repeatable. [default: read and write]")  # fmt: skip
 @click.option("--expires", type=Duration(least=1), metavar="DURATION", help="For example 90d. [default: never]")
@@ -59,14 +60,14 @@ def keys() -> None:
 @_per_day_option
 @data_options
 def create(
-    plan: Plan, environment: Environment, name: str, scopes: tuple[Scope, ...], expires: float | None,
+    plan: Plan, environment: Environment, name: str, contact: str, scopes: tuple[Scope, ...], expires: float | None,
     per_minute: int | None, per_day: int | None, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
     """Issue a key and print its secret, once.
 
     \b
     Examples:
-      petstore keys create --plan free --name "Ada's laptop"
+      petstore keys create --plan free --name "Ada's laptop" --contact ada@example.com
       petstore keys create --plan pro --env staging --scope read --expires 90d
       petstore keys create --plan enterprise --per-minute 5000 --per-day 2000000
     """
@@ -78,9 +79,13 @@ def create(
 
     async def work(backends: Backends) -> Output:
         key, secret = await admin(backends, environment).create_key(
-            plan, name=name, scopes=scopes or SCOPES, limits=limits, life=expires
+            plan, name=name, contact=contact, scopes=scopes or SCOPES, limits=limits, life=expires
         )
-        return await _new_secret(backends, key, secret)
+        given = {
+            "name": key.name or "none", "contact": key.contact or "none", "scopes": ", ".join(key.scopes),
+            "expires": f"in {duration_in_words(expires)}, {when(key.expires)}" if expires else "never",
+        }  # fmt: skip
+        return await _new_secret(backends, key, secret, given)
 
     act(where, work, access="create").print(as_json)
 
@@ -89,7 +94,9 @@ def create(
 @click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), help="Only this environment.")
 @click.option("--plan", type=_plan, help="Only keys of this plan.")
 @click.option("--state", type=click.Choice(KEY_STATES), help="Only keys in this state.")
-@click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name or id contains this.")
+@click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name, contact or id contains this.")
+@click.option("--expiring", type=Duration(least=1), metavar="DURATION",
+              help="Only keys that will expire within this time, for example 30d.")  # fmt: skip
 @click.option("--sort", type=click.Choice(list(ORDERS)), default="created", show_default=True,
               help="The order: newest, by name, last used first, or most used today first.")  # fmt: skip
 @limit_option(100, most=100_000)
@@ -97,33 +104,36 @@ def create(
 @on_data("read")
 async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
-    sort: KeyOrder, limit: int, before: str | None,
+    expiring: float | None, sort: KeyOrder, limit: int, before: str | None,
 ) -> Output:  # fmt: skip
-    """List keys with plan, state, use of the day and last use.
+    """List keys with plan, state, use of the day, last use and expiry.
 
     \b
     Examples:
       petstore keys list --plan pro --state banned
       petstore keys list --search ada --sort last-used
+      petstore keys list --expiring 30d
     """
     if before and sort != "created":
         raise OperatorError("--before goes only with --sort created; give a higher --limit")
     last = await key_of(backends, before) if before else None
     stores = [backends.stores[each] for each in ([environment] if environment else ENVIRONMENTS)]
-    found = await list_keys(stores, backends.gate, text, plan, state, sort, limit + 1, last, time.time())
+    now = time.time()
+    expires_by = None if expiring is None else now + expiring
+    found = await list_keys(stores, backends.gate, text, plan, state, sort, limit + 1, last, now, expires_by)
     shown = found[:limit]
     rows = [
         [s.key.id, s.key.environment, s.key.plan, ",".join(s.key.scopes), _state_text(s.key, s),
-         f"{s.day_used:,} of {s.key.per_day:,}", when(s.key.last_used), s.key.name]
+         f"{s.day_used:,} of {s.key.per_day:,}", when(s.key.last_used), when(s.key.expires), s.key.name]
         for s in shown
     ]  # fmt: skip
     empty = f"No keys yet: {program()} keys create --plan free" + (f" --env {environment}" if environment else "")
-    if text or before or plan or state:
+    if text or before or plan or state or expiring:
         empty = "No matching keys."
     more = ""
     if len(found) > limit:
         more = f"--before {shown[-1].key.id}" if sort == "created" else "a higher --limit"
-    columns = ["id", "env", "plan", "scopes", "state", "today", "last used", "name"]
+    columns = ["id", "env", "plan", "scopes", "state", "today", "last used", "expires", "name"]
     return Output([_key_values(status.key, status) for status in shown], Table(columns, rows, empty), more=more)
 
 
@@ -178,6 +188,7 @@ def _read_secret() -> str:
 @_key_argument
 @click.option("--plan", type=_plan, help="The new plan, which sets the limits.")
 @click.option("--name", help="The new name.")
+@click.option("--contact", metavar="TEXT", help="The new contact; an empty text removes it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="The new scopes; repeatable.")
 @click.option("--expires", type=Duration(least=1, never=True), metavar="DURATION",
               help="The new end from now, for example 90d, or never.")  # fmt: skip
@@ -201,7 +212,9 @@ async def update(
     if expires is not None:
         changes["expires"] = None if expires == math.inf else time.time() + expires
     if not changes:
-        raise OperatorError("nothing to change: give --plan, --name, --scope, --expires, --per-minute or --per-day")
+        raise OperatorError(
+            "nothing to change: give --plan, --name, --contact, --scope, --expires, --per-minute or --per-day"
+        )
     key = await (await admin_of_key(backends, key_id)).update_key(key_id, KeyChanges(**changes))
     status = await _status(backends, key)
     return Output(
@@ -247,7 +260,8 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
       petstore keys rotate key_7Gh2kP0sLq9Z --overlap 24h
     """
     if overlap is None:
-        confirm(f"The old secret of {key_id} ends at once, without an overlap. Rotate it?", yes)
+        question = "stops working immediately; --overlap 24h keeps it working for a day. Rotate the key?"
+        confirm(f"The old secret of {key_id} {question}", yes)
 
     async def work(backends: Backends) -> Output:
         key, secret, until = await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap or 0.0)
@@ -306,21 +320,26 @@ def _key_values(key: ApiKey, status: KeyStatus | None) -> dict[str, Any]:
 async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     """`secret` describes the secret that the key was identified by."""
     status = await _status(backends, key)
+    old_until = await backends.stores[key.environment].keys.old_secret_until(key.id, time.time())
     history = await admin(backends, key.environment).key_history(key.id)
     errors = await backends.stores[key.environment].usage.recent_errors(key.id)
     rotation = next((entry for _, entry in history if entry.action == "rotate key"), None)
+    resumption = next((entry for _, entry in history if entry.action == "resume key"), None)
+    suspended = f"resumed {when(resumption.at)}" if resumption and not key.suspended else when(key.suspended)
     minute, day = (f"{status.minute_used:,}", f"{status.day_used:,}") if status else ("?", "?")
     fields = {
-        "id": key.id, "name": key.name, **secret, "state": _state_text(key, status),
+        "id": key.id, "name": key.name, "contact": key.contact or "none", **secret, "state": _state_text(key, status),
         "environment": key.environment, "plan": key.plan,
         "this minute": f"{minute} of {key.per_minute:,}",
         "today": f"{day} of {key.per_day:,}", "last used": when(key.last_used),
         "scopes": ", ".join(key.scopes), "created": when(key.created), "expires": when(key.expires),
         "rotated": f"{when(rotation.at)}, {rotation.detail}" if rotation else "never",
-        "suspended": when(key.suspended), "revoked": when(key.revoked),
+        **({"old secret": f"works until {when(old_until)}"} if old_until else {}),
+        "suspended": suspended, "revoked": when(key.revoked),
     }  # fmt: skip
     data = {
         **_key_values(key, status), "rotated": rotation.at if rotation else None, **secret,
+        "old_secret_until": old_until,
         "history": [{"number": number, **msgspec.structs.asdict(entry)} for number, entry in history],
         "errors": [{name: value for name, value in each._asdict().items() if name != "key_id"} for each in errors],
     }  # fmt: skip
@@ -336,11 +355,13 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     )  # fmt: skip
 
 
-async def _new_secret(backends: Backends, key: ApiKey, secret: str, *sentences: str, **more: float) -> Output:
+async def _new_secret(
+    backends: Backends, key: ApiKey, secret: str, *parts: str | dict[str, str], **more: float
+) -> Output:
     return Output(
         {**_key_values(key, await _status(backends, key)), "key": secret, **more},
         f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)",
         f"\n  {secret}\n\nKeep it safe: it is not shown again.",
-        *sentences,
+        *parts,
         remedy=f"{program()} keys rotate {key.id} makes a new one",
     )

@@ -20,6 +20,7 @@ from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
 from petstore.settings import Settings, check_url, without_password
 from petstore.usage import calendar_month
+from petstore.wording import parse_time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -117,6 +118,18 @@ class Month(click.ParamType[str]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return str(value)
+
+
+class Time(click.ParamType[float]):
+    """A time in UTC, as Unix seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else parse_time(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time; write it like 2026-11-18 or 2026-11-18T14:00:00Z.", param, ctx)
 
 
 class Duration(click.ParamType[float]):

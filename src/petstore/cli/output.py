@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
@@ -117,7 +117,7 @@ def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whol
     cells = [[Text(printable(cell)) for cell in row] for row in rows]
     for number, name in enumerate(columns):
         widest = max(row[number].cell_len for row in cells) if number == 0 or name in whole else 0
-        table.add_column(name, overflow="fold", no_wrap=0 < widest <= ID_MAX, min_width=min(widest, ID_MAX))
+        table.add_column(name.upper(), overflow="fold", no_wrap=0 < widest <= ID_MAX, min_width=min(widest, ID_MAX))
     for row in cells:
         table.add_row(*row)
     Console(width=width).print(table, crop=False)
@@ -145,3 +145,15 @@ def progress(label: str, length: int) -> contextlib.AbstractContextManager[Any]:
     """A progress bar on a terminal; nothing in a script."""
     hidden, steps = not sys.stderr.isatty(), max(1, length // 200)
     return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden, update_min_steps=steps)
+
+
+def reaching(bar: Any) -> Callable[[int], None]:
+    """A function that moves a progress bar to a place. `bar.pos` lags behind, so it cannot tell the distance."""
+    reached = 0
+
+    def reach(place: int) -> None:
+        nonlocal reached
+        bar.update(place - reached)
+        reached = place
+
+    return reach

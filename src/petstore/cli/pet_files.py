@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
@@ -40,7 +40,7 @@ from petstore.cli.options import (
     settings_from,
     yes_option,
 )
-from petstore.cli.output import Output, Table, data_output, program, progress
+from petstore.cli.output import Output, Table, data_output, program, progress, reaching
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
@@ -57,7 +57,7 @@ IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file
 .csv has a header line:        {",".join(IMPORTED)}
 .json has one array of objects.
 Semicolons or tabs may stand for the commas of .csv.
-Ids in the file are ignored: the catalogue assigns new ones.
+Ids in the file are ignored: the catalogue assigns new ones. So are added_by and added_at of an export.
 
 The whole file is checked first: if one row is bad, nothing is added. Its animals are then visible as they are added,
 and creates continue. After an interruption, run the same command again to resume the import. If a file with the same
@@ -97,7 +97,7 @@ def import_(
                 _dry_run(where, environment, name, pets, as_json)
                 return
             with progress("Checking", os.fstat(source.fileno()).st_size) as bar:
-                checked = asyncio.run(pets.check(_reaching(bar)))
+                checked = asyncio.run(pets.check(reaching(bar)))
             _warn(checked)
             begun = _begin(where, environment, name, checked, yes)
             if begun.added:
@@ -126,24 +126,12 @@ def _begin(where: Mapping[str, Any], environment: Environment, name: str, checke
 
 async def _add(backends: Backends, environment: Environment, begun: Import, pets: PetFile, checked: Checked) -> Import:
     with progress("Adding", checked.animals) as bar:
-        return await admin(backends, environment).import_pets(begun, pets, checked, _reaching(bar))
+        return await admin(backends, environment).import_pets(begun, pets, checked, reaching(bar))
 
 
 def _warn(checked: Checked) -> None:
     if checked.warning:
         click.echo(checked.warning, err=True)
-
-
-def _reaching(bar: Any) -> Callable[[int], None]:
-    """A function that moves a progress bar to a place. `bar.pos` lags behind, so it cannot tell the distance."""
-    reached = 0
-
-    def reach(place: int) -> None:
-        nonlocal reached
-        bar.update(place - reached)
-        reached = place
-
-    return reach
 
 
 @contextlib.contextmanager
@@ -311,9 +299,10 @@ def _question(undoing: _Undoing) -> str:
 @click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @env_option
+@click.option("--with-added-by", is_flag=True, help="Also write who added each animal, and when.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
-def export(file: Path, environment: Environment, force: bool, as_json: bool, **where: Any) -> None:
+def export(file: Path, environment: Environment, with_added_by: bool, force: bool, as_json: bool, **where: Any) -> None:
     """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
@@ -327,7 +316,7 @@ def export(file: Path, environment: Environment, force: bool, as_json: bool, **w
         with progress("Exporting", sum((await store.pets.count()).values())) as bar:
             return await write_pets(
                 lambda after: store.pets.page(after=after, limit=BATCH, status=None), written_as, target,
-                _reaching(bar),
+                reaching(bar), store.pets.origins if with_added_by else None,
             )  # fmt: skip
 
     if str(file) == "-":

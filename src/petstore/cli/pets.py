@@ -1,11 +1,13 @@
 """`petstore pets`: lists, shows, adds, changes, removes and restores animals. pet_files.py has imports and exports."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
-from petstore.admin.actions import checked_pet
+from petstore.admin.actions import added_in_words, check_adder, checked_pet
+from petstore.admin.pet_files import origin_members
 from petstore.admin.pet_texts import COLUMNS, texts_of_pet
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, on_data
@@ -13,18 +15,22 @@ from petstore.cli.options import (
     BACKEND_OPTIONS,
     Group,
     Int64,
+    Time,
     confirm,
     data_options,
     env_option,
     limit_option,
+    suggestion,
     yes_option,
 )
-from petstore.cli.output import Output, Table, program
+from petstore.cli.output import Output, Table, program, progress, reaching
 from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.errors import OperatorError
 from petstore.keys import Environment
-from petstore.pets import STATUSES, NewPet, Pet, PetChanges, PetStatus
-from petstore.wording import counted, printable
+from petstore.pets import REMOVAL_PREFIX, STATUSES, NewPet, Pet, PetChanges, PetQuery, PetStatus, Removal
+from petstore.wording import counted, printable, when
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 NAMED_MAX = 10  # ids in a message
 
@@ -40,34 +46,50 @@ pets.add_command(undo_import)
 pets.add_command(export)
 
 
+def added_options(command: F) -> F:
+    """--added-by, --since and --until: which animals, by who added them and when."""
+    for option in (
+        click.option("--until", type=Time(), metavar="TIME", help="Only animals added before this time (UTC)."),
+        click.option("--since", type=Time(), metavar="TIME",
+                     help="Only animals added at this time (UTC) or later: 2026-11-18 or 2026-11-18T14:00:00Z."),
+        click.option("--added-by", default="", metavar="KEY|IMPORT|OPERATOR",
+                     help="Only animals that this key or import, by its id, or this operator has added."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @pets.command(name="list")
 @env_option
 @click.option("--search", "text", default="", metavar="TEXT", help="Only animals whose name contains this.")
 @click.option("--status", type=click.Choice(STATUSES), help="Only animals with this status.")
+@added_options
 @limit_option(20)
 @click.option("--after", type=Int64(0), default=0, metavar="ID", help="Only animals with a higher id.")
 @on_data("read")
-async def list_(
-    backends: Backends, environment: Environment, text: str, status: PetStatus | None, limit: int, after: int
-) -> Output:
+async def list_(backends: Backends, environment: Environment, limit: int, after: int, **wanted: Any) -> Output:
     """List animals in the order of their ids.
 
     \b
-    Example:
+    Examples:
       petstore pets list --search rex --status available
+      petstore pets list --added-by key_7Gh2kP0sLq9Z --since 2026-11-18
     """
-    store = backends.stores[environment]
+    store, query = backends.stores[environment], PetQuery(**wanted)
+    if query.added_by:
+        await check_adder(store, query.added_by)
     found: list[Pet] = []
     start, more = after, True
-    if not text:
-        found, more = await store.pets.page(after=after, limit=limit, status=status)
-    while text and more and len(found) < limit:
-        some, start, more = await store.pets.search(text, after=start, limit=limit - len(found), status=status)
+    if query == PetQuery(status=query.status):  # this needs no search
+        found, more = await store.pets.page(after=after, limit=limit, status=query.status)
+        start = found[-1].id if found else after
+    while more and len(found) < limit:
+        some, start, more = await store.pets.search(query, after=start, limit=limit - len(found))
         found += some
     rows = [list(texts_of_pet(pet).values()) for pet in found]
     empty = f"No animals: {program()} pets add, or {program()} pets import FILE"
-    table = Table(COLUMNS, rows, "No matching animals." if text or status or after else empty)
-    return Output(found, table, more=f"--after {found[-1].id}" if more else "")
+    table = Table(COLUMNS, rows, empty if query == PetQuery() and not after else "No matching animals.")
+    return Output(found, table, more=f"--after {start}" if more else "")
 
 
 @pets.command()
@@ -75,9 +97,13 @@ async def list_(
 @env_option
 @on_data("read")
 async def show(backends: Backends, pet_id: int, environment: Environment) -> Output:
-    """Show one animal. ID is the animal's id, as pets list shows it."""
+    """Show one animal, who added it and when. ID is the animal's id, as pets list shows it."""
     (pet,) = await _existing(backends, environment, [pet_id])
-    return Output(pet, _line(pet))
+    origin = (await backends.stores[environment].pets.origins([pet_id])).get(pet_id)
+    by = f"{origin.adder.kind} {origin.adder.name}" if origin and origin.adder else "unknown"
+    at = when(origin.at) if origin else "unknown"
+    data = {**msgspec.to_builtins(pet), **origin_members(origin)}
+    return Output(data, _line(pet), f"Added by {by}, {at}.")
 
 
 @pets.command()
@@ -142,52 +168,132 @@ async def set_status(
     return Output(changed if len(pet_ids) > 1 else changed[0], *map(_line, changed))
 
 
-@pets.command()
-@click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
+@pets.command(short_help="Remove animals, by their ids or by who added them.")
+@click.argument("pet_ids", metavar="[ID…]", type=Int64(), nargs=-1)
 @env_option
+@added_options
+@click.option("--also-edited", is_flag=True, help="With --added-by: also animals that an operator has changed.")
 @yes_option
 @data_options
-def remove(pet_ids: tuple[int, ...], environment: Environment, yes: bool, as_json: bool, **where: Any) -> None:
-    """Remove animals. ID… are their ids, as pets list shows them. pets restore brings them back.
+def remove(
+    pet_ids: tuple[int, ...], environment: Environment, added_by: str, since: float | None, until: float | None,
+    also_edited: bool, yes: bool, as_json: bool, **where: Any,
+) -> None:  # fmt: skip
+    """Remove animals, either by their ids or by who added them. pets restore restores them.
+
+    ID… are their ids, as pets list shows them. With --added-by, the command counts the animals and asks. It removes
+    only animals that it has counted, not those that are added meanwhile. Animals that an operator has changed stay.
 
     \b
-    Example:
+    Examples:
       petstore pets remove 17 18 --yes
+      petstore pets remove --added-by key_7Gh2kP0sLq9Z --since 2026-11-18T14:00:00Z
     """
+    if added_by and pet_ids:
+        raise OperatorError("--added-by cannot be combined with ids")
+    if added_by:
+        query = PetQuery(added_by=added_by, since=since, until=until)
+        _remove_added(where, environment, query, also_edited, yes).print(as_json)
+        return
+    if since is not None or until is not None or also_edited:
+        raise OperatorError("--since, --until and --also-edited need --added-by")
+    if not pet_ids:
+        raise OperatorError("nothing to remove: give ids or --added-by")
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
     confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes, *map(_line, found[:NAMED_MAX]))
     removed = act(where, lambda backends: admin(backends, environment).remove_pets(pet_ids), access="write")
-    data = {"removed": [pet.id for pet in removed]}
-    Output(data, f"{counted(len(removed), 'animal')} removed from {environment}.").print(as_json)
+    data = {"removed": [pet.id for pet in removed.pets], "removal": removed.removal_id}
+    Output(data, _removed_text(len(removed.pets), environment, removed.removal_id)).print(as_json)
 
 
-@pets.command(short_help="Bring removed animals back.")
-@click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
+def _remove_added(
+    where: Mapping[str, Any], environment: Environment, query: PetQuery, also_edited: bool, yes: bool
+) -> Output:
+    """Raises OperatorError."""
+    found = act(where, lambda backends: admin(backends, environment).count_added(query))
+    kept = 0 if also_edited else found.edited
+    wanted = found._replace(total=found.total - kept)
+    edited = f"{counted(kept, 'animal')} that an operator has changed"
+    if not wanted.total:
+        raise OperatorError(f"no animals to remove {added_in_words(query)}" + (f"; {edited} stay" if kept else ""))
+    stay = f" {edited} will stay; --also-edited removes them too." if kept else ""
+    confirm(f"Remove {counted(wanted.total, 'animal')} {added_in_words(query)} from {environment}?{stay}", yes)
+    query = query._replace(unedited=not also_edited)
+
+    async def work(backends: Backends) -> Removal:
+        with progress("Removing", wanted.total) as bar:
+            return await admin(backends, environment).remove_added(query, wanted, reaching(bar))
+
+    try:
+        removal = act(where, work, access="write")
+    except KeyboardInterrupt:
+        click.echo("\nInterrupted: run the same command again to remove the other animals.", err=True)
+        raise
+    data = {"removed": removal.pets, "kept": kept, "removal": removal.id, "environment": environment}
+    return Output(data, _removed_text(removal.pets, environment, removal.id))
+
+
+@pets.command(short_help="Restore removed animals.")
+@click.argument("targets", metavar="ID… | REMOVAL", nargs=-1, required=True)
 @env_option
 @on_data("write")
-async def restore(backends: Backends, pet_ids: tuple[int, ...], environment: Environment) -> Output:
-    """Bring removed animals back. Each has its id and its values at the removal; all come back, or none.
+async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
+    """Restore removed animals as they were, with their ids.
 
-    ID… are their ids, as audit --what "remove animal" shows them. What undo-import has removed comes back by importing
-    the file again.
+    ID… | REMOVAL: the ids of animals, or the id of a removal, which pets remove prints. Of several ids, either all
+    animals are restored or none. audit --what "remove animal" shows both kinds of ids. Animals that undo-import has
+    removed cannot be restored; import the file again.
 
     \b
-    Example:
+    Examples:
       petstore pets restore 17 18
+      petstore pets restore rem_5Tq8cN1xWb3K
     """
+    if targets[0].startswith(REMOVAL_PREFIX):
+        (removal_id,) = _only_one(targets)
+        count = await admin(backends, environment).restore_removal(removal_id)
+        text = f"{counted(count, 'animal')} restored to {environment}."
+        return Output({"restored": count, "removal": removal_id}, text)
+    pet_ids = [Int64().convert(target, None, click.get_current_context()) for target in targets]
     restored = await admin(backends, environment).restore_pets(pet_ids)
     return Output({"restored": [pet.id for pet in restored]}, *map(_line, restored))
+
+
+def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
+    """Raises OperatorError. PostgreSQL refuses some characters, which no id has."""
+    if len(removal_ids) > 1:
+        raise OperatorError("only one removal can be restored at a time")
+    if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):
+        raise OperatorError(f"no removal has the id {printable(removal_ids[0])}")
+    return removal_ids
 
 
 async def _existing(backends: Backends, environment: Environment, pet_ids: Sequence[int]) -> list[Pet]:
     """The animals, each once. Raises OperatorError when one of them does not exist: then nothing is changed."""
     found = {pet_id: await backends.stores[environment].pets.get(pet_id) for pet_id in pet_ids}
-    missing = [str(pet_id) for pet_id, pet in found.items() if pet is None]
+    missing = [pet_id for pet_id, pet in found.items() if pet is None]
     if missing:
-        named = ", ".join(missing[:NAMED_MAX]) + (" …" if len(missing) > NAMED_MAX else "")
+        named = ", ".join(map(str, missing[:NAMED_MAX])) + (" …" if len(missing) > NAMED_MAX else "")
         subject = "no animal has the id" if len(missing) == 1 else "no animals have the ids"
-        raise OperatorError(f"{subject} {named} in {environment}; {program()} pets list shows them")
+        hint = f"{program()} pets list shows them"
+        removed = await backends.stores[environment].removals.of_pets(missing)
+        if removed:
+            ids = " ".join(map(str, sorted(removed)[:NAMED_MAX]))
+            hint = f"to restore a removed animal, run `petstore pets restore {ids}{_env(environment)}`"
+        raise OperatorError(f"{subject} {named} in {environment}; {hint}")
     return [pet for pet in found.values() if pet is not None]
+
+
+def _removed_text(count: int, environment: Environment, removal_id: str | None) -> str:
+    text = f"{counted(count, 'animal')} removed from {environment}"
+    if removal_id is None:
+        return f"{text}."
+    undo = suggestion(f"pets restore {removal_id}{_env(environment)}")
+    return f"{text} by removal {removal_id}. To undo it, run `{undo}`."
+
+
+def _env(environment: Environment) -> str:
+    return "" if environment == "live" else f" --env {environment}"
 
 
 def _line(pet: Pet) -> str:

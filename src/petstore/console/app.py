@@ -87,6 +87,7 @@ ROUTES = [
     _get("/keys/{key_id}/refresh", keys.refresh),
     _get("/keys/{key_id}/history", keys.history),
     _post("/keys/{key_id}/rotate", keys.rotate),
+    _post("/keys/{key_id}/end-old-secret", keys.end_old_secret),
     _post("/keys/{key_id}/suspend", keys.suspend),
     _post("/keys/{key_id}/resume", keys.resume),
     _get("/keys/{key_id}/revoke", keys.confirm_revoke),

@@ -15,12 +15,10 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
         action = ""
     before = request.number("before") or None
     found = await request.store.audit.find(before=before, limit=PAGE_SIZE, actor=actor, action=action, text=text)
-    pets = await restorable(request, (entry for _, entry in found.entries))
-    newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
     key_ids = {entry.subject for _, entry in found.entries if entry.action in KEY_ACTIONS}
     return {
         "keys": await request.store.keys.by_id(sorted(key_ids)),
-        "restorable": {newest[str(pet_id)] for pet_id in pets},
+        "restorable": await restorable(request, found),
         "actor_filter": actor, "action": action, "q": text, "found": found, "first": before is None,
         "actions": ACTIONS, "pet_actions": PET_ACTIONS,
     }  # fmt: skip

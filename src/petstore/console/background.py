@@ -78,7 +78,7 @@ class BackgroundValue(Generic[T]):
 
 
 class Job(msgspec.Struct):
-    """One import, export or undo: `done` of `total` steps, and at the end its result or its errors."""
+    """One import, export, undo or restore: `done` of `total` steps, and at the end its result or its errors."""
 
     environment: Environment
     title: str

@@ -28,9 +28,11 @@ from petstore.keys import (
 )
 from petstore.plans import PLANS, Limits, Plan
 from petstore.usage import SPANS
+from petstore.wording import duration_in_words
 
 PAGE_SIZE = 50
-OVERLAP = "24h"
+OVERLAP = "0s"
+EXPIRING = ("7d", "30d", "90d")  # the choices of a filter
 BANS_SHOWN = 100
 BANS_TIMEOUT = 2.0  # seconds: without the bans, a filter by state would find the wrong keys
 
@@ -44,7 +46,8 @@ async def create(request: ConsoleRequest) -> Response:
     form = await request.form()
     try:
         key, secret = await request.admin.create_key(
-            plan_of(form), name=form.text("name").strip(), scopes=scopes_of(form), limits=enterprise_limits(form),
+            plan_of(form), name=form.text("name").strip(), contact=form.text("contact").strip(),
+            scopes=scopes_of(form), limits=enterprise_limits(form),
             life=parse_duration(form.text("expires"), least=1) if form.text("expires").strip() else None,
         )  # fmt: skip
     except (OperatorError, Unavailable) as error:
@@ -82,7 +85,9 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
     state = cast(KeyState, request.parameter("state")) if request.parameter("state") in KEY_STATES else None
     sort = cast(KeySort, request.parameter("sort")) if request.parameter("sort") in KEY_SORTS else KEY_SORTS[0]
     after = await request.find_key(request.parameter("after"))
-    query = KeyQuery(text, plan, "active" if state == "banned" else state)
+    expiring = request.parameter("expiring") if request.parameter("expiring") in EXPIRING else ""
+    expires_by = request.now + parse_duration(expiring) if expiring else None
+    query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
     if state in ("active", "banned"):  # the gate has the bans, not the store
         bans = await request.state.bans[request.environment].latest(first_timeout=BANS_TIMEOUT)
         banned = [ban.key_id for ban, _ in bans.value] if bans else []
@@ -95,6 +100,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
         "q": text,
         "plan": plan or "",
         "state": state or "",
+        "expiring": expiring,
         "sort": sort,
         "rows": [(key, status, bars[key.id].totals()) for key, status in zip(keys, found_statuses, strict=True)],
         "more": len(found) > PAGE_SIZE,
@@ -102,6 +108,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
         "plans": PLANS,
         "states": KEY_STATES,
         "sorts": KEY_SORTS,
+        "expiring_choices": {each: duration_in_words(parse_duration(each)) for each in EXPIRING},
     }
 
 
@@ -153,7 +160,7 @@ async def history(request: ConsoleRequest) -> Response:
 
 
 async def change(request: ConsoleRequest) -> Response:
-    """Change name, plan, scopes, expiry and limits. An empty expiry stays as it is."""
+    """Change name, contact, plan, scopes, expiry and limits. An empty expiry stays as it is."""
     form = await request.form()
     key_id = (await request.key()).id
     try:
@@ -186,6 +193,7 @@ def _action(action: Callable[[Admin, str], Awaitable[ApiKey]], done: str) -> Han
 suspend = _action(
     Admin.suspend_key, "The key is suspended. The service refuses it from the next request on, until it is resumed."
 )
+end_old_secret = _action(Admin.end_old_secret, "The old secret no longer works.")
 resume = _action(Admin.resume_key, "The key is no longer suspended.")
 revoke = _action(Admin.revoke_key, "The key is revoked. The service refuses it from the next request on.")
 
@@ -203,7 +211,9 @@ async def show(
     status, message = describe(error)
     secrets = request.session.new_secrets if request.http.method != "HEAD" else {}  # HEAD shows nothing to the operator
     return request.page(
-        "keys/show.html", status, **await _key_content(request, key), form=form or _form_of(key), error=message,
+        "keys/show.html", status, **await _key_content(request, key),
+        old_secret_until=await request.store.keys.old_secret_until(key.id, request.now),
+        form=form or _form_of(key), error=message,
         secret=secrets.pop(key.id, None), plans=PLANS, overlap=overlap or OVERLAP,
         failed="change" if form else "rotate" if overlap else "", subject=subject,
         found=await subject.history(request), first=True,
@@ -217,7 +227,7 @@ def _subject(key: ApiKey) -> Subject:
 def _form_of(key: ApiKey) -> Form:
     limits = [("per_minute", str(key.per_minute)), ("per_day", str(key.per_day))] if key.plan == "enterprise" else []
     scopes = [("scope", scope) for scope in key.scopes]
-    return Form([("name", key.name), ("plan", key.plan), *limits, *scopes])
+    return Form([("name", key.name), ("contact", key.contact), ("plan", key.plan), *limits, *scopes])
 
 
 def _update(form: Form, now: float) -> KeyChanges:
@@ -229,6 +239,7 @@ def _update(form: Form, now: float) -> KeyChanges:
     return KeyChanges(
         plan=plan_of(form),
         name=form.text("name").strip(),
+        contact=form.text("contact").strip(),
         scopes=tuple(scopes_of(form)),
         expires=expires,
         **(limits._asdict() if limits else {}),

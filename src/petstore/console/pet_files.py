@@ -1,5 +1,6 @@
 """Files of animals: import and export as background jobs, and the imports, which can be undone."""
 
+import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,7 +14,8 @@ from petstore.console.background import Job
 from petstore.console.forms import read_form
 from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError
-from petstore.pets import Import, Page, is_status
+from petstore.pets import Import, Page, PetQuery, is_status
+from petstore.wording import parse_time
 
 UPLOAD_MAX = 1024 * 1024 * 1024
 PAGE_SIZE = 50
@@ -57,16 +59,13 @@ async def start_export(request: ConsoleRequest) -> Response:
     """Export all animals, or those of a search."""
     form = await request.form()
     chosen = next((each for each in EXPORTED if each == form.text("form")), EXPORTED[0])
-    text, status = form.text("q").strip(), form.text("status")
-    if form.text("filter") != "shown":
-        text, status = "", ""
-    wanted = status if is_status(status) else None
+    query = query_of(form.text) if form.text("filter") == "shown" else PetQuery()
 
     async def page_after(after: int) -> Page:
-        if not text:
-            return await request.store.pets.page(after=after, limit=BATCH, status=wanted)
+        if query == PetQuery(status=query.status):  # this needs no search
+            return await request.store.pets.page(after=after, limit=BATCH, status=query.status)
         while True:  # one step of a search may find nothing
-            found = await request.store.pets.search(text, after=after, limit=BATCH, status=wanted)
+            found = await request.store.pets.search(query, after=after, limit=BATCH)
             if found.pets or not found.more:
                 return Page(found.pets, found.more)
             after = found.searched_to
@@ -74,11 +73,30 @@ async def start_export(request: ConsoleRequest) -> Response:
     async def work(job: Job) -> str:
         job.total = sum((await request.store.pets.count()).values())
         with request.state.jobs.new_file(job).open("w", encoding="utf-8", newline="") as target:
-            count = await write_pets(page_after, chosen, target, job.advance)
+            origins = request.store.pets.origins if form.text("added_by_too") else None
+            count = await write_pets(page_after, chosen, target, job.advance, origins)
         return f"{count:,} {'animal is' if count == 1 else 'animals are'} ready."
 
     name = f"animals-{request.environment}.{chosen}"
     return start_job(request, Job(request.environment, f"Exporting {name}", 1, name), work, "/animals")
+
+
+def query_of(text_of: Callable[[str], str]) -> PetQuery:
+    """The animals that a search form, or its address, asks for. A time that is not valid is ignored."""
+    chosen = text_of("status")
+    return PetQuery(
+        text=text_of("q").strip(),
+        status=chosen if is_status(chosen) else None,
+        added_by=text_of("added_by").strip(),
+        since=_time(text_of("since")),
+        until=_time(text_of("until")),
+    )
+
+
+def _time(text: str) -> float | None:
+    with contextlib.suppress(ValueError):
+        return parse_time(text)
+    return None
 
 
 def start_job(request: ConsoleRequest, job: Job, work: Callable[[Job], Awaitable[str]], path: str) -> Response:

@@ -1,19 +1,22 @@
 """Animals: find, add, change, remove and restore many at once; the page of one animal, with its history."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from petstore.admin.actions import PETS_MAX
 from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
-from petstore.audit import AuditEntry
+from petstore.audit import FoundEntries
+from petstore.console.background import Job
 from petstore.console.forms import Form
+from petstore.console.pet_files import query_of, start_job
 from petstore.console.requests import ConsoleRequest, Subject, describe
 from petstore.console.sessions import FlashMessage
 from petstore.errors import InvalidBody, OperatorError, Unavailable
-from petstore.pets import INT64_MAX, NewPet, Pet, PetChanges, is_status
+from petstore.pets import INT64_MAX, REMOVAL_PREFIX, NewPet, Pet, PetChanges, PetQuery, Removed, is_status
 
 PAGE_SIZE = 50
 
@@ -43,7 +46,7 @@ async def change_selected(request: ConsoleRequest) -> Response:
             raise OperatorError("Select animals first.")
         if form.text("action") == "remove":
             removed = await request.admin.remove_pets(selected)
-            return _respond(request, removal_message(request, removed), removed=removed)
+            return _respond(request, removal_message(request, removed), removed=removed.pets)
         return await _set_status(request, selected, form.text("to"))
     except OperatorError as error:
         return _respond(request, FlashMessage(str(error), ok=False))
@@ -59,37 +62,65 @@ async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: 
     return _respond(request, FlashMessage(text), changed=changed)
 
 
-def removal_message(request: ConsoleRequest, removed: Sequence[Pet]) -> FlashMessage:
+def removal_message(request: ConsoleRequest, removed: Removed) -> FlashMessage:
     """The message after a removal, with a button that restores the animals."""
     request.pets_changed()
-    if not removed:
+    removal_id, pets = removed
+    if removal_id is None:
         return FlashMessage("None of these animals exists any more.", ok=False)
-    text = f"Animal {removed[0].id} was removed." if len(removed) == 1 else f"{len(removed):,} animals were removed."
-    return FlashMessage(text, removed=[pet.id for pet in removed])
+    text = f"Animal {pets[0].id} was removed." if len(pets) == 1 else f"{len(pets):,} animals were removed."
+    return FlashMessage(text, removal=removal_id)
 
 
 async def restore(request: ConsoleRequest) -> Response:
-    pet_ids = [int(text) for text in (await request.form()).texts("id") if is_id(text)]
-    if not pet_ids:
-        raise HTTPException(400)
+    """Restore animals by their ids, or all animals of a removal."""
+    form = await request.form()
+    pet_ids = [int(text) for text in form.texts("id") if is_id(text)]
+    removal_id = form.text("removal")
     try:
+        if removal_id.startswith(REMOVAL_PREFIX) and removal_id.isascii() and removal_id.isprintable():
+            return await _restore_removal(request, removal_id)
+        if not pet_ids:
+            raise HTTPException(400)
         restored = await request.admin.restore_pets(pet_ids)
     except OperatorError as error:
         request.flash(str(error), ok=False)
         return request.redirect("/animals")
     request.pets_changed()
-    if len(restored) == 1:
-        request.flash(f"Animal {restored[0].id} was restored.")
-        return request.redirect(f"/animals/{restored[0].id}")
-    request.flash(f"{len(restored):,} animals were restored.")
+    request.flash(_restored_text(len(restored)) if len(restored) > 1 else f"Animal {restored[0].id} was restored.")
+    return request.redirect("/animals" if len(restored) > 1 else f"/animals/{restored[0].id}")
+
+
+async def _restore_removal(request: ConsoleRequest, removal_id: str) -> Response:
+    """As a job, if the removal has more animals than a request has time for. Raises OperatorError."""
+
+    async def work(job: Job) -> str:
+        restored = await request.admin.restore_removal(removal_id, job.advance)
+        request.pets_changed()
+        return _restored_text(restored)
+
+    removal = (await request.store.removals.find([removal_id])).get(removal_id)
+    job = Job(request.environment, f"Restoring {removal_id}", removal.pets if removal else 0)
+    if job.total > PETS_MAX:
+        return start_job(request, job, work, "/animals")
+    request.flash(await work(job))
     return request.redirect("/animals")
 
 
-async def restorable(request: ConsoleRequest, entries: Iterable[AuditEntry]) -> dict[int, Pet]:
-    """Return the animals of these audit entries that are removed, with the values to restore."""
-    subjects = {int(each.subject) for each in entries if each.action == "remove animal" and is_id(each.subject)}
-    missing = [pet_id for pet_id in subjects if await request.store.pets.get(pet_id) is None]
-    return await request.store.audit.removed(missing) if missing else {}
+def _restored_text(count: int) -> str:
+    return f"{count:,} {'animal was' if count == 1 else 'animals were'} restored."
+
+
+async def restorable(request: ConsoleRequest, found: FoundEntries) -> dict[int, str]:
+    """Return the numbers of the entries whose animals are removed now, and what their subject is: id or removal."""
+    # Of several removals of one animal, only the newest can be restored.
+    newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
+    pet_ids = await request.store.removals.of_pets([int(subject) for subject in newest if is_id(subject)])
+    removals = await request.store.removals.find([subject for subject in newest if not is_id(subject)])
+    return {
+        **{newest[str(pet_id)]: "id" for pet_id in pet_ids},
+        **{newest[removal.id]: "removal" for removal in removals.values() if removal.pets},
+    }
 
 
 def _respond(
@@ -111,15 +142,18 @@ async def page(request: ConsoleRequest, form: Form | None = None, error: Excepti
 
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
     """The newest animals first. `hits` counts the rows of the pages before: a search may find none for many pages."""
-    text, before = request.parameter("q").strip(), request.number("before")
-    status = chosen if is_status(chosen := request.parameter("status")) else None
-    found = await request.store.pets.newest(before=before or None, limit=PAGE_SIZE, status=status, text=text)
-    if not before and is_id(text):  # a number may be an id, or a part of a name
-        pet = await request.store.pets.get(int(text))
-        if pet is not None and pet not in found.pets and status in (None, pet.status):
+    query, before = query_of(request.parameter), request.number("before")
+    found = await request.store.pets.newest(query, before=before or None, limit=PAGE_SIZE)
+    if not before and is_id(query.text) and query == PetQuery(query.text, query.status):
+        pet = await request.store.pets.get(int(query.text))  # a number may be an id, or a part of a name
+        if pet is not None and pet not in found.pets and query.status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
     hits = request.number("hits") + len(found.pets)
-    return {"q": text, "status": status or "", "first": not before, "found": found, "hits": hits}
+    wanted = {"q": query.text, "status": query.status or "", "added_by": query.added_by}
+    times = {"since": query.since, "until": query.until}
+    wanted |= {name: request.parameter(name).strip() for name in times}
+    invalid = [name for name, time in times.items() if wanted[name] and time is None]
+    return {**wanted, "wanted": wanted, "invalid": invalid, "first": not before, "found": found, "hits": hits}
 
 
 def pet_of(form: Form) -> NewPet:
@@ -168,12 +202,15 @@ async def show(request: ConsoleRequest, form: Form | None = None, error: Excepti
     pet = await request.store.pets.get(pet_id)
     subject = _subject(pet_id)
     found = await subject.history(request)
-    if pet is None and not found.entries:
+    removed = None if pet else (await request.store.removals.of_pets([pet_id])).get(pet_id)
+    if pet is None and removed is None and not found.entries:
         raise HTTPException(404)
-    removed = {} if pet else await restorable(request, (entry for _, entry in found.entries))
+    origin = (await request.store.pets.origins([pet_id])).get(pet_id)
+    adder = origin.adder if origin else None
+    adder_key = await request.store.keys.get(adder.name) if adder and adder.kind == "key" else None
     context: dict[str, Any] = {
         "pet": pet, "pet_id": pet_id, "subject": subject, "found": found, "first": True, "error": message,
-        "removed": removed,
+        "removed": removed, "origin": origin, "adder_key": adder_key,
     }  # fmt: skip
     if form is None and pet is not None:
         form = Form(list(texts_of_pet(pet).items()))

@@ -5,12 +5,12 @@ All are in memory: a restart of the console ends every session.
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from petstore.gate import bucket_of
-from petstore.operators import Operator, Role
+from petstore.operators import LINK_ACTOR, Operator, Role
 from petstore.rate_limits import ADMITTED, SECOND, admit_address
 
 SESSION_SECONDS = 12 * 3600
@@ -22,7 +22,6 @@ ENTRIES_PER_MINUTE = 10
 COUNTERS_MAX = 10_000
 PREFIX_LENGTH = 12  # "pets_op_" and four characters more
 UNCERTAIN = "The store did not respond. Check whether the change was made, then try again."
-LINK_ACTOR = "console"  # the name in the audit log of an operator who signed in by the one-time link
 
 
 class FlashMessage(msgspec.Struct, frozen=True):
@@ -31,7 +30,7 @@ class FlashMessage(msgspec.Struct, frozen=True):
     text: str
     ok: bool = True
     link: str = ""
-    removed: Sequence[int] = ()  # ids of animals that can be restored
+    removal: str = ""  # the id of a removal that can be restored
 
 
 class Session(msgspec.Struct):

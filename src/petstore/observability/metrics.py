@@ -128,6 +128,10 @@ CERTIFICATE_EXPIRY = Gauge(
     mode="livemin",
 )  # fmt: skip
 
+KEYS_EXPIRING = Gauge(
+    "petstore_keys_expiring", "Keys that will expire within 14 days and are not revoked.", "environment", mode="livemax"
+)
+
 STORE_ERRORS = Counter(
     "petstore_store_errors_total",
     "Calls that the store did not answer. A failed commit counts once, however many requests it served.",

@@ -15,6 +15,7 @@ from petstore.store.imports import Imports
 from petstore.store.keys import Keys
 from petstore.store.operators import Operators
 from petstore.store.pets import Pets
+from petstore.store.removals import Removals
 from petstore.store.transfer import Transfer
 from petstore.store.usage import Usage
 
@@ -24,6 +25,7 @@ class Store(NamedTuple):
 
     database: Database
     pets: Pets
+    removals: Removals
     keys: Keys
     audit: Audit
     usage: Usage
@@ -41,7 +43,8 @@ class Store(NamedTuple):
 
 
 def store_on(db: Database) -> Store:
-    return Store(db, Pets(db), Keys(db), Audit(db), Usage(db), Operators(db), Imports(db), Transfer(db))
+    pets = Pets(db)
+    return Store(db, pets, Removals(db, pets), Keys(db), Audit(db), Usage(db), Operators(db), Imports(db), Transfer(db))
 
 
 class StorePolicy(NamedTuple):

@@ -1,26 +1,22 @@
 """The audit log in the store."""
 
-from collections.abc import Sequence
+import msgspec
 
 from petstore.audit import AuditEntry, FoundEntries
-from petstore.pets import INT64_MAX, Pet
+from petstore.pets import INT64_MAX
 from petstore.store.database import Database, ForEachRow, contains_text, steps
 from petstore.store.freshness import NOTHING
-from petstore.store.schema import AUDIT, NEW_PET_COLUMNS, NEW_PET_FIELDS, Row, new_pet_row
 
 _ENTRY_FIELDS = AuditEntry.__struct_fields__
 _ENTRY = ", ".join(_ENTRY_FIELDS)
-_NO_PET: Row = (None,) * len(NEW_PET_FIELDS)
 
 
-def recorded(schema: str, *entries: AuditEntry, removed: Sequence[Pet] = ()) -> ForEachRow:
-    """Part of a transaction that does what the entries say. `removed`: the animal of each entry, with its values."""
-    columns = AUDIT.columns[1:]  # the database gives out the ids
-    places = ", ".join(f"${place}" for place in range(1, len(columns) + 1))
-    pets = [new_pet_row(pet) for pet in removed] or [_NO_PET] * len(entries)
+def recorded(schema: str, *entries: AuditEntry) -> ForEachRow:
+    """Part of a transaction that does what the entries say. The database assigns their numbers."""
+    places = ", ".join(f"${place}" for place in range(1, len(_ENTRY_FIELDS) + 1))
     return ForEachRow(
-        f"INSERT INTO {schema}.{AUDIT.name} ({', '.join(columns)}) VALUES ({places})",
-        [(*(getattr(entry, field) for field in _ENTRY_FIELDS), *pet) for entry, pet in zip(entries, pets, strict=True)],
+        f"INSERT INTO {schema}.audit ({_ENTRY}) VALUES ({places})",
+        [msgspec.structs.astuple(entry) for entry in entries],
     )
 
 
@@ -30,22 +26,6 @@ class Audit:
 
     async def record(self, entry: AuditEntry) -> None:
         await self._db.write(steps(recorded(self._db.schema, entry)), NOTHING)
-
-    async def removed(self, pet_ids: Sequence[int]) -> dict[int, Pet]:
-        """Those of the animals that operators have removed, with their values at the last removal."""
-        found: dict[int, Pet] = {}
-        start, more, wanted = INT64_MAX, True, [str(pet_id) for pet_id in pet_ids]
-        while more and len(found) < len(set(wanted)):
-            entries, values = self._entries(f"subject, action, {NEW_PET_COLUMNS}"), (start, self._db.bounds.search_step)
-            rows = await self._db.read_long(
-                f"SELECT subject, {NEW_PET_COLUMNS} FROM ({entries}) AS e"
-                " WHERE action = 'remove animal' AND subject = ANY($3) ORDER BY id DESC",
-                *values, wanted,
-            )  # fmt: skip
-            for subject, *fields in rows:
-                found.setdefault(int(subject), Pet(int(subject), *fields))
-            start, more = await self._end_of_step(start)
-        return found
 
     async def find(
         self,

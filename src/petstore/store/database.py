@@ -9,6 +9,7 @@ from collections.abc import Collection, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from petstore.changes import Change
+from petstore.errors import PetstoreError
 from petstore.keys import Environment
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store.freshness import Freshness
@@ -31,9 +32,7 @@ class Bounds(NamedTuple):
 
     timeouts: Timeouts = CLIENT
     check_interval: float = 0.1  # between two looks for writes whose deadline has passed
-    idle_transaction_timeout: float = (
-        5.0  # for a process that died within a transaction, while others wait for its locks
-    )
+    idle_transaction_timeout: float = 5.0  # a process that died in a transaction holds locks that others wait for
 
     pruned_records: int = 1_000  # idempotency records that are deleted at once
     prune_interval: float = 60.0
@@ -65,6 +64,14 @@ class PutRows(NamedTuple):
     schema: str
     table: Table
     rows: Sequence[Row]
+
+
+class Unchanged(PetstoreError):
+    """Raised by a transaction that has nothing to change, with the result of `Database.write`."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__()
 
 
 Step = Statement | ForEachRow | PutRows
@@ -113,16 +120,22 @@ class Database(Protocol):
     ) -> T:
         """What the transaction returns, after its commit, and after `changes` were announced.
 
-        By default it has the time of a request. With a longer timeout, it has a commit of its own.
+        By default it has the time of a request. With a longer timeout, it has a commit of its own. If the transaction
+        raises Unchanged, it is rolled back and nothing is announced.
         """
 
     def add(
-        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+        self,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+        deadline: float | None,
+        key_id: str,
     ) -> "asyncio.Future[Added]":
         """The same for an animal of a client, which shares its transaction with others. Raises IdempotencyMismatch.
 
         `deadline` is by `time.monotonic`, and by default that of a request that begins now. An animal that cannot join
-        a batch long enough before it is not added.
+        a batch long enough before it is not added. `key_id` is the id of the API key that adds it.
         """
 
     def contains(self, column: str, place: int) -> str:

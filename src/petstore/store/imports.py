@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.pets import Import, NewPet, Undone, new_import_id
+from petstore.pets import Adder, Import, NewPet, Undone, new_import_id
 from petstore.store.audit import recorded
 from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, T, Transaction, steps
 from petstore.store.freshness import ADDED, EDITED, NOTHING
@@ -123,7 +123,7 @@ class Imports:
         def transaction() -> Transaction[bool]:
             if not (yield advance):
                 return False
-            pets = yield from added(self._db, new)
+            pets = yield from added(self._db, new, Adder("import", import_id), now)
             yield PutRows(self._db.schema, IMPORT_CHUNKS, [(import_id, place, pets[0].id, len(pets))])
             return True
 

@@ -7,11 +7,22 @@ import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
+from petstore.pets import Adder
+from petstore.store.adders import enrolled
 from petstore.store.audit import recorded
-from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text, lock_tables, steps
+from petstore.store.database import (
+    Database,
+    PutRows,
+    Statement,
+    Transaction,
+    Unchanged,
+    contains_text,
+    lock_tables,
+    steps,
+)
 from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
-from petstore.store.schema import KEY_COLUMNS, KEYS, key_of, key_of_secret, key_row
+from petstore.store.schema import KEY_COLUMNS, KEYS, key_from_row, key_from_secret_row, key_row
 
 # By what to sort: the column, the comparison with the last row of the previous page, and the order.
 _SORTS: dict[KeySort, tuple[str, str, str]] = {
@@ -47,16 +58,16 @@ class Keys:
         ((number, until, *row),) = await self._db.read(self._of_secret, digest)
         if number > self._db.freshness.announced.keys:
             await self._db.freshness.check()
-        return None if row[0] is None else key_of_secret(self._db.environment, row, until)
+        return None if row[0] is None else key_from_secret_row(self._db.environment, row, until)
 
     async def get(self, key_id: str) -> ApiKey | None:
         rows = await self._db.read(f"{self._select} WHERE k.id = $1", key_id)
-        return key_of(self._db.environment, rows[0]) if rows else None
+        return key_from_row(self._db.environment, rows[0]) if rows else None
 
     async def page(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
         """Keys in the order of their ids."""
         rows = await self._db.read(f"{self._select} WHERE k.id > $1 ORDER BY k.id LIMIT $2", after, limit)
-        return [key_of(self._db.environment, row) for row in rows]
+        return [key_from_row(self._db.environment, row) for row in rows]
 
     async def search(
         self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
@@ -75,6 +86,10 @@ class Keys:
         if query.state is not None:
             condition = _STATES[query.state]
             conditions.append(condition.format(now=bind(now)) if "{now}" in condition else condition)
+        if query.expires_by is not None:
+            conditions.append(
+                f"k.revoked IS NULL AND k.expires > {bind(now)} AND k.expires <= {bind(query.expires_by)}"
+            )
         if query.ids is not None:
             conditions.append(f"k.id = ANY({bind(list(query.ids))})")
         if query.except_ids:
@@ -83,17 +98,17 @@ class Keys:
             last = {"created": after.created, "name": after.name, "last-used": after.last_used or 0.0}[sort]
             conditions.append(f"({column}, k.id) {beyond} ({bind(last)}, {bind(after.id)})")
         count = bind(limit)
-        conditions.append(contains_text(self._db, ["k.name", "k.id"], query.text, values))
+        conditions.append(contains_text(self._db, ["k.name", "k.contact", "k.id"], query.text, values))
         rows = await self._db.read_long(
             f"{self._select} WHERE {' AND '.join(conditions)} ORDER BY {column} {order}, k.id {order} LIMIT {count}",
             *values,
         )
-        return [key_of(self._db.environment, row) for row in rows]
+        return [key_from_row(self._db.environment, row) for row in rows]
 
     async def by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
         """The keys of these ids that exist."""
         rows = await self._db.read(f"{self._select} WHERE k.id = ANY($1)", list(key_ids))
-        return {row[0]: key_of(self._db.environment, row) for row in rows}
+        return {row[0]: key_from_row(self._db.environment, row) for row in rows}
 
     async def add(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
         """Whether the key was added: with `only_first`, only when there is no key yet."""
@@ -105,6 +120,7 @@ class Keys:
                     return False
             yield PutRows(self._db.schema, KEYS, [key_row(key)])
             yield self._new_secret(digest, key.id)
+            yield enrolled(self._db.schema, Adder("key", key.id))  # so that a create only has to look it up
             yield recorded(self._db.schema, entry)
             return True
 
@@ -123,9 +139,9 @@ class Keys:
                 (key_id, *changed.values()),
             )
             if not rows:
-                return None
+                raise Unchanged(None)
             yield recorded(self._db.schema, entry)
-            return key_of(self._db.environment, rows[0])
+            return key_from_row(self._db.environment, rows[0])
 
         return await self._db.write(transaction(), KEYS_CHANGED)
 
@@ -140,6 +156,25 @@ class Keys:
         )
         rotation = steps(lock, end, self._new_secret(digest, key_id), recorded(schema, entry))
         await self._db.write(rotation, KEYS_CHANGED)
+
+    async def old_secret_until(self, key_id: str, now: float) -> float | None:
+        """When the last old secret of a rotated key stops working. None if only the new secret works."""
+        working = f"SELECT max(expires) FROM {self._db.schema}.secrets WHERE key_id = $1 AND expires > $2"
+        ((until,),) = await self._db.read(working, key_id, now)
+        return None if until is None else float(until)
+
+    async def end_old_secrets(self, key_id: str, entry: AuditEntry) -> None:
+        """Let only the newest secret work."""
+        schema = self._db.schema
+        # 0, not the time: a node whose clock is behind would accept the old secret for a while.
+        end = Statement(f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL", (key_id,))
+        await self._db.write(steps(end, recorded(schema, entry)), KEYS_CHANGED)
+
+    async def expiring(self, now: float, by: float) -> int:
+        """How many keys will expire by this time. Keys that were revoked do not count."""
+        soon = f"SELECT count(*) FROM {self._db.schema}.keys WHERE expires > $1 AND expires <= $2 AND revoked IS NULL"
+        ((count,),) = await self._db.read(soon, now, by)
+        return int(count)
 
     async def revoke(self, key_id: str, entry: AuditEntry) -> None:
         revoke = Statement(f"UPDATE {self._db.schema}.keys SET revoked = $1 WHERE id = $2", (entry.at, key_id))

@@ -1,15 +1,33 @@
 """Animals in the store: adding, reading, searching and counting them, and the changes of operators."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.pets import INT64_MAX, STATUSES, Added, Found, IdempotencyKey, NewPet, Page, Pet, PetChanges, PetStatus
+from petstore.pets import (
+    INT64_MAX,
+    STATUSES,
+    Added,
+    Adder,
+    Found,
+    IdempotencyKey,
+    Matching,
+    NewPet,
+    Origin,
+    Page,
+    Pet,
+    PetChanges,
+    PetQuery,
+    PetStatus,
+)
+from petstore.store.adders import number_of
 from petstore.store.audit import recorded
-from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text
+from petstore.store.database import Database, PutRows, Statement, Transaction, Unchanged, contains_text
 from petstore.store.freshness import ADDED, EDITED
-from petstore.store.schema import PET_COLUMNS, PET_FIELDS, PETS, Row, new_pet_row, spellings
+from petstore.store.schema import PET_COLUMNS, PET_FIELDS, PETS, Row, can_be_stored, new_pet_row
 
 
 class Pets:
@@ -59,34 +77,70 @@ class Pets:
         announced = self._freshness.announced
         return bool(rows) and rows[-1][0] <= announced.added and rows[0][-1] <= announced.edited
 
-    async def search(self, text: str, *, after: int, limit: int, status: PetStatus | None) -> Found:
-        """Animals above the id `after` whose name contains `text`, ascending. One call reads `search_step` at most."""
-        return await self._search(text, after, limit, status, newest_first=False) if text else Found([], after, False)
+    async def search(self, query: PetQuery, *, after: int, limit: int) -> Found:
+        """Animals above the id `after` that match, ascending. One call reads `search_step` at most."""
+        return await self._search(query, after, limit, newest_first=False)
 
-    async def newest(
-        self, *, before: int | None = None, limit: int, status: PetStatus | None = None, text: str = ""
-    ) -> Found:
+    async def newest(self, query: PetQuery, *, before: int | None = None, limit: int) -> Found:
         """The same from the highest id downwards: animals with an id below `before`."""
-        start = INT64_MAX if before is None else before
-        return await self._search(text, start, limit, status, newest_first=True)
+        return await self._search(query, INT64_MAX if before is None else before, limit, newest_first=True)
 
-    async def _search(
-        self, text: str, start: int, limit: int, status: PetStatus | None, *, newest_first: bool
-    ) -> Found:
-        if text and not spellings(text):
+    async def _search(self, query: PetQuery, start: int, limit: int, *, newest_first: bool) -> Found:
+        if not can_be_stored(query.text + query.added_by):
             return Found([], start, more=False)
         step = self._db.bounds.search_step
-        values = [start, step, status, limit + 1]
+        values: list[Any] = [start, step, limit + 1]
         # The search reads animals of every status, because rows in the order of their ids are the cheapest to read.
-        read = page_sql(self._db.schema, newest_first=newest_first)
-        fits = contains_text(self._db, ["name"], text, values)
-        rows = await self._db.read_long(
-            f"SELECT * FROM ({read}) AS p WHERE status = coalesce($3, status) AND {fits} LIMIT $4", *values
-        )
+        read = page_sql(self._db.schema, columns=", ".join(PETS.columns), newest_first=newest_first)
+        fits = self._condition(query, values)
+        rows = await self._db.read_long(f"SELECT {PET_COLUMNS} FROM ({read}) AS p WHERE {fits} LIMIT $3", *values)
         if len(rows) > limit:
             return Found([Pet(*row) for row in rows[:limit]], rows[limit - 1][0], more=True)
         last = await self._db.read_long(f"{read} OFFSET $3", start, 1, step - 1)
         return Found([Pet(*row) for row in rows], last[0][0] if last else start, more=bool(last))
+
+    def _condition(self, query: PetQuery, values: list[Any]) -> str:
+        """Adds what it compares with to the statement's values."""
+
+        def bind(value: object) -> str:
+            values.append(value)
+            return f"${len(values)}"
+
+        conditions = [contains_text(self._db, ["name"], query.text, values)]
+        if query.status is not None:
+            conditions.append(f"status = {bind(query.status)}")
+        if query.added_by:
+            named = f"SELECT id FROM {self._db.schema}.adders WHERE name = {bind(query.added_by)}"
+            conditions.append(f"added_by IN ({named})")
+        if query.since is not None:
+            conditions.append(f"added_at >= {bind(math.ceil(query.since))}")
+        if query.until is not None:
+            conditions.append(f"added_at < {bind(math.ceil(query.until))}")
+        if query.unedited:
+            conditions.append("edited = 0")
+        return " AND ".join(conditions)
+
+    async def matching(self, query: PetQuery) -> Matching:
+        """Reads all animals: not for a request's path."""
+        values: list[Any] = []
+        fits = self._condition(query, values)
+        totals = "count(*), coalesce(sum(edited), 0), coalesce(max(id), 0)"
+        (row,) = await self._db.read_long(f"SELECT {totals} FROM {self._db.schema}.pets WHERE {fits}", *values)
+        return Matching(*row)
+
+    async def is_adder(self, name: str) -> bool:
+        """Whether a key, an import or an operator of this name has, or could have, added animals."""
+        known = f"SELECT 1 FROM {self._db.schema}.adders WHERE name = $1"
+        return can_be_stored(name) and bool(await self._db.read_long(known, name))
+
+    async def origins(self, pet_ids: Sequence[int]) -> dict[int, Origin]:
+        """Who added these animals, and when."""
+        rows = await self._db.read_long(
+            f"SELECT p.id, p.added_at, a.kind, a.name FROM {self._db.schema}.pets AS p"
+            f" LEFT JOIN {self._db.schema}.adders AS a ON a.id = p.added_by WHERE p.id = ANY($1)",
+            list(pet_ids),
+        )
+        return {pet_id: Origin(Adder(kind, name) if kind else None, at) for pet_id, at, kind, name in rows}
 
     async def count(self) -> dict[PetStatus, int]:
         """Takes the longer the more animals there are: not for a request's path."""
@@ -101,12 +155,13 @@ class Pets:
         now: float,
         idempotency_key: IdempotencyKey | None = None,
         deadline: float | None = None,
+        key_id: str = "",
     ) -> Added:
-        """Returns when the animal is on disk and visible to every reader. See `Database.add` for the deadline.
+        """Returns when the animal is on disk and visible to every reader. See `Database.add` for deadline and key.
 
         Raises IdempotencyMismatch when `idempotency_key` was used with another body.
         """
-        added = await self._db.add(new, now, idempotency_key, deadline)
+        added = await self._db.add(new, now, idempotency_key, deadline, key_id)
         if added.replayed and added.pet.id > self._freshness.announced.added:
             await self._freshness.check()
         return added
@@ -115,8 +170,8 @@ class Pets:
         """Add an animal together with an audit entry, which has its id as the subject and its values as the detail."""
 
         def transaction() -> Transaction[Pet]:
-            (pet,) = yield from added(self._db, [new])
-            yield recorded(self._db.schema, _entry_of(pet, entry))
+            (pet,) = yield from added(self._db, [new], Adder("operator", entry.actor), entry.at)
+            yield recorded(self._db.schema, entry_of(pet, entry))
             return pet
 
         return await self._db.write(transaction(), ADDED)
@@ -125,10 +180,12 @@ class Pets:
         """Those of the animals that exist, with this status. Each that had another one gets an audit entry."""
 
         def transaction() -> Transaction[list[Pet]]:
-            found = yield from self._locked(pet_ids)
+            found = yield from locked_pets(self._db, pet_ids)
             others = [pet for pet in found if pet.status != status]
+            if not others:
+                raise Unchanged(found)
             yield from self._update([pet.id for pet in others], PetChanges(status=status))
-            yield recorded(self._db.schema, *(_entry_of(pet, entry, f"{pet.status} → {status}") for pet in others))
+            yield recorded(self._db.schema, *(entry_of(pet, entry, f"{pet.status} → {status}") for pet in others))
             return [msgspec.structs.replace(pet, status=status) for pet in found]
 
         return await self._db.write(transaction(), EDITED)
@@ -139,38 +196,9 @@ class Pets:
         def transaction() -> Transaction[Pet | None]:
             changed = yield from self._update([pet_id], changes)
             if not changed:
-                return None
-            yield recorded(self._db.schema, _entry_of(changed[0], entry, entry.detail))
+                raise Unchanged(None)
+            yield recorded(self._db.schema, entry_of(changed[0], entry, entry.detail))
             return changed[0]
-
-        return await self._db.write(transaction(), EDITED)
-
-    async def remove(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """The removed animals: those that existed. Each gets an audit entry with its values.
-
-        Their ids are never given out again. A repeated create of one is still answered with the original.
-        """
-
-        def transaction() -> Transaction[list[Pet]]:
-            found = yield from self._locked(pet_ids)
-            yield Statement(f"DELETE FROM {self._db.schema}.pets WHERE id = ANY($1)", ([pet.id for pet in found],))
-            yield recorded(self._db.schema, *(_entry_of(pet, entry) for pet in found), removed=found)
-            return found
-
-        return await self._db.write(transaction(), EDITED)
-
-    async def restore(self, pets: Sequence[Pet], entry: AuditEntry) -> list[Pet]:
-        """Add removed animals again under their ids: those that were missing. Each gets an audit entry."""
-
-        def transaction() -> Transaction[list[Pet]]:
-            yield from self._db.lock_pet_ids()  # two undos of one removal
-            ids = [pet.id for pet in pets]
-            rows = yield Statement(f"SELECT id FROM {self._db.schema}.pets WHERE id = ANY($1)", (ids,))
-            there = {row[0] for row in rows}
-            missing = [pet for pet in pets if pet.id not in there]
-            yield inserted(self._db.schema, missing, edited=True)
-            yield recorded(self._db.schema, *(_entry_of(pet, entry) for pet in missing))
-            return missing
 
         return await self._db.write(transaction(), EDITED)
 
@@ -183,27 +211,28 @@ class Pets:
         )
         return [Pet(*row) for row in changed]
 
-    def _locked(self, pet_ids: Sequence[int]) -> Transaction[list[Pet]]:
-        """Those of the animals that exist. No other transaction can change them."""
-        # In the order of their ids: two operators at once cannot deadlock.
-        found = yield Statement(
-            f"SELECT {PET_COLUMNS} FROM {self._db.schema}.pets WHERE id = ANY($1) ORDER BY id {self._db.for_update}",
-            (list(pet_ids),),
-        )
-        return [Pet(*row) for row in found]
+
+def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False) -> Transaction[list[Pet]]:
+    """Part of a transaction: those of the animals that exist. No other transaction can change them.
+
+    `unedited`: only those that no operator has changed.
+    """
+    which = "id = ANY($1) AND edited = 0" if unedited else "id = ANY($1)"
+    # In the order of their ids: two operators at once cannot deadlock.
+    found = yield Statement(
+        f"SELECT {PET_COLUMNS} FROM {db.schema}.pets WHERE {which} ORDER BY id {db.for_update}", (list(pet_ids),)
+    )
+    return [Pet(*row) for row in found]
 
 
-def added(db: Database, new: Sequence[NewPet]) -> Transaction[list[Pet]]:
+def added(db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> Transaction[list[Pet]]:
     """Part of a transaction: give these animals new ids, which follow each other, and add them."""
+    added_by = yield from number_of(db, adder)
     yield from db.lock_pet_ids()
     first = yield from db.draw_pet_ids(len(new))
     pets = [Pet(pet_id, *new_pet_row(each)) for pet_id, each in enumerate(new, first)]
-    yield inserted(db.schema, pets)
+    yield PutRows(db.schema, PETS, [(pet.id, *new_pet_row(pet), 0, added_by, int(now)) for pet in pets])
     return pets
-
-
-def inserted(schema: str, pets: Sequence[Pet], *, edited: bool = False) -> PutRows:
-    return PutRows(schema, PETS, [(pet.id, *new_pet_row(pet), int(edited)) for pet in pets])
 
 
 def page_sql(schema: str, *, columns: str = PET_COLUMNS, by_status: bool = False, newest_first: bool = False) -> str:
@@ -218,7 +247,7 @@ def _pets_of(rows: Sequence[Row]) -> list[Pet]:
     return [Pet(*row[:-1]) for row in rows]
 
 
-def _entry_of(pet: Pet, entry: AuditEntry, detail: str | None = None) -> AuditEntry:
+def entry_of(pet: Pet, entry: AuditEntry, detail: str | None = None) -> AuditEntry:
     """The audit entry of one animal. Without another detail it has the animal's values."""
     values = f"{pet.name}, category {pet.category_id}, {pet.status}"
     return msgspec.structs.replace(entry, subject=str(pet.id), detail=values if detail is None else detail)

@@ -28,7 +28,7 @@ class Table(NamedTuple):
     columns: Sequence[str]
     key: Sequence[str]
 
-    def key_of(self, row: Row) -> Row:
+    def primary_key_of(self, row: Row) -> Row:
         return tuple(row[self.columns.index(column)] for column in self.key)
 
 
@@ -42,15 +42,17 @@ NEW_PET_COLUMNS = ", ".join(NEW_PET_FIELDS)
 KEY_FIELDS = tuple(field for field in ApiKey.__struct_fields__ if field != "environment")
 KEY_COLUMNS = ", ".join(f"k.{field}" for field in KEY_FIELDS)
 
-PETS = Table("pets", (*PET_FIELDS, "edited"), ("id",))
+ADDERS = Table("adders", ("id", "kind", "name"), ("id",))
+PETS = Table("pets", (*PET_FIELDS, "edited", "added_by", "added_at"), ("id",))
+REMOVALS = Table("removals", ("id", "at", "actor"), ("id",))
+REMOVED_PETS = Table("removed_pets", (*PETS.columns, "removal_id"), ("id",))
 KEYS = Table("keys", KEY_FIELDS, ("id",))
 IDEMPOTENCY = Table(
     "idempotency", ("key_id", "token", "body_digest", "pet_id", *NEW_PET_FIELDS, "created"), ("key_id", "token")
 )
 IMPORTS = Table("imports", ("id", "at", "actor", "name", "sha256", "total", "added", "state", "last_chunk"), ("id",))
 IMPORT_CHUNKS = Table("import_chunks", ("import_id", "place", "first_id", "count"), ("import_id", "place"))
-# The columns of an animal stand beside the entry of its removal.
-AUDIT = Table("audit", ("id", "at", "actor", "action", "subject", "detail", *NEW_PET_FIELDS), ("id",))
+AUDIT = Table("audit", ("id", "at", "actor", "action", "subject", "detail"), ("id",))
 USAGE = Table(
     "usage",
     ("seconds", "start", "key_id", "operation", "measure", "count"),
@@ -66,9 +68,13 @@ RECENT_ERRORS = Table(
     ("key_id", "at", "request_id"),
 )
 OPERATORS = Table("operators", ("name", "digest", "created", "revoked", "role"), ("name",))
-# All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key.
+# All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key, a removed
+# animal to its removal.
 TABLES = (
     PETS,
+    ADDERS,
+    REMOVALS,
+    REMOVED_PETS,
     KEYS,
     Table("secrets", ("digest", "key_id", "expires"), ("digest",)),
     IDEMPOTENCY,
@@ -94,16 +100,16 @@ COUNTERS = Table("counters", ("name", "last"), ("name",))
 new_pet_row: Callable[[NewPet | Pet], Row] = attrgetter(*NEW_PET_FIELDS)
 
 
-def key_of(environment: Environment, row: Sequence[Any]) -> ApiKey:
+def key_from_row(environment: Environment, row: Sequence[Any]) -> ApiKey:
     """From the columns of `KEY_COLUMNS`."""
     values = dict(zip(KEY_FIELDS, row, strict=True))
     values["scopes"] = tuple(values["scopes"].split())
     return ApiKey(environment=environment, **values)
 
 
-def key_of_secret(environment: Environment, row: Sequence[Any], until: float | None) -> ApiKey:
+def key_from_secret_row(environment: Environment, row: Sequence[Any], until: float | None) -> ApiKey:
     """The same, from the expiry of the secret too: the key expires at the earlier of the two."""
-    key = key_of(environment, row)
+    key = key_from_row(environment, row)
     if until is None or (key.expires is not None and key.expires <= until):
         return key
     return msgspec.structs.replace(key, expires=until)
@@ -149,12 +155,17 @@ _TO_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _NEVER_STORED = re.compile("[\x00\ud800-\udfff]").search
 
 
+def can_be_stored(text: str) -> bool:
+    """PostgreSQL refuses some characters, which no text in a store has."""
+    return not _NEVER_STORED(text)
+
+
 def spellings(text: str) -> list[str]:
     """What to search for in names whose letters A to Z were made lower case, which both stores do alike.
 
     What other letters become differs between stores, so the search tries them as typed, in lower case, in upper case
     and in title case. Empty when no name can contain the text.
     """
-    if not text or _NEVER_STORED(text):
+    if not text or not can_be_stored(text):
         return []
     return sorted({form.translate(_TO_LOWER) for form in (text, text.lower(), text.upper(), text.title())})

@@ -20,11 +20,12 @@ class AddPet:
     new: NewPet
     now: float
     idempotency_key: IdempotencyKey | None
+    key_id: str  # of the API key that adds it
     result: Added | Exception | None = None
     alone: ClassVar[bool] = False  # it shares a transaction with others
 
 
-def added(new: NewPet, pet_id: int) -> Added:
+def newly_added(new: NewPet, pet_id: int) -> Added:
     return Added(Pet(pet_id, *new_pet_row(new)), replayed=False)
 
 

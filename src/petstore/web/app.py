@@ -22,7 +22,7 @@ from petstore.web.admission import Admission, insufficient_scope, unauthorized
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
 from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCounters
-from petstore.web.deadlines import Deadlines, Task, present_task
+from petstore.web.deadlines import Deadlines, Task
 from petstore.web.pets import PetOperations
 from petstore.web.preferences import Delays, parse_preferences, simulate, simulated_decision
 from petstore.web.replies import (
@@ -57,6 +57,7 @@ class App:
     ) -> None:
         self._clock = clock
         self._deadlines = deadlines = deadlines or Deadlines(stores["live"].database.bounds.timeouts.deadline)
+        self._reads_wait = not (gate.immediate and all(store.database.immediate for store in stores.values()))
         self._request_ids = request_ids()
         self._gate = gate
         self._access_log = settings.access_log
@@ -107,8 +108,8 @@ class App:
 
     async def _answer_of_interface(self, request: Request, route: Route) -> Reply:
         """What is under a base address."""
-        deadlines, task = self._deadlines, request.task or present_task()
-        deadlines.in_flight[task] = deadlines.next or deadlines.look()  # as `begin`, which costs 0.3 µs more
+        # A read that stays in this process waits for nothing. Without a deadline, it takes 1 µs less.
+        task = self._deadlines.begin() if self._reads_wait or request.method == "POST" else None
         now = self._clock()
         request_id = next(self._request_ids)
         api = route.api
@@ -128,7 +129,7 @@ class App:
                     preferences = parse_preferences(request.fields["prefer"]).on(api.environment)
                     preferences = self._delays.granted(preferences)
                     applied, simulated, strict = preferences.applied, preferences.error, preferences.strict
-                    delayed = await deadlines.pause(self._delays.wait(preferences.delay))
+                    delayed = await self._deadlines.pause(self._delays.wait(preferences.delay))
                     decision = simulated_decision(decision, preferences, now + delayed)
                     simulate(preferences, request, route, request_id)
                 if route.operation is None or route.handler is None:
@@ -139,12 +140,12 @@ class App:
                     raise Gone(route.gone)
                 reply = await route.handler(api.pets, request, key, version, now, strict)
         except (Exception, CancelledError) as error:
-            reply = self._reply_of(deadlines.cause(task, error), request_id)
+            reply = self._reply_of(self._deadlines.cause(task, error), request_id)
 
         if decision is None:
             decision = await self._peek(task, api.environment, self.address_of(request), now)
-        if deadlines.in_flight.pop(task, None) is None:
-            deadlines.end(task)
+        if task is not None:
+            self._deadlines.end(task)
         headers = reply.headers + common_headers(decision, request_id) + route.headers + applied
         if self._ietf_headers:
             headers += _ietf_headers(decision, key)
@@ -167,8 +168,7 @@ class App:
 
     async def _answer_of_site(self, request: Request) -> Reply:
         """What is not under a base address. It counts against the client's address; probes and scrapes do not."""
-        task = request.task or present_task()
-        self._deadlines.begin(task)
+        task = self._deadlines.begin()
         now = self._clock()
         request_id = next(self._request_ids)
         decision: Decision | None = None
@@ -195,8 +195,7 @@ class App:
     async def reject(self, status: int, peer: str) -> Reply:
         """The reply to a message that never became a request. The address is not charged for it."""
         REJECTED.add(str(status))
-        task = present_task()
-        self._deadlines.begin(task)
+        task = self._deadlines.begin()
         decision = await self._peek(task, "live", peer, self._clock())
         self._deadlines.end(task)
         reply = error_reply(*REJECTIONS[status], status=status)
@@ -226,7 +225,7 @@ class App:
         logger.error("internal error", exc_info=error, extra={"fields": {"request": request_id}})
         return reply_of(internal_error(request_id))
 
-    async def _peek(self, task: Task, environment: Environment, address: str, now: float) -> Decision:
+    async def _peek(self, task: Task | None, environment: Environment, address: str, now: float) -> Decision:
         """For the headers of responses that no decision came before: of the probes, of errors, in an outage."""
         if not self._deadlines.has_passed(task):
             try:

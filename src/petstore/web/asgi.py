@@ -1,6 +1,5 @@
 """Runs the app on any ASGI server, for example one that speaks HTTP/2."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter
 from typing import Any
@@ -23,7 +22,6 @@ class AsgiRequest:
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
         self.started = perf_counter()
-        self.task: asyncio.Task[Any] | None = None
         self.method: str = scope["method"]
         self.path = _path(scope)
         self.query: str = scope["query_string"].decode("latin-1")

@@ -115,9 +115,9 @@ def openapi_document(live: str, staging: str, now: float, settings: Settings = _
             del document["paths"][operation.path][operation.method.lower()]
         elif operation.deprecation is not None:
             own = {"method": operation.method, "path": operation.path}
-            added = filled(template, values | own | deprecation_values(operation.deprecation, live))
-            _deprecate(document, operation, added)
-            announced.append(added["guide"])
+            notice = filled(template, values | own | deprecation_values(operation.deprecation, live))
+            _deprecate(document, operation, notice)
+            announced.append(notice["guide"])
     info = document["info"]
     if announced:
         info["description"] += "\n" + "\n\n".join((template["heading"], *announced)) + "\n"
@@ -156,18 +156,18 @@ def filled(node: Any, values: Mapping[str, str]) -> Any:
     return [filled(each, values) for each in node] if isinstance(node, list) else node
 
 
-def _deprecate(document: Json, operation: Operation, added: Json) -> None:
-    """Mark an operation of the document as deprecated. `added` is `x-deprecation`, filled in for it."""
+def _deprecate(document: Json, operation: Operation, notice: Json) -> None:
+    """Mark an operation of the document as deprecated. `notice` is `x-deprecation`, filled in for it."""
     described = document["paths"][operation.path][operation.method.lower()]
     described["deprecated"] = True
-    described["description"] = f"{added['description']} {described['description']}"
-    responses = described["responses"] | added["responses"]
+    described["description"] = f"{notice['description']} {described['description']}"
+    responses = described["responses"] | notice["responses"]
     for status in map(int, responses):
         is_rejection = status in REJECTIONS  # before it is a request for any operation
         if is_rejection and status not in STATUS_OF_CODE.values():
             continue
         response = _resolved(responses[str(status)], document)
-        headers = {name: {**header, "required": not is_rejection} for name, header in added["headers"].items()}
+        headers = {name: {**header, "required": not is_rejection} for name, header in notice["headers"].items()}
         responses[str(status)] = {**response, "headers": headers | response["headers"]}
     described["responses"] = responses
 

@@ -82,7 +82,7 @@ class PetOperations:
         body = await (read_body(request) if request.stream is None else self._deadlines.pause(read_body(request)))
         new = parse_new_pet(body, members_fault if strict else None)
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
-        added = await self._pets.add(new, now, idempotency_key, self._deadlines.of(request))
+        added = await self._pets.add(new, now, idempotency_key, self._deadlines.current(), key.id)
         headers = JSON + NO_STORE
         if now < self._location_end:  # later, nothing is at that address
             headers += line("location", f"{self._pets_url}/{added.pet.id}")

@@ -16,11 +16,15 @@ from petstore.store.database import IDEMPOTENCY_LIFETIME, Bounds
 from petstore.store.freshness import ADDED, Freshness, Numbers
 from petstore.store.postgres.pool import Connection, PostgresPool
 from petstore.store.schema import IDEMPOTENCY, NEW_PET_COLUMNS, NEW_PET_FIELDS, TYPES, new_pet_row
-from petstore.store.writing import AddPet, Records, added, deliver, first_uses, log_bug, new_records, replay
+from petstore.store.writing import AddPet, Records, deliver, first_uses, log_bug, new_records, newly_added, replay
 
 BATCH_MAX = 500  # animals in one statement
 
-SEQUENCES = {"pets": "pets_id_seq", "audit": "audit_id_seq"}  # where the ids of a table come from
+SEQUENCES = {
+    "adders": "adders_id_seq",
+    "pets": "pets_id_seq",
+    "audit": "audit_id_seq",
+}  # where the ids of a table come from
 
 R = TypeVar("R")
 
@@ -68,14 +72,16 @@ WITH locked AS MATERIALIZED (
     WHERE token IS NOT NULL ORDER BY key_id, token
     ON CONFLICT (key_id, token) DO UPDATE SET {replaced} WHERE known.created <= {oldest}
     RETURNING pet_id
-), added AS (
-    INSERT INTO {schema}.pets (id, {NEW_PET_COLUMNS})
-    SELECT pet_id, {NEW_PET_COLUMNS} FROM input
+), inserted AS (
+    INSERT INTO {schema}.pets (id, {NEW_PET_COLUMNS}, added_by, added_at)
+    SELECT pet_id, {NEW_PET_COLUMNS}, (SELECT a.id FROM {schema}.adders AS a WHERE a.kind = 'key' AND a.name = key_id),
+        trunc({now}::float8)
+    FROM input
     WHERE token IS NULL OR pet_id IN (SELECT pet_id FROM claimed)
     ORDER BY place
     RETURNING id
 )
-SELECT input.pet_id, added.id IS NOT NULL FROM input LEFT JOIN added ON added.id = input.pet_id ORDER BY place
+SELECT input.pet_id, inserted.id IS NOT NULL FROM input LEFT JOIN inserted ON inserted.id = input.pet_id ORDER BY place
 """
 
 
@@ -120,7 +126,12 @@ class BatchedCreates:
         self._pruned = 0.0
 
     def add(
-        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+        self,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+        deadline: float | None,
+        key_id: str,
     ) -> "asyncio.Future[Added]":
         """Raises Unavailable when too many wait already."""
         if len(self._waiting) >= self._bounds.queued_writes:
@@ -129,7 +140,7 @@ class BatchedCreates:
         future: asyncio.Future[Added] = self._loop.create_future()
         if deadline is None:
             deadline = time.monotonic() + self._bounds.timeouts.deadline
-        self._waiting.append(AddPet(future, deadline, new, now, idempotency_key))
+        self._waiting.append(AddPet(future, deadline, new, now, idempotency_key, key_id))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
         return future
@@ -222,7 +233,7 @@ class BatchedCreates:
         rows = await connection.fetch(
             self._add_sql,
             *map(list, zip(*(new_pet_row(add.new) for add in first), strict=True)),
-            [key.key_id if key else None for key in keys],
+            [add.idempotency_key.key_id if add.idempotency_key else add.key_id for add in first],
             [key.token if key else None for key in keys],
             [key.body_digest if key else None for key in keys],
             now,
@@ -231,7 +242,7 @@ class BatchedCreates:
         repeated = []
         for add, (pet_id, is_new) in zip(first, rows, strict=True):
             if is_new:
-                add.result = added(add.new, pet_id)
+                add.result = newly_added(add.new, pet_id)
             elif add.idempotency_key is not None:
                 repeated.append(add.idempotency_key)
         earlier = await self._earlier(connection, repeated) if repeated else {}

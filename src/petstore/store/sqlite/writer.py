@@ -33,7 +33,7 @@ from petstore.store.freshness import ADDED, Freshness, Numbers, numbering_sql, n
 from petstore.store.schema import NEW_PET_COLUMNS, NEW_PET_FIELDS, new_pet_row
 from petstore.store.sqlite.connection import FILE_PRAGMAS, WriteLock, set_busy_timeout, translate
 from petstore.store.sqlite.idempotency import IdempotencyRecords
-from petstore.store.writing import AddPet, added, deliver, first_uses, new_records, replay
+from petstore.store.writing import AddPet, deliver, first_uses, new_records, newly_added, replay
 
 WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer waits for readers to start the log over
 CHECKPOINT_TIMEOUT = 0.2  # seconds of such a wait, in which other writers wait too
@@ -103,13 +103,18 @@ class Writer:
         self._wal_pages = 0
 
     def add(
-        self, new: NewPet, now: float, idempotency_key: IdempotencyKey | None, deadline: float | None
+        self,
+        new: NewPet,
+        now: float,
+        idempotency_key: IdempotencyKey | None,
+        deadline: float | None,
+        key_id: str,
     ) -> "asyncio.Future[Added]":
         """Raises Unavailable when too many writes wait already."""
         future: asyncio.Future[Added] = self._loop.create_future()
         if deadline is None:
             deadline = self._clock() + self._timeouts.deadline
-        self._submit(AddPet(future, deadline, new, now, idempotency_key))
+        self._submit(AddPet(future, deadline, new, now, idempotency_key, key_id))
         return future
 
     def call(
@@ -193,7 +198,7 @@ class Writer:
         if first_id is not None:
             for pet_id, write in enumerate(writes, first_id):
                 assert isinstance(write, AddPet)
-                write.result = added(write.new, pet_id)
+                write.result = newly_added(write.new, pet_id)
         task = self._loop.create_task(self._answer(result))
         self._answering.add(task)
         task.add_done_callback(self._answered)
@@ -263,7 +268,7 @@ class Writer:
         if len(plain) == len(writes):
             with contextlib.suppress(apsw.BusyError):  # of a program that does not queue
                 # One statement, which is a transaction of its own.
-                first = _insert(connection, _rows(plain), len(plain))
+                first = _insert(connection, plain)
                 return BatchResult(writes, ADDED, Numbers(added=first + len(plain) - 1), first)
         self._begin(connection, max(write.deadline for write in writes) - self._timeouts.reserve - self._clock())
         # Once more: for some the lock may have come too late.
@@ -285,8 +290,8 @@ class Writer:
         records = self._idempotency.find(connection, adds)
         new = first_uses(adds, records)
         if new:
-            for last_id, add in enumerate(new, _insert(connection, _rows(new), len(new))):
-                add.result = added(add.new, last_id)
+            for last_id, add in enumerate(new, _insert(connection, new)):
+                add.result = newly_added(add.new, last_id)
             self._idempotency.remember(connection, new)
             changes.update(ADDED)
         if len(new) < len(adds):
@@ -345,17 +350,21 @@ def _failed(writes: list[Write], fault: Exception) -> BatchResult:
     return BatchResult(writes, fault=fault)
 
 
-def _rows(adds: Sequence[AddPet]) -> str:
-    return _encode([new_pet_row(add.new) for add in adds]).decode()
+def _values(adds: Sequence[AddPet]) -> tuple[str, int]:
+    """Of the statement below: the rows, and the time."""
+    rows = _encode([(*new_pet_row(add.new), add.key_id) for add in adds]).decode()
+    return rows, int(max(add.now for add in adds))
 
 
 _INSERT = (
-    f"INSERT INTO pets ({NEW_PET_COLUMNS})"
-    f" SELECT {', '.join(f'value ->> {n}' for n in range(len(NEW_PET_FIELDS)))} FROM json_each(?) ORDER BY key"
+    f"INSERT INTO pets ({NEW_PET_COLUMNS}, added_by, added_at)"
+    f" SELECT {', '.join(f'value ->> {n}' for n in range(len(NEW_PET_FIELDS)))},"
+    f" (SELECT id FROM adders WHERE kind = 'key' AND name = value ->> {len(NEW_PET_FIELDS)}), ?2"
+    " FROM json_each(?1) ORDER BY key"
 )
 
 
-def _insert(connection: apsw.Connection, rows: str, count: int) -> int:
+def _insert(connection: apsw.Connection, adds: Sequence[AddPet]) -> int:
     """The first id. The others follow it, because no other process can insert within the transaction."""
-    connection.execute(_INSERT, (rows,))
-    return connection.last_insert_rowid() - count + 1
+    connection.execute(_INSERT, _values(adds))
+    return connection.last_insert_rowid() - len(adds) + 1

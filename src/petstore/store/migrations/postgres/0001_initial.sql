@@ -7,18 +7,51 @@ CREATE TABLE format (
 );
 INSERT INTO format VALUES ('petstore', 1);
 
--- The animals. Ids come from a sequence: they only grow, and none is assigned twice.
+-- Who has added animals. `name` is the id of a key or of an import, or the name of an operator.
+CREATE SEQUENCE adders_id_seq;
+CREATE TABLE adders (
+    id   int              PRIMARY KEY DEFAULT nextval('adders_id_seq'),
+    kind text COLLATE "C" NOT NULL CHECK (kind IN ('key', 'import', 'operator')),
+    name text COLLATE "C" NOT NULL,
+    UNIQUE (kind, name)
+);
+ALTER SEQUENCE adders_id_seq OWNED BY adders.id;
+
+-- The animals. Ids come from a sequence: they only grow, and none is assigned twice. Columns of a
+-- fixed width come first, so that a row needs less padding.
 CREATE SEQUENCE pets_id_seq;
 CREATE TABLE pets (
     id          bigint   PRIMARY KEY DEFAULT nextval('pets_id_seq'),
-    name        text     NOT NULL,
     category_id bigint   NOT NULL,
-    status      text     NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
-    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed or restored it
+    added_at    bigint   NOT NULL, -- in Unix seconds
+    added_by    int,               -- the number of the adder; NULL if it is not known
+    edited      smallint NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)), -- 1 if an operator has changed it
+    name        text     NOT NULL,
+    status      text     NOT NULL CHECK (status IN ('available', 'pending', 'sold'))
 );
 ALTER SEQUENCE pets_id_seq OWNED BY pets.id;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
+
+-- Animals that an operator has removed together. See docs/decisions/0022.
+CREATE TABLE removals (
+    id    text COLLATE "C" PRIMARY KEY,
+    at    double precision NOT NULL,
+    actor text             NOT NULL
+);
+
+-- Removed animals, with all columns of `pets`. Restoring moves them back.
+CREATE TABLE removed_pets (
+    id          bigint           PRIMARY KEY,
+    category_id bigint           NOT NULL,
+    added_at    bigint           NOT NULL,
+    added_by    int,
+    edited      smallint         NOT NULL,
+    name        text             NOT NULL,
+    status      text             NOT NULL,
+    removal_id  text COLLATE "C" NOT NULL REFERENCES removals (id)
+);
+CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);
 
 -- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
 CREATE TABLE changes (
@@ -31,6 +64,7 @@ INSERT INTO changes VALUES (0, 0);
 CREATE TABLE keys (
     id         text COLLATE "C" PRIMARY KEY,
     name       text             NOT NULL,
+    contact    text             NOT NULL, -- whom to write to; may be empty
     plan       text             NOT NULL,
     per_minute bigint           NOT NULL,
     per_day    bigint           NOT NULL,
@@ -42,6 +76,7 @@ CREATE TABLE keys (
     suspended  double precision
 );
 CREATE INDEX keys_by_age ON keys (created, id);
+CREATE INDEX keys_by_expiry ON keys (expires) WHERE expires IS NOT NULL;
 
 -- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
 CREATE TABLE secrets (
@@ -96,15 +131,12 @@ CREATE TABLE import_chunks (
 -- The audit log: what operators did.
 CREATE SEQUENCE audit_id_seq;
 CREATE TABLE audit (
-    id          bigint           PRIMARY KEY DEFAULT nextval('audit_id_seq'),
-    at          double precision NOT NULL,
-    actor       text             NOT NULL,
-    action      text             NOT NULL,
-    subject     text             NOT NULL,
-    detail      text             NOT NULL,
-    name        text, -- the values of an animal that was removed
-    category_id bigint,
-    status      text
+    id      bigint           PRIMARY KEY DEFAULT nextval('audit_id_seq'),
+    at      double precision NOT NULL,
+    actor   text             NOT NULL,
+    action  text             NOT NULL,
+    subject text             NOT NULL,
+    detail  text             NOT NULL
 );
 ALTER SEQUENCE audit_id_seq OWNED BY audit.id;
 

@@ -1,15 +1,45 @@
 -- The tables of one environment in SQLite. The header of the file marks it: see store/sqlite/migrations.py.
 
+-- Who has added animals. `name` is the id of a key or of an import, or the name of an operator.
+CREATE TABLE adders (
+    id   INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT    NOT NULL CHECK (kind IN ('key', 'import', 'operator')),
+    name TEXT    NOT NULL,
+    UNIQUE (kind, name)
+) STRICT;
+
 -- The animals. AUTOINCREMENT never assigns an id twice, even after the row with the highest id has been removed.
 CREATE TABLE pets (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     name        TEXT    NOT NULL,
     category_id INTEGER NOT NULL,
     status      TEXT    NOT NULL CHECK (status IN ('available', 'pending', 'sold')),
-    edited      INTEGER NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)) -- 1 if an operator has changed or restored it
+    edited      INTEGER NOT NULL DEFAULT 0 CHECK (edited IN (0, 1)), -- 1 if an operator has changed it
+    added_by    INTEGER,          -- the number of the adder; NULL if it is not known
+    added_at    INTEGER NOT NULL  -- in Unix seconds
 ) STRICT;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
+
+-- Animals that an operator has removed together. See docs/decisions/0022.
+CREATE TABLE removals (
+    id    TEXT PRIMARY KEY,
+    at    REAL NOT NULL,
+    actor TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Removed animals, with all columns of `pets`. Restoring moves them back.
+CREATE TABLE removed_pets (
+    id          INTEGER PRIMARY KEY,
+    name        TEXT    NOT NULL,
+    category_id INTEGER NOT NULL,
+    status      TEXT    NOT NULL,
+    edited      INTEGER NOT NULL,
+    added_by    INTEGER,
+    added_at    INTEGER NOT NULL,
+    removal_id  TEXT    NOT NULL REFERENCES removals (id)
+) STRICT;
+CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);
 
 -- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
 CREATE TABLE changes (
@@ -22,6 +52,7 @@ INSERT INTO changes VALUES (0, 0);
 CREATE TABLE keys (
     id         TEXT    PRIMARY KEY,
     name       TEXT    NOT NULL,
+    contact    TEXT    NOT NULL, -- whom to write to; may be empty
     plan       TEXT    NOT NULL,
     per_minute INTEGER NOT NULL,
     per_day    INTEGER NOT NULL,
@@ -33,6 +64,7 @@ CREATE TABLE keys (
     suspended  REAL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_by_age ON keys (created, id);
+CREATE INDEX keys_by_expiry ON keys (expires) WHERE expires IS NOT NULL;
 
 -- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
 CREATE TABLE secrets (
@@ -86,15 +118,12 @@ CREATE TABLE import_chunks (
 
 -- The audit log: what operators did.
 CREATE TABLE audit (
-    id          INTEGER PRIMARY KEY AUTOINCREMENT,
-    at          REAL NOT NULL,
-    actor       TEXT NOT NULL,
-    action      TEXT NOT NULL,
-    subject     TEXT NOT NULL,
-    detail      TEXT NOT NULL,
-    name        TEXT, -- the values of an animal that was removed
-    category_id INTEGER,
-    status      TEXT
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    at      REAL NOT NULL,
+    actor   TEXT NOT NULL,
+    action  TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    detail  TEXT NOT NULL
 ) STRICT;
 
 -- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. A measure is `admitted`, from the gate, or

@@ -1,0 +1,122 @@
+"""`petstore verify`: checks a deployment through the addresses that clients use."""
+
+import time
+
+import click
+
+from petstore.cli.options import json_option
+from petstore.cli.output import Output, progress
+from petstore.errors import OperatorError
+from petstore.verify.checks import LEVELS, Level
+from petstore.verify.runner import Plan, Result, prepare, run
+from petstore.verify.session import NAME, Session
+from petstore.verify.transport import parse_address
+from petstore.wording import counted
+
+MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
+
+
+@click.command()
+@click.argument("url")
+@click.option(
+    "--key",
+    envvar="PETSTORE_VERIFY_KEY",
+    metavar="KEY",
+    help="An API key that nothing else uses. Also PETSTORE_VERIFY_KEY, which keeps it out of the process list.",
+)
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="URL",
+    help="Another address of the same environment, such as a single node; can be repeated.",
+)
+@click.option(
+    "--limit-key",
+    envvar="PETSTORE_VERIFY_LIMIT_KEY",
+    metavar="KEY",
+    help="Another API key, with a limit from 10 to 200, to check limits. Also PETSTORE_VERIFY_LIMIT_KEY.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    default="contract",
+    show_default=True,
+    help="spec checks only the specification, which any implementation can meet.",
+)
+@click.option("--write", is_flag=True, help="Add animals on live too.")
+@json_option
+def verify(
+    url: str, key: str | None, also: tuple[str, ...], limit_key: str | None, level: Level, write: bool, as_json: bool
+) -> None:
+    """Check that the deployment at URL keeps the promises of the API, through your proxy.
+
+    URL is a base address as clients use it. The command needs no access to the machines. It sends at most 400 requests
+    and takes at most two minutes. On staging it adds animals whose names begin with verify-; on live it only reads
+    unless --write is given. SSL_CERT_FILE names the certificates to trust instead of those of this machine.
+
+    \b
+    Exit code:
+      0  nothing is broken
+      1  promises are broken: the lines marked BROKEN name them
+      2  the check was not possible
+
+    \b
+    Examples:
+      petstore verify https://staging.example.com/v1
+      petstore verify https://staging.example.com/v1 --also http://10.0.0.11:8080/staging/v1
+    """  # fmt: skip
+    addresses = list(dict.fromkeys(parse_address(each) for each in (url, *also)))
+    session = Session(addresses, _checked(key, "--key"), _checked(limit_key, "--limit-key") if limit_key else "")
+    began = time.monotonic()
+    try:
+        plan = prepare(session, level, write)
+        _announce(plan)
+        with progress("Checking", len(plan.checks)) as bar:
+            results = []
+            for result in run(session, plan):
+                results.append(result)
+                bar.update(1)
+    finally:
+        session.close()
+    broken = sum(result.result == "broken" for result in results)
+    summary = ", ".join(f"{sum(each.result == kind for each in results)} {kind}" for kind in MARKS)
+    took = f"{counted(session.sent, 'request')}, {time.monotonic() - began:.0f} s"
+    Output([result._asdict() for result in results], *_lines(results), f"{summary} ({took})").print(as_json)
+    if session.added:
+        _say_how_to_remove(session, plan)
+    if broken:
+        raise click.exceptions.Exit(1)
+
+
+def _checked(key: str | None, option: str) -> str:
+    """Raises OperatorError, whose message does not repeat the key."""
+    if not key:
+        variable = f"PETSTORE_VERIFY_{option.removeprefix('--').replace('-', '_').upper()}"
+        raise OperatorError(f"no API key: give {option}, or set {variable}")
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise OperatorError(f"{option} has characters that no API key has")
+    return key
+
+
+def _announce(plan: Plan) -> None:
+    beyond = f", and up to {counted(plan.limit_requests, 'request')} with --limit-key" if plan.limit_requests else ""
+    adds = f"Adds animals whose names begin with {NAME}." if plan.writes else "Adds nothing."
+    click.echo(f"Sends up to {counted(plan.requests, 'request')}{beyond}. {adds}", err=True)
+
+
+def _lines(results: list[Result]) -> list[str]:
+    width = max(len(result.check) for result in results)
+    lines = []
+    for check, promise, result, detail in results:
+        lines.append(f"{MARKS[result]:<7}  {check:<{width}}  {detail if result == 'skipped' else promise}")
+        lines += [f"         {text}" for text in detail.splitlines() if result == "broken"]
+    return lines
+
+
+def _say_how_to_remove(session: Session, plan: Plan) -> None:
+    """On standard error: standard output has only results."""
+    click.echo(
+        f"Added {counted(session.added, 'animal')}. To remove them, with the id of the key (petstore keys identify):\n"
+        f"  petstore pets remove --env {plan.environment} --added-by KEY --since {plan.began:%Y-%m-%dT%H:%M:%SZ}",
+        err=True,
+    )

@@ -1,0 +1,186 @@
+"""Removals in the store: an operator removes animals together, and restores some or all of them.
+
+Removing moves animals from the table `pets` to `removed_pets`, restoring moves them back as they were.
+docs/decisions/0022 says why.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from petstore.audit import AuditEntry
+from petstore.pets import Pet, PetQuery, Removal, Removed, RemovedPet, new_removal_id
+from petstore.store.audit import recorded
+from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, Transaction, Unchanged, steps
+from petstore.store.freshness import EDITED, NOTHING
+from petstore.store.pets import Pets, entry_of, locked_pets
+from petstore.store.schema import PET_FIELDS, PETS, REMOVALS
+from petstore.wording import counted
+
+IDS_MAX = 10  # that an audit entry lists
+
+_COLUMNS = ", ".join(PETS.columns)
+
+
+class Removals:
+    def __init__(self, db: Database, pets: Pets) -> None:
+        self._db = db
+        self._search = pets.search
+        self._pets = f"{db.schema}.pets"
+        self._removed = f"{db.schema}.removed_pets"
+        count = f"(SELECT count(*) FROM {self._removed} AS p WHERE p.removal_id = r.id)"
+        self._removal = f"r.id, r.at, r.actor, {count}"
+
+    # Reading
+
+    async def find(self, removal_ids: Sequence[str]) -> dict[str, Removal]:
+        """The removals with these ids."""
+        rows = await self._db.read_long(
+            f"SELECT {self._removal} FROM {self._db.schema}.removals AS r WHERE r.id = ANY($1)", list(removal_ids)
+        )
+        return {row[0]: Removal(*row) for row in rows}
+
+    async def of_pets(self, pet_ids: Sequence[int]) -> dict[int, RemovedPet]:
+        """Those of the animals that are removed."""
+        columns = ", ".join(f"removed.{field}" for field in PET_FIELDS)
+        rows = await self._db.read_long(
+            f"SELECT {columns}, {self._removal} FROM {self._removed} AS removed"
+            f" JOIN {self._db.schema}.removals AS r ON r.id = removed.removal_id WHERE removed.id = ANY($1)",
+            list(pet_ids),
+        )
+        width = len(PET_FIELDS)
+        return {row[0]: RemovedPet(Pet(*row[:width]), Removal(*row[width:])) for row in rows}
+
+    # Changing
+
+    async def remove(self, pet_ids: Sequence[int], entry: AuditEntry) -> Removed:
+        """Remove those of the animals that exist. Their ids are never assigned again.
+
+        A create of one of them that is repeated with its idempotency key still returns the original response.
+        """
+        removal_id = new_removal_id()
+
+        def transaction() -> Transaction[Removed]:
+            found = yield from locked_pets(self._db, pet_ids)
+            if not found:
+                raise Unchanged(Removed(None, []))
+            yield PutRows(self._db.schema, REMOVALS, [(removal_id, entry.at, entry.actor)])
+            yield from self._remove(removal_id, [pet.id for pet in found])
+            yield recorded(self._db.schema, _entry_of_removal(removal_id, found, entry))
+            return Removed(removal_id, found)
+
+        return await self._db.write(transaction(), EDITED)
+
+    async def remove_matching(
+        self, query: PetQuery, up_to: int, entry: AuditEntry, removing: Callable[[int], None] = lambda removed: None
+    ) -> Removal:
+        """Remove the animals that match, up to this id, and return the removal with their number.
+
+        Works in steps, so that creates never wait long. If it is interrupted, the removal has the animals removed so
+        far. `removing` is called with their number.
+        """
+        removal_id = new_removal_id()
+        named = msgspec.structs.replace(entry, subject=removal_id)
+        begin = steps(
+            PutRows(self._db.schema, REMOVALS, [(removal_id, entry.at, entry.actor)]),
+            recorded(self._db.schema, named),
+        )
+        await self._db.write(begin, NOTHING)
+
+        def transaction(pet_ids: Sequence[int]) -> Transaction[int]:
+            # An operator may have changed some since they were found.
+            found = yield from locked_pets(self._db, pet_ids, unedited=query.unedited)
+            yield from self._remove(removal_id, [pet.id for pet in found])
+            return len(found)
+
+        removed, after, more = 0, 0, True
+        while more and after < up_to:
+            pets, after, more = await self._search(query, after=after, limit=self._db.bounds.import_chunk)
+            pet_ids = [pet.id for pet in pets if pet.id <= up_to]
+            if pet_ids:
+                removed += await self._db.write(transaction(pet_ids), EDITED, OPERATOR_TIMEOUT)
+                removing(removed)
+        return Removal(removal_id, entry.at, entry.actor, removed)
+
+    async def restore(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
+        """Restore those of the animals that are removed, and return them. Each removal gets one audit entry."""
+
+        def transaction() -> Transaction[list[Pet]]:
+            found = yield from self._locked("id = ANY($1) ORDER BY id", list(pet_ids))
+            if not found:
+                raise Unchanged([])
+            yield from self._restore([pet.id for _, pet in found])
+            by_removal: dict[str, list[Pet]] = {}
+            for removal_id, pet in found:
+                by_removal.setdefault(removal_id, []).append(pet)
+            entries = (_entry_of_removal(removal_id, pets, entry) for removal_id, pets in by_removal.items())
+            yield recorded(self._db.schema, *entries)
+            return [pet for _, pet in found]
+
+        return await self._db.write(transaction(), EDITED)
+
+    async def restore_all(
+        self, removal_id: str, entry: AuditEntry, restoring: Callable[[int], None] = lambda restored: None
+    ) -> int:
+        """Restore the animals of a removal, and return their number.
+
+        Works in steps, so that creates never wait long. If it is interrupted, another call restores the others.
+        `restoring` is called with the number of animals restored so far.
+        """
+        step = self._db.bounds.import_chunk
+
+        def transaction() -> Transaction[int]:
+            found = yield from self._locked("removal_id = $1 ORDER BY id LIMIT $2", removal_id, step)
+            if not found:
+                raise Unchanged(0)
+            if not restored:
+                count = f"SELECT count(*) FROM {self._removed} WHERE removal_id = $1"
+                ((left,),) = yield Statement(count, (removal_id,))
+                named = msgspec.structs.replace(entry, subject=removal_id, detail=counted(left, "animal"))
+                yield recorded(self._db.schema, named)
+            yield from self._restore([pet.id for _, pet in found])
+            return len(found)
+
+        restored, count = 0, step
+        while count == step:
+            count = await self._db.write(transaction(), EDITED, OPERATOR_TIMEOUT)
+            restored += count
+            restoring(restored)
+        return restored
+
+    def _remove(self, removal_id: str, pet_ids: list[int]) -> Transaction[None]:
+        """Of animals that the transaction has locked."""
+        yield Statement(
+            f"INSERT INTO {self._removed} ({_COLUMNS}, removal_id)"
+            f" SELECT {_COLUMNS}, $2 FROM {self._pets} WHERE id = ANY($1)",
+            (pet_ids, removal_id),
+        )
+        yield Statement(f"DELETE FROM {self._pets} WHERE id = ANY($1)", (pet_ids,))
+
+    def _restore(self, pet_ids: list[int]) -> Transaction[None]:
+        """Of removed animals that the transaction has locked."""
+        yield Statement(
+            f"INSERT INTO {self._pets} ({_COLUMNS}) SELECT {_COLUMNS} FROM {self._removed} WHERE id = ANY($1)",
+            (pet_ids,),
+        )
+        yield Statement(f"DELETE FROM {self._removed} WHERE id = ANY($1)", (pet_ids,))
+
+    def _locked(self, which: str, *values: object) -> Transaction[list[tuple[str, Pet]]]:
+        """Removed animals with the ids of their removals. No other transaction can restore them."""
+        rows = yield Statement(
+            f"SELECT removal_id, {', '.join(PET_FIELDS)} FROM {self._removed} WHERE {which} {self._db.for_update}",
+            values,
+        )
+        return [(removal_id, Pet(*pet)) for removal_id, *pet in rows]
+
+
+def _entry_of_removal(removal_id: str, pets: Sequence[Pet], entry: AuditEntry) -> AuditEntry:
+    """The one audit entry of animals that are removed or restored together.
+
+    An entry of one animal has the animal as its subject, so that it is part of the animal's history.
+    """
+    if len(pets) == 1:
+        one = entry_of(pets[0], entry)
+        return msgspec.structs.replace(one, detail=f"{one.detail}, {removal_id}")
+    ids = ", ".join(str(pet.id) for pet in pets[:IDS_MAX]) + (" …" if len(pets) > IDS_MAX else "")
+    return msgspec.structs.replace(entry, subject=removal_id, detail=f"{counted(len(pets), 'animal')}: {ids}")

@@ -1,0 +1,50 @@
+"""Keys: a request without a valid one is refused."""
+
+from petstore.verify.findings import Findings, expect, expect_error, expect_status
+from petstore.verify.session import Session
+
+UNKNOWN = "Authorization: Bearer verify-is-not-a-key"
+CHALLENGE = 'Bearer realm="petstore"'
+
+
+def missing_key(session: Session) -> Findings:
+    """A request without an API key is 401 with an `Error` body."""
+    for line in ("GET /pets", "GET /pets/1"):
+        yield from expect_error(session.send(line, key=""), 401)
+    yield from expect_error(session.send("POST /pets", body=b"", key=""), 401)
+
+
+def unknown_key(session: Session) -> Findings:
+    """A request with an unknown API key is 401 with an `Error` body."""
+    yield from expect_error(session.send("GET /pets", UNKNOWN, key=""), 401)
+
+
+def other_scheme(session: Session) -> Findings:
+    """An API key with a scheme other than `Bearer` is 401."""
+    response = session.send("GET /pets", f"Authorization: Basic {session.key}", key="")
+    yield from expect_error(response, 401)
+
+
+def challenge(session: Session) -> Findings:
+    """A 401 has the code `unauthorized` and a `WWW-Authenticate` that says whether a credential was sent."""
+    for headers, expected in (((), CHALLENGE), ((UNKNOWN,), f'{CHALLENGE}, error="invalid_token"')):
+        response = session.send("GET /pets", *headers, key="")
+        yield from expect_error(response, 401, "unauthorized")
+        right = response.values("www-authenticate") == [expected]
+        yield from expect(right, f"`WWW-Authenticate: {expected}`", response)
+
+
+def scheme_in_any_case(session: Session) -> Findings:
+    """The scheme `Bearer` may be written in any case."""
+    yield from expect_status(session.send("GET /pets?limit=1", f"Authorization: bEARER {session.key}", key=""), 200)
+
+
+def two_keys(session: Session) -> Findings:
+    """A request with two `Authorization` headers is refused."""
+    line = "GET /pets?limit=1"
+    with session.connect() as connection:
+        connection.write(session.message(line, f"Authorization: Bearer {session.key}"))
+        response = session.read_rejection(connection, line)
+    by_proxy = response.status == 400 and not response.values("x-request-id")
+    if not by_proxy:
+        yield from expect_error(response, 401, "unauthorized", "a proxy dropped one of two `Authorization` headers")

@@ -1,0 +1,28 @@
+"""CORS: what web pages of other origins may read, if the operator allows it."""
+
+from petstore.verify.findings import Findings, Skip, expect, expect_status
+from petstore.verify.session import Session
+
+EXPOSED = ["Link", "ETag", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
+           "X-Request-Id", "Deprecation", "Sunset", "Preference-Applied", "Idempotent-Replayed"]  # fmt: skip
+
+
+def _origin(session: Session) -> str:
+    address = session.addresses[0]
+    return f"Origin: {'https' if address.secure else 'http'}://{address.authority}"
+
+
+def exposed_headers(session: Session) -> Findings:
+    """If an origin is allowed, its pages can read the headers of the API, and preflights are answered."""
+    response = session.send("GET /pets?limit=1", _origin(session))
+    if not response.values("access-control-allow-origin"):
+        raise Skip(
+            f"CORS is off for {_origin(session).partition(' ')[2]}; petstore serve --cors-origin allows an origin"
+        )
+    found = {name.strip().lower() for name in response.value("access-control-expose-headers").split(",")}
+    missing = [name for name in EXPOSED if name.lower() not in found]
+    yield from expect(not missing, f"`Access-Control-Expose-Headers` with {', '.join(missing)}", response)
+    preflight = session.send("OPTIONS /pets", _origin(session), "Access-Control-Request-Method: POST", key="")
+    yield from expect_status(preflight, 204)
+    methods = preflight.value("access-control-allow-methods")
+    yield from expect("POST" in methods, "`Access-Control-Allow-Methods` with POST", preflight)

@@ -1,0 +1,52 @@
+"""What a check reports: a broken promise, or why the promise could not be tested. And the usual expectations."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from petstore.verify.transport import Response
+
+
+class Finding(NamedTuple):
+    """A broken promise. `cause` is what the check suspects; `causes.py` may know better from the response."""
+
+    expected: str
+    received: str
+    response: Response | None = None
+    cause: str = ""
+
+
+class Skip(Exception):
+    """The promise cannot be tested here. The text says why, and what would make it possible."""
+
+
+Findings = Iterator[Finding]
+
+
+def unexpected(expected: str, response: Response, cause: str = "") -> Finding:
+    return Finding(f"{expected} for {response.request}", response.summary, response, cause)
+
+
+def expect(holds: bool, expected: str, response: Response, cause: str = "") -> Findings:
+    if not holds:
+        yield unexpected(expected, response, cause)
+
+
+def expect_status(response: Response, status: int, cause: str = "") -> Findings:
+    yield from expect(response.status == status, str(status), response, cause)
+
+
+def expect_error(response: Response, status: int, code: str = "", cause: str = "") -> Findings:
+    """An `Error` body with this status and, unless it is empty, this code."""
+    right = response.status == status and is_error(response) and code in ("", response.code)
+    yield from expect(right, f"{status} {code}".rstrip() + " with an Error body", response, cause)
+
+
+def is_error(response: Response) -> bool:
+    """Whether the body is an `Error`, as the specification defines it."""
+    error = response.json
+    return (
+        isinstance(error, dict)
+        and isinstance(error.get("code"), str)
+        and isinstance(error.get("message"), str)
+        and error.get("status") == response.status
+    )

@@ -1,0 +1,67 @@
+"""One animal by its id, an operation that is deprecated until it is removed."""
+
+from email.utils import format_datetime
+from urllib.parse import urljoin
+
+from petstore.operations import Operation, deprecated_operations
+from petstore.verify.findings import Findings, Skip, expect, expect_error
+from petstore.verify.session import Session
+from petstore.verify.transport import Address, Response, link_target
+
+UNKNOWN = "9223372036854775807"  # the largest id, which no animal has
+
+
+def _send(session: Session, pet_id: object) -> Response:
+    """Raises Skip after the removal of the operation."""
+    response = session.send(f"GET /pets/{pet_id}")
+    if response.status == 410:
+        raise Skip("the operation has been removed")
+    return response
+
+
+def found(session: Session) -> Findings:
+    """A listed animal can be fetched by its id."""
+    pets = session.send("GET /pets?limit=1").pets
+    if not pets:
+        raise Skip("there are no animals; add one, or use --write")
+    response = _send(session, pets[0]["id"])
+    same = list(response.pet.items()) == list(pets[0].items())
+    yield from expect(response.status == 200 and same, f"200 and {pets[0]}", response)
+
+
+def unknown(session: Session) -> Findings:
+    """An unknown id is 404 with an `Error` body."""
+    yield from expect_error(_send(session, UNKNOWN), 404)
+
+
+def invalid_ids(session: Session) -> Findings:
+    """An id that is not a canonical int64 is 404 `pet_not_found`."""
+    for pet_id in ("01", "-1", "abc", "9223372036854775808"):
+        yield from expect_error(_send(session, pet_id), 404, "pet_not_found")
+
+
+def deprecation(session: Session) -> Findings:
+    """Every response of a deprecated operation has `Deprecation`, `Sunset` and links to what replaces it."""
+    known = [str(pet["id"]) for pet in session.send("GET /pets?limit=1").pets]
+    for operation in deprecated_operations():
+        for pet_id in (UNKNOWN, *known):
+            response = session.send(f"{operation.method} {operation.path.replace('{petId}', pet_id)}")
+            for name, value in _deprecation_headers(operation):
+                yield from expect(response.values(name) == [value], f"`{name}: {value}`", response)
+            for relation, target in _deprecation_links(operation, session.addresses[0]).items():
+                found = link_target(response, relation)
+                yield from expect(found == target, f"a `Link` to {target} as {relation}", response)
+
+
+def _deprecation_headers(operation: Operation) -> list[tuple[str, str]]:
+    assert operation.deprecation is not None
+    since, sunset = operation.deprecation.since, operation.deprecation.sunset
+    return [("Deprecation", f"@{since.timestamp():.0f}"), ("Sunset", format_datetime(sunset, usegmt=True))]
+
+
+def _deprecation_links(operation: Operation, address: Address) -> dict[str, str]:
+    assert operation.deprecation is not None
+    return {
+        "successor-version": f"{address.url}{operation.deprecation.successor}",
+        "deprecation": urljoin(address.url, "/docs"),
+    }

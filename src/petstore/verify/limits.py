@@ -1,0 +1,148 @@
+"""Rate limits: what counts, and, with a key that has a small limit, that exactly the limit is admitted."""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from petstore.verify.findings import Finding, Findings, Skip, expect, expect_error, unexpected
+from petstore.verify.session import Session, new_name, new_pet
+from petstore.verify.transport import Response
+
+LINE = "GET /pets?limit=1"
+LIMIT_MIN, LIMIT_MAX = 10, 200  # of a key for --limit-key; a lower limit would lead to a ban
+BEYOND = 5  # requests that are sent beyond the limit
+CLOCKS_MAX = 5  # seconds between `Date`, which may be old, and the clock that limits are counted by
+OTHER_GATE = "the addresses do not share a gate: they count in different Redis servers (--gate)"
+OTHER_CLIENT = "another client uses this key, or a proxy repeats requests"
+
+
+def expect_counted(before: Response, after: Response, count: int, cause: str) -> Findings:
+    """Between two responses, so many requests were counted, unless the window ended or another one is shown."""
+    for name in ("x-ratelimit-limit", "x-ratelimit-reset"):
+        if before.value(name) != after.value(name):
+            return
+    left, now_left = (each.number("x-ratelimit-remaining") for each in (before, after))
+    if left is not None and now_left != left - count:
+        yield unexpected(f"`X-RateLimit-Remaining: {left - count}`, not {now_left},", after, cause)
+
+
+def every_request_counts(session: Session) -> Findings:
+    """Every request with a valid key counts once, whatever its response."""
+    sent = [(LINE,), (LINE, "If-None-Match: *"), ("GET /pets?limit=0",), ("GET /verify",), ("HEAD /pets",)]
+    for before, after in pairwise([session.send(*each) for each in sent]):
+        yield from expect_counted(before, after, 1, OTHER_CLIENT)
+
+
+def every_write_counts(session: Session) -> Findings:
+    """Every request with a body counts once, even if it is refused or replayed."""
+    header, body = f"Idempotency-Key: {new_name()}", new_pet()
+    responses = [
+        session.send(LINE),
+        session.send("PUT /pets", body=b""),
+        session.send("POST /pets", "Content-Type: text/plain", body=b"{}"),
+        session.post(b" " * 70_000),
+        session.post(body, header),
+        session.post(body, header),
+    ]
+    for before, after in pairwise(responses):
+        yield from expect_counted(before, after, 1, OTHER_CLIENT)
+
+
+def refused_key_does_not_count(session: Session) -> Findings:
+    """A 401 does not count against any key."""
+    before = session.send(LINE)
+    session.send(LINE, key=f"{session.key}x")
+    yield from expect_counted(before, session.send(LINE), 1, OTHER_CLIENT)
+
+
+# With --limit-key
+
+
+def _send(session: Session) -> Response:
+    return session.send(LINE, key=session.limit_key)
+
+
+def _wait(session: Session, refused: Response) -> None:
+    """Waits as long as `Retry-After` says. Raises Skip."""
+    seconds = refused.number("retry-after")
+    if seconds is None:
+        raise Skip("`Retry-After` is not a number of seconds")
+    session.wait(seconds)
+
+
+class Burst(NamedTuple):
+    """Parallel requests, more than the limit allows."""
+
+    admissible: int
+    responses: list[Response]
+    in_one_window: bool
+
+
+def _burst(session: Session) -> Burst:
+    """Raises Skip."""
+    first = _send(session)
+    if first.status == 429:
+        _wait(session, first)
+        first = _send(session)
+    left, limit, reset = (first.number(f"x-ratelimit-{name}") for name in ("remaining", "limit", "reset"))
+    if left is None or limit is None or reset is None or not LIMIT_MIN <= limit <= LIMIT_MAX:
+        raise Skip(f"the key for --limit-key has a limit of {limit}; use one from {LIMIT_MIN} to {LIMIT_MAX}")
+    responses = session.send_at_once(left + BEYOND, LINE, key=session.limit_key)
+    return Burst(left, responses, max(each.date for each in responses) < reset - 1)
+
+
+def exact(session: Session) -> Findings:
+    """Of parallel requests through all addresses, exactly the limit is admitted."""
+    burst = _burst(session)
+    if not burst.in_one_window:
+        burst = _burst(session)
+    admitted = sum(each.status == 200 for each in burst.responses)
+    if admitted != burst.admissible:
+        cause = OTHER_GATE if admitted > burst.admissible else OTHER_CLIENT
+        expected = f"{burst.admissible} of {len(burst.responses)} parallel requests admitted"
+        yield Finding(expected, f"{admitted} admitted", None, cause)
+    for response in burst.responses:
+        yield from expect(response.status in (200, 429), "200 or 429", response)
+
+
+def most_requests(limit: int) -> int:
+    """How many requests the checks of this file send with a key that has this limit."""
+    return 2 * (min(limit, LIMIT_MAX) + BEYOND) + 10
+
+
+def _refused(session: Session) -> Response:
+    """A response to a request beyond the limit. Raises Skip."""
+    response = _send(session)
+    if response.status == 200:
+        response = next((each for each in _burst(session).responses if each.status == 429), response)
+    return response
+
+
+def refusal(session: Session) -> Findings:
+    """A request beyond the limit is 429 with `Retry-After`."""
+    response = _refused(session)
+    yield from expect(response.status == 429, "429", response)
+    yield from expect(bool(response.value("retry-after")), "`Retry-After`", response, "a proxy removed `Retry-After`")
+
+
+def refusal_headers(session: Session) -> Findings:
+    """A 429 has the code `rate_limit_exceeded`, nothing remaining, and a `Reset` that matches `Retry-After`."""
+    response = _refused(session)
+    yield from expect_error(response, 429, "rate_limit_exceeded")
+    yield from expect(response.number("x-ratelimit-remaining") == 0, "`X-RateLimit-Remaining: 0`", response)
+    now = (response.number("x-ratelimit-reset") or 0) - (response.number("retry-after") or 0)
+    right, cause = abs(now - response.date) <= CLOCKS_MAX, "the clocks of the node and of Redis differ"
+    yield from expect(right, "`X-RateLimit-Reset` at the end of `Retry-After`", response, cause)
+
+
+def refusal_first(session: Session) -> Findings:
+    """The limit is checked before the path and the parameters."""
+    _refused(session)
+    yield from expect_error(session.send("GET /verify?limit=0", key=session.limit_key), 429, "rate_limit_exceeded")
+
+
+def retry_after(session: Session) -> Findings:
+    """After `Retry-After`, the next request is admitted."""
+    response = _refused(session)
+    _wait(session, response)
+    after = _send(session)
+    yield from expect(after.status == 200, f"200 after {response.value('retry-after')} s", after)

@@ -1,0 +1,58 @@
+"""Methods, and which error a request gets that has several faults."""
+
+from petstore.verify.findings import Findings, expect, expect_error, expect_status
+from petstore.verify.session import Session
+from petstore.verify.transport import Response
+
+# What may differ between a GET and the HEAD that follows it.
+VARYING = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset", "connection", "keep-alive",
+           "transfer-encoding", "content-length", "age"}  # fmt: skip
+
+
+def head(session: Session) -> Findings:
+    """`HEAD` has the status and the headers of `GET`, and no body."""
+    for path in ("/pets?limit=1", "/pets/0"):
+        get, response = session.send(f"GET {path}"), session.send(f"HEAD {path}")
+        yield from expect_status(response, get.status)
+        missing = sorted(_steady(get) - _steady(response))
+        yield from expect(not missing, f"the headers of GET; missing: {missing}", response)
+
+
+def _steady(response: Response) -> set[tuple[str, str]]:
+    return {(name, value) for name, value in response.headers if name not in VARYING}
+
+
+def options(session: Session) -> Findings:
+    """`OPTIONS` is 204 with `Allow`, and needs no key."""
+    response = session.send("OPTIONS /pets", key="")
+    yield from expect_status(response, 204)
+    yield from _expect_allow(response, {"GET", "HEAD", "OPTIONS", "POST"})
+
+
+def other_methods(session: Session) -> Findings:
+    """Another method on a known path is 405 `method_not_allowed` with `Allow`."""
+    for line, allowed in (
+        ("PUT /pets", {"GET", "HEAD", "OPTIONS", "POST"}),
+        ("PATCH /pets/0", {"GET", "HEAD", "OPTIONS"}),
+    ):
+        response = session.send(line, body=b"")
+        yield from expect_error(response, 405, "method_not_allowed")
+        yield from _expect_allow(response, allowed)
+
+
+def _expect_allow(response: Response, allowed: set[str]) -> Findings:
+    found = {method.strip() for method in response.value("allow").split(",")}
+    yield from expect(found == allowed, f"`Allow: {', '.join(sorted(allowed))}`", response)
+
+
+def key_first(session: Session) -> Findings:
+    """The key is checked first: an unknown path or invalid parameter without a key is 401."""
+    for line in ("GET /verify", "GET /pets?limit=0"):
+        yield from expect_error(session.send(line, key=""), 401, "unauthorized")
+
+
+def path_before_method(session: Session) -> Findings:
+    """The path is checked before the method, and the method before the body."""
+    yield from expect_error(session.send("PUT /verify", body=b""), 404, "not_found")
+    response = session.send("PUT /pets", "Content-Type: text/plain", body=b"{")
+    yield from expect_error(response, 405, "method_not_allowed")

@@ -1,0 +1,156 @@
+"""Runs the checks: finds out what an address offers, plans the requests, and turns findings into results."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Literal, NamedTuple
+
+from petstore.errors import OperatorError
+from petstore.pets import STATUSES
+from petstore.verify import limits
+from petstore.verify.causes import likely_cause
+from petstore.verify.checks import CHECKS, Check, Level, Need
+from petstore.verify.findings import Finding, Skip
+from petstore.verify.session import ListEnd, Session
+from petstore.verify.transport import Address, NoResponse, Response, escaped, shown
+
+REQUESTS_MAX = 400
+LIST_PAGES_MAX = 6  # for each status, to find the end of a list
+SHOWN_FINDINGS = 3  # of one check
+
+
+class Result(NamedTuple):
+    check: str
+    promise: str
+    result: Literal["ok", "broken", "skipped"]
+    detail: str  # for `broken` what was expected and received, for `skipped` the reason
+
+
+class Plan(NamedTuple):
+    checks: list[tuple[Check, str]]  # each with the reason to skip it, or nothing
+    requests: int  # at most
+    limit_requests: int  # at most, with the limit key
+    writes: bool
+    began: datetime  # by the clock of the service
+    environment: str
+
+
+def prepare(session: Session, level: Level, write: bool) -> Plan:
+    """Plans a run. Raises OperatorError if an address is unreachable, or a key or its limit does not suffice."""
+    first, *_ = [_probe(session, address) for address in session.addresses]
+    limit_requests = 0
+    if session.limit_key:
+        limited = _probe(session, session.addresses[0], session.limit_key, "--limit-key")
+        limit_requests = limits.most_requests(limited.number("x-ratelimit-limit") or 0)
+    offers_errors = bool(_probed(session, "GET /pets?limit=1", "Prefer: error=not_found").values("preference-applied"))
+    missing: dict[Need, str] = {}
+    if not (offers_errors or write):
+        missing["write"] = "it would write, and this address may be live; --write allows it"
+    elif _probed(session, "POST /pets", body=b"{}").status == 403:
+        missing["write"] = "the key does not have the write scope; use one that has it"
+    if not session.limit_key:
+        missing["limit key"] = "it needs another key, with a small limit; --limit-key names it"
+    if len(session.addresses) == 1:
+        missing["addresses"] = "it needs another address of the same environment; --also names it"
+    if not offers_errors:
+        missing["errors on demand"] = "this address does not offer errors on demand; staging does"
+    wanted = [check for check in CHECKS if level == "contract" or check.level == "spec"]
+    chosen = [(check, next((missing[need] for need in check.needs if need in missing), "")) for check in wanted]
+    pages = LIST_PAGES_MAX * len(STATUSES) if level == "contract" and "write" not in missing else 0
+    requests = pages + sum(check.most_requests(len(session.addresses)) for check, why in chosen if not why)
+    if session.sent + requests > REQUESTS_MAX:
+        raise OperatorError(f"{len(session.addresses)} addresses need more than {REQUESTS_MAX} requests: give fewer")
+    _check_limit(first, session.sent + requests - 1)  # the first has been counted
+    return Plan(
+        checks=chosen,
+        requests=session.sent + requests,
+        limit_requests=limit_requests,
+        writes="write" not in missing,
+        began=datetime.fromtimestamp(first.date, UTC),
+        environment="staging" if offers_errors else "live",
+    )
+
+
+def run(session: Session, plan: Plan) -> Iterator[Result]:
+    """Runs the checks of a plan, one after the other. Raises OperatorError if the address becomes unreachable."""
+    if plan.writes and any(check.level == "contract" for check, _ in plan.checks):
+        session.list_end = _list_end(session)
+    for check, why in plan.checks:
+        yield Result(check.name, check.promise, "skipped", why) if why else _run_one(session, check)
+
+
+def _run_one(session: Session, check: Check) -> Result:
+    try:
+        findings = list(check.run(session))
+    except Skip as skip:
+        return Result(check.name, check.promise, "skipped", str(skip))
+    except (NoResponse, OSError) as error:
+        findings = [Finding("a response", str(error) or type(error).__name__)]
+    texts = [_in_words(finding) for finding in islice(findings, SHOWN_FINDINGS)]
+    if len(findings) > SHOWN_FINDINGS:
+        texts.append(f"and {len(findings) - SHOWN_FINDINGS} more")
+    detail = session.without_keys("\n".join(texts))
+    return Result(check.name, check.promise, "broken" if findings else "ok", detail)
+
+
+def _in_words(finding: Finding) -> str:
+    cause = likely_cause(finding)
+    text = f"expected {finding.expected}; received {finding.received}"
+    return escaped(f"{text}; likely cause: {cause}" if cause else text)
+
+
+# What an address offers
+
+
+def _probe(session: Session, address: Address, key: str | None = None, option: str = "--key") -> Response:
+    """The first list. Raises OperatorError unless the address and the key work."""
+    response = _probed(session, "GET /pets?limit=1", at=address, key=key)
+    if response.status == 200 or (response.status == 429 and key):
+        return response
+    if response.status in (401, 403):
+        reason = session.without_keys(shown(response.message))
+        raise OperatorError(f"{address.url} refuses the key of {option}: {response.status} {reason}")
+    if response.status == 429:
+        raise OperatorError(f"the key has no requests left; Retry-After: {shown(response.value('retry-after'))}")
+    hint = (
+        "; is it a base address, such as https://staging.example.com/v1?" if response.status in (301, 302, 404) else ""
+    )
+    raise OperatorError(f"{address.url}/pets responds with {response.status}{hint}")
+
+
+def _probed(
+    session: Session,
+    line: str,
+    *headers: str,
+    body: bytes | None = None,
+    at: Address | None = None,
+    key: str | None = None,
+) -> Response:
+    """Raises OperatorError if the address is unreachable."""
+    try:
+        return session.send(line, *headers, body=body, at=at, key=key)
+    except (NoResponse, OSError) as error:
+        raise OperatorError(f"{(at or session.addresses[0]).url} is unreachable: {error}") from None
+
+
+def _check_limit(response: Response, requests: int) -> None:
+    """Raises OperatorError if the key's limit does not allow so many requests."""
+    left, reset = response.number("x-ratelimit-remaining"), response.number("x-ratelimit-reset")
+    if left is not None and left < requests:
+        until = f" until {datetime.fromtimestamp(reset, UTC):%H:%M:%S} UTC" if reset and reset < 1e11 else ""
+        raise OperatorError(
+            f"the checks send up to {requests} requests, and the key has {left} left{until};"
+            " use a key with a higher limit"
+        )
+
+
+def _list_end(session: Session) -> ListEnd | None:
+    """The last page of the first list that is not too long."""
+    for status in STATUSES:
+        query = f"limit=100&status={status}"
+        for _ in range(LIST_PAGES_MAX):
+            following = session.next_page(_probed(session, f"GET /pets?{query}"))
+            if not following:
+                return ListEnd(status, query)
+            query = following
+    return None

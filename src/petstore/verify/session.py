@@ -1,0 +1,192 @@
+"""A session: sends requests to the addresses under test, and remembers what arrived."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from petstore.keys import without_keys
+from petstore.verify.findings import Skip
+from petstore.verify.transport import Address, Connection, NoResponse, Response, link_target
+
+SECONDS_MAX = 110.0  # the last request may take ten more
+NAME = "verify-"
+
+
+class ListEnd(NamedTuple):
+    """The last page of a list: the status of its animals, and the query that leads to it."""
+
+    status: str
+    query: str
+
+
+class Session:
+    def __init__(
+        self, addresses: Sequence[Address], key: str, limit_key: str = "", sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.addresses = addresses
+        self.key = key
+        self.limit_key = limit_key
+        self._sleep = sleep
+        self.received: list[Response] = []  # from the service; not from a proxy that rejected a malformed message
+        self.sent = 0
+        self.added = 0
+        self.list_end: ListEnd | None = None
+        self.deadline = time.monotonic() + SECONDS_MAX
+        self._open: dict[Address, Connection] = {}
+        self._lock = threading.Lock()
+
+    # Requests
+
+    def message(
+        self, line: str, *headers: str, body: bytes | None = None, key: str | None = None, at: Address | None = None
+    ) -> bytes:
+        """One request, to be sent once. `line` is its method, and its path below the base address.
+
+        `key` is the key to send: None for the session's own, "" for none. Raises Skip when the time is up.
+        """
+        if time.monotonic() > self.deadline:
+            raise Skip("two minutes are over: the address responds too slowly to check everything")
+        method, _, path = line.partition(" ")
+        address = at or self.addresses[0]
+        lines = [f"{method} {address.path}{path} HTTP/1.1", f"Host: {address.authority}", *headers]
+        if key is None or key:
+            lines.append(f"Authorization: Bearer {key or self.key}")
+        if body is not None and not any(header.lower().startswith("transfer-encoding:") for header in headers):
+            lines.append(f"Content-Length: {len(body)}")
+        with self._lock:
+            self.sent += 1
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8") + (body or b"")
+
+    def send(
+        self, line: str, *headers: str, body: bytes | None = None, key: str | None = None, at: Address | None = None
+    ) -> Response:
+        """Sends a request and returns its response. Raises NoResponse and OSError.
+
+        Reads share one connection for each address. Everything else has a connection to itself, so that no request is
+        sent twice because an idle connection has just been closed.
+        """
+        address = at or self.addresses[0]
+        data = self.message(line, *headers, body=body, key=key, at=address)
+        if line.startswith(("GET ", "HEAD ")) and body is None:
+            return self._send_on_kept(address, data, line)
+        with self.connect(address) as connection:
+            connection.write(data)
+            return self.read(connection, line)
+
+    def _send_on_kept(self, address: Address, data: bytes, line: str) -> Response:
+        for connection in (self._open.pop(address, None), None):
+            reused = connection is not None
+            connection = connection or self.connect(address)
+            try:
+                connection.write(data)
+                response = self.read(connection, line)
+            except (NoResponse, OSError):
+                connection.close()
+                if not reused:
+                    raise
+                continue
+            if response.value("connection").lower() == "close":
+                connection.close()
+            else:
+                self._open[address] = connection
+            return response
+        raise AssertionError("a new connection either returns a response or raises")
+
+    def connect(self, at: Address | None = None) -> Connection:
+        """A new connection, to send messages byte for byte. Raises OSError."""
+        return Connection(at or self.addresses[0])
+
+    def read(self, connection: Connection, line: str) -> Response:
+        """The next response of the service, which `every_response` checks too. Raises NoResponse and OSError."""
+        response = connection.read(line)
+        with self._lock:
+            self.received.append(response)
+        return response
+
+    def read_rejection(self, connection: Connection, line: str) -> Response:
+        """The response to a message that a proxy may reject itself. Raises NoResponse and OSError."""
+        response = connection.read(line)
+        if response.values("x-request-id"):
+            self.received.append(response)
+        return response
+
+    def send_at_once(
+        self, count: int, line: str, *headers: str, body: bytes | None = None, key: str | None = None
+    ) -> list[Response]:
+        """The same request so many times in parallel, each on a new connection, through all addresses in turn."""
+        with ExitStack() as stack:
+            addresses = [self.addresses[number % len(self.addresses)] for number in range(count)]
+            connections = [stack.enter_context(self.connect(address)) for address in addresses]
+
+            def send(connection: Connection) -> Response:
+                connection.write(self.message(line, *headers, body=body, key=key, at=connection.address))
+                return self.read(connection, line)
+
+            with ThreadPoolExecutor(count) as pool:
+                return list(pool.map(send, connections))
+
+    def wait(self, seconds: float) -> None:
+        """Raises Skip if the time does not suffice."""
+        if time.monotonic() + seconds > self.deadline:
+            raise Skip(f"waiting for {seconds:.0f} s would take longer than two minutes in all")
+        self._sleep(seconds)
+
+    def without_keys(self, text: str) -> str:
+        """A text to be printed. A faulty service may repeat a key."""
+        for key in filter(None, (self.key, self.limit_key)):
+            text = text.replace(key, "(the key)")
+        return without_keys(text)
+
+    def close(self) -> None:
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    # Animals
+
+    def add(self, *headers: str, at: Address | None = None, **members: Any) -> Response:
+        """Adds an animal, whose name begins with `verify-` unless `members` has one."""
+        return self.post(new_pet(**members), *headers, at=at)
+
+    def post(self, body: bytes, *headers: str, at: Address | None = None) -> Response:
+        response = self.send("POST /pets", "Content-Type: application/json", *headers, body=body, at=at)
+        self.count_added(response)
+        return response
+
+    def count_added(self, *responses: Response) -> None:
+        self.added += sum(each.status == 201 and not each.values("idempotent-replayed") for each in responses)
+
+    def next_page(self, response: Response) -> str:
+        """The query of the link to the next page, or nothing."""
+        return urlsplit(link_target(response, "next")).query
+
+    def end_of_list(self) -> ListEnd:
+        """The last page of a list, to look for new animals. Raises Skip."""
+        if self.list_end is None:
+            raise Skip("every status has too many animals to find the last page of a list; check this on staging")
+        return self.list_end
+
+    def newest(self, at: Address | None = None) -> list[Response]:
+        """The last page of the list, and those that follow it meanwhile."""
+        pages: list[Response] = []
+        query = self.end_of_list().query
+        while query and len(pages) < 4:
+            pages.append(self.send(f"GET /pets?{query}", at=at))
+            query = self.next_page(pages[-1])
+        return pages
+
+
+def new_name() -> str:
+    return NAME + secrets.token_hex(6)
+
+
+def new_pet(**members: Any) -> bytes:
+    """The body of a new animal."""
+    return msgspec.json.encode({"name": new_name(), "categoryId": 1, **members})

@@ -1,0 +1,46 @@
+"""The table of checks: complete, documented, and within the number of requests that the command may send."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from petstore.verify import checks
+from petstore.verify.checks import CHECKS, Check
+from petstore.verify.runner import LIST_PAGES_MAX, REQUESTS_MAX
+
+API = (Path(__file__).parents[2] / "docs/api.md").read_text()
+HEADINGS = re.findall(r"^#+ (.+)$", API, re.MULTILINE)
+PROBES = 6  # of three addresses, the limit key, errors on demand and the write scope
+SECTIONS = {"Authentication", "List animals", "Add an animal", "Get an animal (deprecated)", "Errors", "Limits"}
+
+
+def test_every_check_has_a_name_of_its_own() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names) > 70
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_promise_is_one_sentence_with_the_place_that_makes_it(check: Check) -> None:
+    assert re.fullmatch(r"[A-Z`][^\n]+[^.\n]\.", check.promise)
+    assert check.source in (HEADINGS if check.level == "contract" else SECTIONS)
+
+
+def test_every_check_of_a_topic_is_in_the_table() -> None:
+    listed = {check.run for check in CHECKS}
+    topics = [topic for topic in vars(checks).values() if getattr(topic, "__name__", "").startswith("petstore.verify.")]
+    found = {
+        each
+        for topic in topics
+        for each in vars(topic).values()
+        if getattr(each, "__annotations__", {}).keys() == {"session", "return"}
+        and each.__module__ == topic.__name__
+        and "Findings" in str(each.__annotations__["return"])
+        and not each.__name__.startswith("_")
+    }
+    assert found <= listed
+
+
+def test_three_addresses_stay_within_the_limit_of_the_plan_pro() -> None:
+    most = PROBES + 3 * LIST_PAGES_MAX + sum(check.most_requests(3) for check in CHECKS)
+    assert most <= 300 < REQUESTS_MAX == 400
